@@ -30,9 +30,9 @@ from bench.harness.workload.plan import Planned
 from bench.harness.workload.traces import read_trace
 from coordinator.core.contract import SequenceRequest
 from coordinator.core.effects import Effect, Send
-from coordinator.core.lifecycle import Lifecycle
-from coordinator.core.placement import PlacementLimits
-from coordinator.core.registry import Registry
+from coordinator.core.requests.lifecycle import Lifecycle
+from coordinator.core.settings import PlacementLimits
+from coordinator.core.workers.registry import Registry
 from transport.wire.layout import PoolSize
 from transport.wire.memory_export import MemoryExport
 from transport.wire.messages import Hello, PeerJoined, PeerTested, Prefill, Prefilled, TokenOut
@@ -126,7 +126,7 @@ class Replay:
             longest = size.num_pages * PAGE_SIZE
             hello = Hello(instance, "prefill", "", "cpu", 1, longest, 1 << 16, memory)
             registry.add(hello, 0.0)
-            self._lifecycle.workers.joined(instance)
+            self._lifecycle.worker_joined(instance)
             self._tell(instance, PrefixesChanged())
 
     def run(self, plan: Sequence[Planned], speed: float) -> None:
@@ -156,9 +156,7 @@ class Replay:
             return
         worker, message = self._workers[effect.instance], effect.message
         if isinstance(message, PeerJoined):
-            self._lifecycle.workers.peer_tested(
-                worker.instance, PeerTested(message.instance, 1, 1.0)
-            )
+            self._lifecycle.peer_tested(worker.instance, PeerTested(message.instance, 1, 1.0))
         elif isinstance(message, Prefill):
             start_at = max(self._now, worker.free_at)
             worker.free_at = start_at + 1e-9  # until it is known how long it takes
@@ -197,7 +195,7 @@ class Replay:
 
     def _tell(self, instance: str, message: PrefixesChanged) -> None:
         if not self._blind:
-            self._lifecycle.workers.prefixes_changed(instance, message)
+            self._lifecycle.prefixes_changed(instance, message)
 
     def _push(self, at: float, worker: Worker, order: Prefill, num_reused: int) -> None:
         heapq.heappush(self._events, (at, next(self._order), worker, order, num_reused))

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 import uvloop
 
-from coordinator.core.hub_settings import HubSettings
+from coordinator.core.settings import HubSettings
 from coordinator.core.streams import memory_bytes, tokens_that_fit
 from coordinator.http.auth.api_keys import parse_api_keys
 from coordinator.http.cache_salt import Isolation

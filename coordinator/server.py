@@ -17,9 +17,8 @@ from secrets import token_hex
 
 from coordinator.core.event_loop import freeze_startup_objects
 from coordinator.core.hub import Hub
-from coordinator.core.hub_settings import HubSettings
 from coordinator.core.observer import Observer
-from coordinator.core.placement import PlacementLimits
+from coordinator.core.settings import HubSettings, PlacementLimits
 from coordinator.drain import StopSignals, drain, first_of
 from coordinator.http.api import create_app
 from coordinator.http.http_settings import HttpSettings

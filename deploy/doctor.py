@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from coordinator.core.hub_settings import HubSettings
+from coordinator.core.settings import HubSettings
 from decode.spread_policy import DEFAULT as SPREAD
 from deploy import gpu_checks, host_checks
 from deploy.container_checks import containers

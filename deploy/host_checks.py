@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 import redis
 
-from coordinator.core.hub_settings import HubSettings
+from coordinator.core.settings import HubSettings
 from coordinator.http.server.open_files import SPARE_FILES
 from coordinator.record.settings import PASSWORD, check_redis_password, check_redis_url
 from decode.spread_policy import require_spread

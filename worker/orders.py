@@ -16,7 +16,7 @@ from transport.wire.messages import (
     Cancel,
     Decode,
     DropPrefix,
-    Expect,
+    ExpectHandoff,
     Generate,
     PeerJoined,
     PeerLeft,
@@ -85,7 +85,7 @@ class Orders:
         match message:
             case Prefill() | Decode() | Generate():
                 self._accept(message)
-            case Expect():
+            case ExpectHandoff():
                 self._pulling.rehearse()
                 self._awake_until = self._clock() + self._awake_s
             case Cancel(request_id=request_id, attempt=attempt):

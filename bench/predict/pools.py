@@ -19,7 +19,7 @@ from bench.measures import percentile
 from bench.predict.decoders import Clock, Decoders
 from bench.predict.steps import Steps
 from bench.setups import Setup
-from coordinator.core.placement import PlacementLimits
+from coordinator.core.settings import PlacementLimits
 from decode.spread_table import Curve, between
 
 MAX_TOKENS_AHEAD = PlacementLimits.max_tokens_ahead

@@ -1,7 +1,7 @@
-"""What the HTTP edge asks of the serving core, and what it gets back.
+"""The contract between the HTTP edge and the serving core.
 
 The edge (http/) turns an HTTP request into one ``SequenceRequest`` per choice; the core (hub.py)
-turns each into tokens. Neither knows the other's insides.
+turns each into tokens. Neither imports the other's files.
 """
 
 from collections.abc import Sequence
@@ -21,46 +21,48 @@ _PROMPT_LOGPROB = 25  # 8 bytes on the wire, some 90 in an answer
 
 @dataclass(frozen=True)
 class SequenceRequest:
-    """One sequence to generate. ``request_id`` is unique among all that were ever accepted;
-    ``http_id`` is the X-Request-Id of the HTTP request it belongs to. ``streamed``: its tokens
-    are sent as they come, else they are held until the last one. ``key`` is the name of the API key
-    that it is charged to. Prefixes are shared only between requests of the same ``salt``.
-    ``boundaries``: after so many tokens of the prompt, ascending, later prompts are likely to go on
-    otherwise."""
+    """One sequence to generate."""
 
     request_id: str
+    """Unique among all requests that were ever accepted."""
     prompt_ids: TokenIds
     sampling: SamplingParams
     stop: StopRule
     http_id: str = ""
+    """The X-Request-Id of the HTTP request that it belongs to."""
     streamed: bool = True
+    """True if tokens are sent as they arrive; otherwise they are held until the last one."""
     key: str = ""
+    """The name of the API key that it is charged to."""
     salt: str = ""
+    """Prefixes are shared only between requests with the same salt."""
     boundaries: tuple[int, ...] = ()
+    """Numbers of prompt tokens, ascending, after which later prompts are likely to differ."""
 
     @property
     def num_scored(self) -> int:
-        """Tokens of the prompt whose log-probabilities are asked for."""
+        """Prompt tokens whose log-probabilities the client asked for."""
         return 0 if self.sampling.prompt_logprobs is None else len(self.prompt_ids) - 1
 
     @property
     def num_held(self) -> int:
-        """What it holds until its end, in tokens as streams.py counts them."""
+        """Tokens that it holds until its end, as streams.py counts them."""
         num_each = 1 + (self.sampling.prompt_logprobs or 0)
         return len(self.prompt_ids) + self.num_scored * num_each * _PROMPT_LOGPROB
 
 
 class Token(Struct, frozen=True):
-    """One output token, in order, exactly once. ``finish`` is set on the last one only.
-    ``prompt_logprobs`` comes with the first one where the request asks for it: rows of
-    transport/wire/prompt_logprobs.py for all tokens of the prompt but the first. ``num_reused``, of
-    the first token: so many tokens of the prompt came from the prefix cache."""
+    """One output token. A stream yields each token once, in order."""
 
     token_id: int
     logprobs: LogprobsOut | None = None
     finish: FinishReason | None = None
+    """Set on the last token only."""
     prompt_logprobs: tuple[bytes, ...] = ()
+    """Set on the first token if the request asks for it: rows of transport/wire/prompt_logprobs.py
+    for all prompt tokens but the first."""
     num_reused: int = 0
+    """Set on the first token: prompt tokens that came from the prefix cache."""
 
 
 BreakerState = Literal["closed", "open", "half-open"]
@@ -69,42 +71,34 @@ SpreadMode = Literal["spread", "local", "alone", "left out"]
 
 @dataclass(frozen=True)
 class SpreadStatus:
-    """What a worker does of decode steps that are computed together with others. ``mode``: its
-    group computes them together ("spread") or not at present ("local"); it has no group ("alone");
-    it slows the others down, and is left out for ``left_out_s`` ("left out"). ``members`` are those
-    of its group, itself among them.
-
-    Of the last minute: the share of its steps that were spread, None without steps; how long a
-    spread and a local one took; how often steps were taken back (``aborted``); and by other member
-    how long in each spread step its host waited for it (``wait_ms``) and its device
-    (``within_ms``), and how often it waited in vain (``late``). ``saved_ms``: how much longer a
-    spread step would take with one member less, by the table of the worker."""
+    """A worker's part in decode steps that workers compute together, over the last minute. Times in
+    ms are per step."""
 
     mode: SpreadMode
+    """"spread": its group computes steps together; "local": not at present; "alone": it has no
+    group; "left out": it slows the others down, and is in no group for ``left_out_s``."""
     members: tuple[str, ...]
+    """The members of its group, including itself."""
     share: float | None
+    """The share of its steps that were spread; None without steps."""
     step_ms: float | None
     local_step_ms: float | None
     aborted: int
+    """Spread steps that were taken back."""
     wait_ms: dict[str, float]
+    """By other member: how long its host waited for that member before a spread step."""
     within_ms: dict[str, float]
+    """By other member: how long its device waited for that member within a spread step."""
     saved_ms: float | None
+    """How much longer a spread step would take with one member less, by the worker's table."""
     late: dict[str, int]
+    """By other member: how often it waited for that member in vain."""
     left_out_s: float
 
 
 @dataclass(frozen=True)
 class WorkerStatus:
-    """One worker as its last heartbeat told. ``accounting_error`` is empty while its cache
-    accounting is right; ``draining``: it takes no new work. ``breaker`` is "closed" for a worker
-    that takes requests, "open" for one that took too many faults and takes none, and "half-open"
-    while one request probes it. Tokens a second are over the last seconds (TokenMeter): of prompts
-    when they are done, and of output. ``drafts`` is how many a decode step makes for each sequence
-    now. Of the last seconds: the tokens that a step gave a sequence, None without steps; and the
-    share of drafts accepted, by position. Of the last minute: the tokens of prompts that were
-    looked up in the prefix cache, and those of them found. ``kept_prefixes`` are on its device now,
-    ``kept_prefixes_host`` in its host tier. ``spread`` is None for a worker that does not offer to
-    compute steps together with others."""
+    """One worker, as its last heartbeat reported."""
 
     instance: str
     role: str
@@ -116,29 +110,43 @@ class WorkerStatus:
     free_state_slots: int
     num_state_slots: int
     accounting_error: str
+    """Empty while its cache accounting is right."""
     draining: bool = False
+    """True if it takes no new work."""
     gpu_temperature_c: float | None = None
     breaker: BreakerState = "closed"
+    """"closed": takes requests; "open": had too many faults and takes none; "half-open": one
+    request probes it."""
     prompt_tokens_per_s: float = 0.0
+    """Tokens of computed prompts, over the last seconds (TokenMeter)."""
     output_tokens_per_s: float = 0.0
     drafts: int = 0
+    """Drafts that a decode step makes for each sequence now."""
     tokens_per_step: float | None = None
+    """Tokens that a step gave a sequence, over the last seconds; None without steps."""
     draft_acceptance: tuple[float, ...] = ()
+    """The share of drafts that were accepted, by position, over the last seconds."""
     queried_tokens: int = 0
+    """Prompt tokens that were looked up in the prefix cache, over the last minute."""
     reused_tokens: int = 0
+    """Prompt tokens that were found there, over the last minute."""
     kept_prefixes: int = 0
+    """Prefixes kept on its device now."""
     kept_prefixes_host: int = 0
+    """Prefixes kept in its host tier now."""
     spread: SpreadStatus | None = None
+    """None for a worker that does not offer to compute steps together with others."""
 
 
 @dataclass(frozen=True)
 class ServiceStatus:
-    """``ready``: work is taken. ``problems`` says why it is not, or what is wrong although it is:
-    ``no live prefill worker`` where decode workers compute prompts meanwhile, or the worker that is
-    left out of spread steps because it is slow."""
+    """The state of the service."""
 
     ready: bool
+    """True if requests are accepted."""
     problems: tuple[str, ...]
+    """Why requests are not accepted, or what is wrong although they are: decode workers compute
+    prompts, or a slow worker is left out of spread steps."""
     draining: bool
     queued: int
     running: int
@@ -147,7 +155,7 @@ class ServiceStatus:
 
 
 class GenerationFailed(Exception):
-    """The request ended in ``failed``; ``code`` is stable, the message is for people."""
+    """Raised by a stream whose request failed. ``code`` is stable; the message is for people."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -165,9 +173,9 @@ class Overloaded(Exception):
 
 
 class TokenStream(Protocol):
-    """The tokens of one accepted request, as they come; end it by exactly one of the three:
-    exhaust it, ``stop_early`` (a stop string was found: finished) or ``cancel`` (the client
-    left: cancelled). Both are no-ops once it has ended."""
+    """The tokens of one accepted request, as they arrive. End it in one of three ways: exhaust it,
+    ``stop_early`` (a stop string was found: finished) or ``cancel`` (the client disconnected:
+    cancelled). Both methods are no-ops once the request has ended."""
 
     def __aiter__(self) -> "TokenStream": ...
 
@@ -181,67 +189,68 @@ class TokenStream(Protocol):
 
 
 class History(Protocol):
-    """The record of requests, as the edge sees it; both raise a BatonError when the record
-    cannot be read, RedisUnavailable among them."""
+    """The records of requests. Both methods raise a BatonError, such as RedisUnavailable, if the
+    records cannot be read."""
 
     async def get(self, request_id: str) -> RequestRecord | None:
-        """The newest record; None when the request is unknown or long over. Raises
-        MalformedMessage when it is damaged."""
+        """The newest record; None if the request is unknown or ended long ago. Raises
+        MalformedMessage if the record is damaged."""
         ...
 
     async def recent(self, most: int) -> list[RequestRecord]:
-        """Of the requests received last, last one first; without those that are damaged."""
+        """Records of the newest ``most`` requests, newest first, without damaged records."""
         ...
 
 
 class StoredResponses(Protocol):
-    """The responses that are stored for clients, for a time. ``owner`` is the API key that made a
-    response, and only with it the response is found. All but ``keep`` raise a BatonError when what
-    is stored cannot be read; ``conversation`` raises ConversationUnavailable too."""
+    """The responses that are stored for clients, for a time. ``owner`` is the name of the API key
+    that made a response; only requests with that key find it. All methods but ``keep`` raise a
+    BatonError if a response cannot be read; ``conversation`` also raises
+    ConversationUnavailable."""
 
     async def keep(self, owner: str, response: StoredResponse) -> bool:
-        """Store it, and say whether that went well. Takes a moment at most; does not raise."""
+        """Store a response. True if it is stored. Takes a moment at most; does not raise."""
         ...
 
     async def conversation(self, owner: str, response_id: str) -> list[bytes]:
-        """The items of each response up to this one, the oldest first."""
+        """The items of each response of a conversation up to this one, oldest first."""
         ...
 
     async def bodies(self, owner: str, response_ids: Sequence[str]) -> list[bytes | None]:
-        """None for a response that is not stored."""
+        """The bodies of responses; None for one that is not stored."""
         ...
 
     async def delete(self, owner: str, response_id: str) -> bool:
-        """Whether it was stored until now."""
+        """Delete a response. True if it was stored until now."""
         ...
 
 
 class Core(Protocol):
-    """The serving core, as the edge sees it; all on the event loop's thread."""
+    """The serving core, as the HTTP edge uses it. All calls are made on the event loop's thread."""
 
     @property
     def max_seq_len(self) -> int | None:
-        """Longest prompt + output that every live worker can hold; None while there is no
-        worker."""
+        """Tokens of the longest prompt and output that every live worker can hold; None without
+        workers."""
         ...
 
     @property
     def max_open_tokens(self) -> int:
-        """Most tokens that all open responses may hold."""
+        """Most tokens that all open responses may hold together."""
         ...
 
     def submit(self, spec: SequenceRequest) -> TokenStream:
-        """Accept a request; raises Overloaded when it is not accepted."""
+        """Accept a request. Raises Overloaded if it is not accepted."""
         ...
 
     async def recorded(self, request_ids: Sequence[str]) -> None:
-        """Return once the record tells how these requests ended, so that it is not lost if
-        this process dies after their client has the whole answer. Takes a moment at most, also
-        where the record cannot be written; does not raise."""
+        """Return once the records of these requests say how they ended. So the end is not lost if
+        this process dies after the client has the whole answer. Takes a moment at most, even if
+        the records cannot be written; does not raise."""
         ...
 
     def cut(self, request_ids: Sequence[str]) -> None:
-        """Note of those that have ended that their client did not get the answer whole."""
+        """Note in the records of ended requests that their client did not get the whole answer."""
         ...
 
     def status(self) -> ServiceStatus: ...

@@ -1,7 +1,7 @@
 """Carries out the effects of the lifecycle's events: send, stream, record, end.
 
-A bug in carrying out one effect must not end every other stream. Where a token may not have come
-through it ends its own request.
+A bug in carrying out one effect must not end every other stream. If a token may have been lost, it
+ends the request that the token belongs to.
 """
 
 import asyncio
@@ -11,15 +11,18 @@ from typing import assert_never
 
 from coordinator.core.contract import GenerationFailed
 from coordinator.core.effects import (
+    AboutWorker,
     BreakerMoved,
     Charged,
     Effect,
     Emit,
     Ended,
     HandedOff,
-    PlacedAnew,
     Recorded,
+    Retried,
     Send,
+    WorkerJoined,
+    WorkerLeft,
 )
 from coordinator.core.observer import Observer
 from coordinator.core.request import Request, State
@@ -30,8 +33,8 @@ log = logging.getLogger(__name__)
 
 
 class EffectRunner:
-    """Holds the stream of every open request. ``send`` reaches a worker; ``fail`` ends a request
-    with an internal error; ``idle`` is set while no stream is open."""
+    """Holds the stream of every open request. ``send`` gives a message to a worker; ``fail`` ends a
+    request with an internal error; ``idle`` is set while no stream is open."""
 
     def __init__(
         self,
@@ -51,22 +54,22 @@ class EffectRunner:
         return len(self._streams)
 
     def open(self, request_id: str, stream: Stream) -> None:
-        """The request's tokens and its end go to ``stream``."""
+        """Let the request's tokens and its end go to ``stream``."""
         self._streams[request_id] = stream
         self.idle.clear()
 
     def carry_out(self, effect: Effect) -> None:
-        """Does not raise."""
+        """Carry out one effect. Does not raise."""
         try:
             self._carry_out(effect)
         except Exception:
             self._give_up(effect)
 
     def _carry_out(self, effect: Effect) -> None:
-        # The client first: whatever goes wrong with the rest, it has its token, and its end.
+        # Streams come first: the client has its token and its end even if reporting them fails.
         match effect:
             case Send(instance=instance, message=message):
-                # A worker that cannot be reached is found out by the next heartbeats.
+                # The next heartbeats find a worker that cannot be reached.
                 self._send(instance, message)
             case Emit(request=request, token=token):
                 self._streams[request.request_id].push(token)
@@ -75,8 +78,8 @@ class EffectRunner:
                 self._observer.record(request)
             case HandedOff(request=request):
                 self._observer.handed_off(request)
-            case PlacedAnew(request=request, code=code, message=why):
-                self._observer.placed_anew(request, code, why)
+            case Retried(request=request, code=code, message=why):
+                self._observer.retried(request, code, why)
             case Charged(worker=worker, code=code):
                 self._observer.charged(worker, code)
             case BreakerMoved(worker=worker, state=state, why=why):
@@ -84,21 +87,25 @@ class EffectRunner:
             case Ended(request=request):
                 self._close_stream(request)
                 self._observer.ended(request)
+            case WorkerJoined(worker=worker):
+                self._observer.worker_joined(worker)
+            case WorkerLeft(worker=worker, departure=departure):
+                self._observer.worker_left(worker, departure)
             case _:
                 assert_never(effect)
 
     def _give_up(self, effect: Effect) -> None:
         if isinstance(effect, Send):
-            # What a worker was not told shows in its heartbeats.
+            # The worker's next heartbeats show that it did not get the message.
             log.exception("sending %s to %s", type(effect.message).__name__, effect.instance)
             return
-        if isinstance(effect, Charged | BreakerMoved):
+        if isinstance(effect, AboutWorker):
             instance = effect.worker.instance
             log.exception("carrying out %s of %s", type(effect).__name__, instance)
             return
         fields = effect.request.log_fields
         log.exception("carrying out %s", type(effect).__name__, extra=fields)
-        if isinstance(effect, Emit):  # the rest only tells others of it
+        if isinstance(effect, Emit):  # the other effects only report
             self._fail(effect.request)
 
     def _close_stream(self, request: Request) -> None:

@@ -1,20 +1,25 @@
-"""What follows from an event in the lifecycle: plain values, carried out when the event is over.
+"""Effects: what follows from an event, as plain values, and the outbox that collects them.
 
-They are msgspec's structs, since one is made for each token: a frozen dataclass takes several times
-as long to make."""
+requests/ decides them, and effect_runner.py carries them out when the event is over. They are
+msgspec structs because one is made for each token, and a frozen dataclass takes several times as
+long to make.
+"""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from msgspec import Struct
 
 from coordinator.core.contract import BreakerState, Token
 from coordinator.core.request import Request
-from coordinator.core.worker import Worker
+from coordinator.core.workers.worker import Departure, Worker
 from transport.wire.messages import ToWorker
+
+NOT_FAULTS = frozenset({"preempted", "draining"})
+"""Codes of retries that are no fault of a worker or a request."""
 
 
 class Send(Struct, frozen=True):
-    """Give a worker a message."""
+    """Send a message to a worker."""
 
     instance: str
     message: ToWorker
@@ -28,56 +33,73 @@ class Emit(Struct, frozen=True):
 
 
 class Recorded(Struct, frozen=True):
-    """The request changed: its record in Redis follows."""
+    """A request changed: write its record to Redis."""
 
     request: Request
 
 
 class HandedOff(Struct, frozen=True):
-    """The first token that the request's decode worker computed is here; once for each handoff."""
+    """The first token arrived that the request's decode worker computed; once per handoff."""
 
     request: Request
 
 
-class PlacedAnew(Struct, frozen=True):
-    """An attempt failed, and the request waits for another; ``code`` and ``message`` say why."""
+class Retried(Struct, frozen=True):
+    """An attempt failed, and the request is queued for the next one."""
 
     request: Request
     code: str
     message: str
+    """Why the attempt failed."""
 
 
 class Charged(Struct, frozen=True):
-    """A request's fault counts against the worker."""
+    """A request's fault counts against a worker."""
 
     worker: Worker
     code: str
 
 
 class BreakerMoved(Struct, frozen=True):
-    """The worker's circuit breaker is in another state now; ``why`` is for people."""
+    """A worker's circuit breaker changed its state."""
 
     worker: Worker
     state: BreakerState
     why: str
+    """For people."""
 
 
 class Ended(Struct, frozen=True):
-    """The request reached its terminal state; emitted once."""
+    """The request reached its terminal state; once per request."""
 
     request: Request
 
 
-Effect = Send | Emit | Recorded | HandedOff | PlacedAnew | Charged | BreakerMoved | Ended
+class WorkerJoined(Struct, frozen=True):
+    """A worker was admitted."""
+
+    worker: Worker
+
+
+class WorkerLeft(Struct, frozen=True):
+    """A worker was removed, and its requests were retried or failed."""
+
+    worker: Worker
+    departure: Departure
+
+
+AboutRequest = Emit | Recorded | HandedOff | Retried | Ended
+AboutWorker = Charged | BreakerMoved | WorkerJoined | WorkerLeft
+Effect = Send | AboutRequest | AboutWorker
 
 
 class Outbox:
-    """Collects the effects of an event and gives each to ``carry_out`` when the event is over.
+    """Gives each effect of an event to ``carry_out`` when the event is over.
 
-    Every event is a ``with`` block, so that no effect waits for a later event. Orders to workers go
-    first: a GPU may be idle until its order comes, and the rest takes its time; ``send_orders``
-    lets them go while the event goes on. An event that begins inside another one, or while effects
-    are carried out, adds to what is carried out next.
+    Every event is a ``with`` block, so no effect waits for a later event. Orders to workers are
+    carried out first, because a GPU may be idle until its order arrives and the other effects take
+    time; ``send_orders`` lets them go while the event continues. An event that begins inside
+    another one, or while effects are carried out, adds to what is carried out next.
     """
 
     def __init__(self, carry_out: Callable[[Effect], None]) -> None:
@@ -87,21 +109,27 @@ class Outbox:
         self._others: list[Effect] = []
 
     def send(self, instance: str, message: ToWorker) -> None:
+        """Add an order to a worker."""
         assert self._depth, "an order outside an event"
         self._orders.append(Send(instance, message))
 
+    def send_all(self, orders: Iterable[tuple[str, ToWorker]]) -> None:
+        """Add orders, each with the worker that it is for."""
+        for instance, message in orders:
+            self.send(instance, message)
+
     def send_orders(self) -> None:
-        """Carry out the orders so far: what the event has yet to decide takes long. Inside another
+        """Carry out the orders so far, before a part of the event that takes long. Inside another
         event they wait for its end."""
         while self._depth == 1 and self._orders:
             self._carry_out(self._orders.pop(0))
 
-    def add(self, effect: Effect) -> None:
+    def add(self, *effects: Effect) -> None:
         assert self._depth, "an effect outside an event"
-        self._others.append(effect)
+        self._others.extend(effects)
 
     def record(self, request: Request) -> None:
-        """The request has changed."""
+        """Add the new revision of a request that has changed."""
         request.revision += 1
         self.add(Recorded(request))
 

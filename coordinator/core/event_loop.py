@@ -1,10 +1,9 @@
-"""What keeps the event loop from standing still: when Python searches for cyclic garbage, and how
-late the loop is.
+"""Short pauses of the event loop: when Python collects cyclic garbage, and how late the loop is.
 
-A full search stops every stream for as long as it takes, which is 0.1 s for each thousand open
-requests. What start-up made is never searched again, what is new is searched often and quickly, and
-a full search waits until no request is open. Ended requests hold few cycles: reference counts free
-them.
+A full collection stops every stream for as long as it takes, which is 0.1 s for each thousand open
+requests. Objects made at start-up are never searched again, new objects are searched often and
+quickly, and a full collection waits until no request is open. Ended requests hold few cycles:
+reference counts free them.
 """
 
 import asyncio
@@ -12,38 +11,38 @@ import gc
 import time
 from collections.abc import Callable
 
-# Net new objects to a search of the newest; such searches to one of the middle-aged; and those to
-# a full one: five million objects that nothing freed.
+# Net new objects until a collection of the newest generation; such collections until one of the
+# middle generation; and such until a full one: five million objects that nothing freed.
 THRESHOLDS = (2_000, 5, 500)
 LAG_PERIOD_S = 0.05
 
 
 def freeze_startup_objects() -> None:
-    """To be called once, when start-up is over."""
+    """Exempt all present objects from garbage collection. Call it once, when start-up is over."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*THRESHOLDS)
 
 
 class Sweeper:
-    """Searches in full when idle, once after work."""
+    """Runs a full garbage collection when no request is open, once after each time of work."""
 
     def __init__(self) -> None:
         self._swept_after = 0
 
     def tick(self, num_open: int, num_accepted: int) -> None:
-        """``num_open`` requests are open, ``num_accepted`` have come since the start."""
+        """Once per heartbeat. ``num_accepted`` counts the requests since the start."""
         if num_open == 0 and num_accepted > self._swept_after:
             self._swept_after = num_accepted
             gc.collect()
 
 
 async def watch_lag(observe: Callable[[float], None], period_s: float = LAG_PERIOD_S) -> None:
-    """Until cancelled, tell ``observe`` by how many seconds each timer of ``period_s`` was late,
-    which is what every request waits for besides its own work.
+    """Until cancelled, call ``observe`` with the seconds by which each timer of ``period_s`` was
+    late. Every request waits for as long, besides its own work.
 
-    The period is short beside what is looked for: a loop that stands still for longer than it is
-    seen for certain, a shorter stop by the share of the time that it takes.
+    A pause of the loop that is longer than the period is always seen; shorter ones are seen in
+    proportion to the share of time that they take.
     """
     while True:
         due_at = time.monotonic() + period_s

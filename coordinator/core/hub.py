@@ -1,12 +1,13 @@
-"""The serving core: one channel to all workers, one lifecycle, one stream a request.
+"""The serving core: one channel to all workers, one lifecycle, one stream per request.
 
-    submit    the HTTP edge's way in
-    receive   a worker's message (inbox.py) → the lifecycle
-    tick      every heartbeat: say Alive, find silent workers and overdue requests
+    submit    accept a request of the HTTP edge
+    receive   give a worker's message to the inbox, which calls the lifecycle
+    tick      every heartbeat: send Alive, find silent workers and overdue requests
 
-The lifecycle has what follows from each event carried out by effect_runner.py.
+The hub builds the rooms (requests/, placement/, workers/, spread/) and joins them. effect_runner.py
+carries out what follows from each event.
 
-Everything runs on one event loop. No token waits for Redis, the end of a response for a moment.
+Everything runs on one event loop. No token waits for Redis; the end of a response waits a moment.
 """
 
 import asyncio
@@ -18,32 +19,31 @@ from contextlib import suppress
 from coordinator.core.contract import Overloaded, SequenceRequest, ServiceStatus
 from coordinator.core.effect_runner import EffectRunner
 from coordinator.core.event_loop import Sweeper, watch_lag
-from coordinator.core.health_monitor import ClosedConnections, ConnectionMonitor, HealthMonitor
-from coordinator.core.hub_settings import HubSettings
 from coordinator.core.inbox import Inbox
-from coordinator.core.lifecycle import Lifecycle
-from coordinator.core.membership import Membership
 from coordinator.core.observer import Observer
-from coordinator.core.placement import PlacementLimits
-from coordinator.core.registry import Registry
 from coordinator.core.request import Request
-from coordinator.core.spread_groups import SpreadGroups
+from coordinator.core.requests.lifecycle import Lifecycle
+from coordinator.core.settings import HubSettings, PlacementLimits
+from coordinator.core.spread.groups import SpreadGroups
 from coordinator.core.streams import OpenTokens, Stream
+from coordinator.core.workers.connections import ClosedConnections, ConnectionMonitor
+from coordinator.core.workers.membership import Membership
+from coordinator.core.workers.registry import Registry
 from transport.wire.channel import CoordinatorChannel
 from transport.wire.messages import Welcome
 
 log = logging.getLogger(__name__)
 
 RETRY_AFTER_S = 2.0
-STANDING_IN = "no live prefill worker: decode workers compute prompts"
+DECODE_COMPUTES_PROMPTS = "no live prefill worker: decode workers compute prompts"
 SLOW = "{} slows the others down: they compute their steps without it"
 DRAINED_AT_ONCE = 256
 TURN_S = 0.005
-"""How long messages are taken before streams, new requests and timers get the event loop."""
+"""How long messages are handled before streams, new requests and timers get the event loop."""
 
 
 class Hub:
-    """The Core that the HTTP edge talks to."""
+    """The ``Core`` (contract.py) that the HTTP edge talks to."""
 
     def __init__(
         self,
@@ -62,14 +62,15 @@ class Hub:
         self._lifecycle = lifecycle = Lifecycle(
             registry, limits, self._effects.carry_out, self._clock, settings=settings
         )
-        membership = Membership(registry, lifecycle.workers, observer)
+        self._membership = membership = Membership(
+            registry, lifecycle.worker_lost, channel.send, settings
+        )
         welcome = Welcome(instance, settings.heartbeat_s, settings.dead_after_s)
-        # Unix seconds: no coordinator forms a group a second for as long as it runs.
+        # Unix seconds exceed earlier coordinators' generations: none formed a group per second.
         self._groups = groups = SpreadGroups(
             registry, channel.send, time.monotonic, int(self._clock())
         )
         self._inbox = Inbox(channel, registry, lifecycle, membership, observer, groups, welcome)
-        self._health = HealthMonitor(registry, lifecycle, membership, channel.send, settings)
         self._connections = ConnectionMonitor(channel.send, instance)
         self._closed = ClosedConnections(
             self._connections.reaches, self._processes, self._remove_dead, clock=time.monotonic
@@ -82,7 +83,7 @@ class Hub:
 
     @property
     def max_seq_len(self) -> int | None:
-        """The shortest limit among the live workers: any of them may get the request."""
+        """The smallest limit of the live workers: any of them may get the request."""
         return min((w.hello.max_seq_len for w in self._registry.all()), default=None)
 
     @property
@@ -119,7 +120,7 @@ class Hub:
         num_open = len(self._lifecycle.requests)
         now = time.monotonic()
         obstacles = self._obstacles()
-        degraded = [STANDING_IN] if self._registry.standing_in() else []
+        degraded = [DECODE_COMPUTES_PROMPTS] if self._registry.decode_computes_prompts() else []
         workers = tuple(w.status(now, self._groups.status(w)) for w in self._registry.all())
         degraded += [SLOW.format(w.instance) for w in workers if w.spread and w.spread.left_out_s]
         return ServiceStatus(
@@ -136,7 +137,7 @@ class Hub:
         """Why no work can be taken."""
         num_open = len(self._lifecycle.requests)
         problems = ["the coordinator is shutting down"] if self._draining else []
-        needed = () if self._registry.standing_in() else self._registry.missing_roles()
+        needed = () if self._registry.decode_computes_prompts() else self._registry.missing_roles()
         problems += [f"no live {role} worker" for role in needed]
         if num_open >= self._settings.max_open:
             problems.append(f"{num_open} requests are open, which is the most allowed")
@@ -158,23 +159,23 @@ class Hub:
                 task.cancel()
 
     async def drain(self, timeout_s: float) -> None:
-        """Take no more work; wait for what is open, and fail what is left at the deadline."""
+        """Accept no more requests, wait for the open ones, and fail the rest at the deadline."""
         self._draining = True
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self._effects.idle.wait()
-        left = list(self._lifecycle.requests.values())
-        while left:
-            # The youngest first: what waits goes before what it waits for.
-            some, left = left[-DRAINED_AT_ONCE:], left[:-DRAINED_AT_ONCE]
+        remaining = list(self._lifecycle.requests.values())
+        while remaining:
+            # The youngest first: a waiting request ends before it could get an older one's place.
+            some, remaining = remaining[-DRAINED_AT_ONCE:], remaining[:-DRAINED_AT_ONCE]
             self._lifecycle.fail_all(some, "shutting_down", "the coordinator is shutting down")
-            await asyncio.sleep(0)  # their clients are told meanwhile
+            await asyncio.sleep(0)  # lets the clients get their errors
 
     def stop(self) -> None:
         self._stopping.set()
 
     async def complete(self) -> None:
-        """Return once there have been workers of every role that is needed."""
+        """Return once workers of every needed role have joined."""
         await self._inbox.complete.wait()
 
     async def _tick(self) -> None:
@@ -184,13 +185,14 @@ class Hub:
             try:
                 self._beat(time.monotonic() - due_at)
             except Exception:
-                # As with messages: a bug in one heartbeat must not end every stream.
+                # A bug in one heartbeat must not end every stream.
                 log.exception("heartbeat tick failed")
 
     def _beat(self, lag_s: float) -> None:
-        # First of all: workers that hear nothing from the coordinator give up their work.
+        # Send Alive first: workers that hear nothing from the coordinator drop their requests.
         gone = self._connections.beat(self._processes())
-        self._health.check(lag_s, gone)
+        self._membership.check(lag_s, gone)
+        self._lifecycle.tick()
         self._groups.update()
         self._observer.tick(
             self.status(), self._lifecycle.stale_dropped, self._open_tokens.num_held
@@ -203,7 +205,7 @@ class Hub:
 
     def _remove_dead(self, gone: set[str]) -> None:
         try:
-            self._health.fence_gone(gone)
+            self._membership.fence_gone(gone)
             self._groups.update()
         except Exception:
             log.exception("removing the dead workers %s failed", sorted(gone))

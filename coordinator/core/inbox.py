@@ -1,17 +1,17 @@
-"""Messages of workers: each goes to the lifecycle or the membership."""
+"""Messages of workers: each becomes one call of the lifecycle, membership or spread groups."""
 
 import asyncio
 import logging
 import time
 from typing import assert_never
 
-from coordinator.core.lifecycle import Lifecycle
-from coordinator.core.membership import Membership
 from coordinator.core.message_checks import kept_problem, prefilled_problem, rows_problem
 from coordinator.core.observer import Observer
-from coordinator.core.registry import Registry
-from coordinator.core.spread_groups import SpreadGroups
-from coordinator.core.worker import Worker
+from coordinator.core.requests.lifecycle import Lifecycle
+from coordinator.core.spread.groups import SpreadGroups
+from coordinator.core.workers.membership import Membership
+from coordinator.core.workers.registry import Registry
+from coordinator.core.workers.worker import Worker
 from transport.wire.channel import CoordinatorChannel
 from transport.wire.errors import MalformedMessage, WireError
 from transport.wire.messages import (
@@ -36,8 +36,8 @@ log = logging.getLogger(__name__)
 
 
 class Inbox:
-    """Handles what workers send; answers go to ``channel``. ``complete`` is set once there have
-    been workers of every role that is needed."""
+    """Handles the messages of workers, and answers over ``channel``. ``complete`` is set once
+    workers of every needed role have joined."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Inbox:
         self._welcome = welcome
 
     def take(self, instance: str, message: FromWorker | WireError) -> None:
-        """Handle a message; does not raise, since a bug there must not end every stream."""
+        """Handle a message. Does not raise: a bug must not end every stream."""
         try:
             self.handle(instance, message)
         except Exception:
@@ -69,14 +69,15 @@ class Inbox:
 
     def handle(self, instance: str, message: FromWorker | WireError) -> None:
         if isinstance(message, WireError):
-            self._channel.send(instance, self._membership.distrust(instance, message))
+            self._observer.rejected(message)
+            self._channel.send(instance, self._membership.reject(instance, message))
             return
         if isinstance(message, Hello):
             self._admit(message)
             return
         worker = self._registry.get(instance)
         if worker is None:
-            self._channel.send(instance, self._membership.unknown(instance))
+            self._channel.send(instance, self._membership.answer_unknown(instance))
             return
         worker.heard_at = time.monotonic()
         worker.settled = True
@@ -108,10 +109,10 @@ class Inbox:
                     log.error("%s is draining: GPU %s is unfit: %s", instance, gpu, unfit)
                 else:
                     log.info("%s is draining", instance)
-                self._lifecycle.workers.drain(worker)
+                self._lifecycle.worker_draining(worker)
                 self._groups.update()
             case Goodbye():
-                self._membership.left(worker)
+                self._membership.handle_goodbye(worker)
                 self._groups.update()
             case _:
                 assert_never(message)
@@ -121,7 +122,7 @@ class Inbox:
         known = self._registry.get(instance)
         self._channel.send(instance, self._membership.admit(hello, self._welcome))
         if self._registry.get(instance) is not known:
-            self._lifecycle.workers.joined(instance)
+            self._lifecycle.worker_joined(instance)
             self._groups.update()
             if not self._registry.missing_roles():
                 self.complete.set()
@@ -130,27 +131,13 @@ class Inbox:
         error = message.gauges.accounting_error
         if error and error != worker.gauges.accounting_error:
             log.error("cache accounting error at %s: %s", worker.instance, error)
-        worker.take_gauges(message.gauges)
-        worker.gpu = message.gpu
-        worker.malformed_dropped = message.malformed_dropped
-        worker.drafts.note(message.gauges.drafts, worker.heard_at)
-        worker.prefixes.note(message.gauges.prefix, worker.heard_at)
-        worker.spread.note(message.gauges.spread, worker.heard_at)
+        worker.take_heartbeat(message)
         self._groups.take_counts(worker)
         self._observer.counted(worker)
-        growth = worker.spread.growth
-        host_ms, device_us = dict(growth.waits_ms), dict(growth.within_us)
-        for name in host_ms | device_us:
-            if (member := self._registry.get(name)) is not None:
-                self._observer.waited_for(
-                    worker, member, host_s=host_ms.get(name, 0) / 1e3,
-                    device_s=device_us.get(name, 0) / 1e6,
-                )  # fmt: skip
-        for name, times in worker.spread.growth.late:
-            if (member := self._registry.get(name)) is not None:
-                self._observer.waited_in_vain(member, times)
+        live = {each.instance for each in self._registry.all()}
+        self._observer.waited(worker, live)
         self._observer.heartbeat(worker)
-        self._lifecycle.workers.reconcile(worker, set(message.held), self._welcome.heartbeat_s)
+        self._lifecycle.reconcile(worker, set(message.held), self._welcome.heartbeat_s)
 
     def _prompt_logprobs(self, worker: Worker, message: PromptLogprobs) -> None:
         request = self._lifecycle.requests.get(message.request_id)
@@ -176,7 +163,7 @@ class Inbox:
             log.warning("%s pulls no kept prefixes from %s: %s", instance, peer, problem)
         if self._registry.get(peer) is not None:
             self._observer.peer_tested(worker, message)
-        self._lifecycle.workers.peer_tested(instance, message)
+        self._lifecycle.peer_tested(instance, message)
 
     def _prefixes_changed(self, worker: Worker, message: PrefixesChanged) -> None:
         for kept in message.added:
@@ -184,10 +171,10 @@ class Inbox:
                 error = MalformedMessage(f"from {worker.instance}: {problem}")
                 self.handle(worker.instance, error)
                 return
-        self._lifecycle.workers.prefixes_changed(worker.instance, message)
+        self._lifecycle.prefixes_changed(worker.instance, message)
 
     def _request_of(self, message: FromWorker | WireError) -> dict[str, object]:
-        """Log fields of the open request that a message is about, if it is about one."""
+        """Log fields of the open request that a message is about; empty if there is none."""
         match message:
             case Prefilled(token=TokenOut(request_id=request_id)):
                 pass

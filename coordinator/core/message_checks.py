@@ -1,15 +1,18 @@
-"""What in a worker's message contradicts what the coordinator knows: such a message would break
-another worker. Pure."""
+"""Checks of workers' messages against what the coordinator knows. Pure.
+
+A message that contradicts it would break another worker. Each check returns the problem, or "" if
+there is none.
+"""
 
 from coordinator.core.request import Request, State
-from coordinator.core.worker import Worker
+from coordinator.core.workers.worker import Worker
 from transport.wire.messages import Prefilled
 from transport.wire.offers import KeptPrefix, Offer
 from transport.wire.prompt_logprobs import PromptLogprobs, row_bytes
 
 
 def rows_problem(message: PromptLogprobs, request: Request) -> str:
-    """What in the log-probabilities of a prompt contradicts its request; "" if nothing does."""
+    """The problem with log-probabilities of a prompt, compared with its request."""
     num_top = request.spec.sampling.prompt_logprobs
     if num_top is None:
         return "log-probabilities of a prompt that did not ask for them"
@@ -22,8 +25,8 @@ def rows_problem(message: PromptLogprobs, request: Request) -> str:
 
 
 def prefilled_problem(message: Prefilled, worker: Worker, request: Request) -> str:
-    """What in a Prefilled contradicts the request's order; "" if nothing does, or the message is
-    stale. Called before the message's token is counted."""
+    """The problem with a ``Prefilled``, compared with the request's order; "" for a stale message.
+    Call it before the message's token is counted."""
     if request.state is not State.PREFILLING or request.attempt != message.token.attempt:
         return ""
     if request.num_scored < request.spec.num_scored:
@@ -34,7 +37,7 @@ def prefilled_problem(message: Prefilled, worker: Worker, request: Request) -> s
 
 
 def offer_problem(message: Prefilled, worker: Worker, request: Request) -> str:
-    """What in an offer contradicts the request's order or the worker's pages and state slots."""
+    """The problem with an offer, compared with the request's order and the worker's memory."""
     offer = message.offer
     if offer is None:
         return ""
@@ -46,7 +49,7 @@ def offer_problem(message: Prefilled, worker: Worker, request: Request) -> str:
 
 
 def kept_problem(kept: KeptPrefix, worker: Worker) -> str:
-    """What in a kept prefix contradicts itself or the worker's pages and state slots."""
+    """The problem with a kept prefix, in itself or compared with the worker's memory."""
     if kept.num_tokens > worker.hello.max_seq_len:
         return f"a prefix of {kept.num_tokens} tokens, of {worker.hello.max_seq_len} at most"
     ends_with_page = kept.num_tokens % worker.layout.page_size == 0
@@ -61,8 +64,8 @@ def kept_problem(kept: KeptPrefix, worker: Worker) -> str:
 
 
 def _memory_problem(offer: Offer, worker: Worker) -> str:
-    """A worker that pulls asserts that an offer's pages and tokens add up, so a wrong offer from
-    one worker would end another."""
+    """The problem with the pages of an offer. A worker that pulls asserts that pages and tokens add
+    up, so a wrong offer from one worker would end another."""
     if offer.instance != worker.instance:
         return f"an offer of {offer.instance}'s memory"
     pools = worker.hello.memory.pools

@@ -1,19 +1,19 @@
-"""What the core reports: metrics, logs, the record and the registry of workers in Redis.
+"""What the core reports: metrics, logs, and the records of requests and workers in Redis.
 
 Nothing here can fail or slow a request.
 """
 
 import logging
-from collections.abc import Sequence
-from typing import Literal, Protocol, get_args
+from collections.abc import Container, Sequence
+from typing import Protocol, get_args
 
 from msgspec import structs
 
-from coordinator.core.attempts import NOT_FAULTS
 from coordinator.core.contract import BreakerState, ServiceStatus
+from coordinator.core.effects import NOT_FAULTS
 from coordinator.core.request import Request, State
 from coordinator.core.request_report import log_end, to_record
-from coordinator.core.worker import Worker
+from coordinator.core.workers.worker import Departure, Worker
 from coordinator.record.record import RequestRecord, stage_seconds
 from coordinator.record.redis_link import Damage
 from telemetry.clock import SteadyClock
@@ -24,11 +24,10 @@ from transport.wire.reports import GpuHealth
 
 log = logging.getLogger(__name__)
 
-Departure = Literal["silent", "goodbye", "rejoined", "refused"]
-
 
 class Records(Protocol):
-    """The store, as the observer needs it: every call returns at once, ``recorded`` in a moment."""
+    """The part of the store that the observer needs. Every call returns at once; ``recorded`` takes
+    a moment at most."""
 
     @property
     def connected(self) -> bool: ...
@@ -54,8 +53,8 @@ class Records(Protocol):
 
 
 class Observer:
-    """Observes one hub. ``instance`` is the coordinator's, written into every record; ``clock``
-    is that of every time stamp there."""
+    """Reports what happens in one hub. ``instance`` is the coordinator's and is written into every
+    record; ``clock`` gives every time stamp there."""
 
     def __init__(self, metrics: Metrics, records: Records, instance: str) -> None:
         self._metrics = metrics
@@ -76,15 +75,15 @@ class Observer:
         self._records.put(to_record(request, self._instance))
 
     async def recorded(self, request_ids: Sequence[str]) -> None:
-        """Wait a moment for the record of these requests' ends."""
+        """Wait a moment until the ends of these requests are recorded."""
         await self._records.recorded(request_ids)
 
     def cut(self, request_id: str) -> None:
-        """Its client did not get the answer whole."""
+        """Note in an ended request's record that its client did not get the whole answer."""
         self._records.cut(request_id)
 
     def token(self, request: Request) -> None:
-        """One token is on its way to the client."""
+        """Measure TTFT or ITL: a token goes to the client."""
         metrics, now = self._metrics, self.clock()
         metrics.generation_tokens.inc()
         before = self._token_at.get(request.request_id)
@@ -94,12 +93,12 @@ class Observer:
             metrics.itl_s.observe(now - before)
         self._token_at[request.request_id] = now
 
-    def placed_anew(self, request: Request, code: str, why: str) -> None:
-        """Its attempt failed, and another one begins."""
+    def retried(self, request: Request, code: str, why: str) -> None:
+        """Count and log a failed attempt that is followed by another one."""
         self._metrics.retries.labels(code).inc()
         level = logging.INFO if code in NOT_FAULTS else logging.WARNING
         fields = {**request.log_fields, "code": code, "why": why}
-        log.log(level, "placed anew", extra=fields)
+        log.log(level, "retried", extra=fields)
 
     def ended(self, request: Request) -> None:
         metrics, stages = self._metrics, request.stages
@@ -120,7 +119,7 @@ class Observer:
                 metrics.tpot_s.observe(decode_s / (len(request.output_ids) - 1))
 
     def handed_off(self, request: Request) -> None:
-        """Its decode worker's first token is here."""
+        """Measure the stages and bytes of a handoff whose first decoded token has arrived."""
         metrics, copy_s = self._metrics, request.stages["copy_s"]
         for stage, seconds in stage_seconds(request.stages).items():
             metrics.handoff_s.labels(stage).observe(seconds)
@@ -132,7 +131,7 @@ class Observer:
         hello = worker.hello
         self._metrics.workers.labels(hello.role).inc()
         for departure in get_args(Departure):
-            # A series that began with its first loss would show Prometheus no increase.
+            # Prometheus sees no increase in a series that begins with its first loss.
             self._metrics.workers_lost.labels(hello.role, departure)
         fields = {
             "role": hello.role,
@@ -147,7 +146,7 @@ class Observer:
         self._records.register_worker(worker.instance, fields)
         self.heartbeat(worker)
 
-    def worker_gone(self, worker: Worker, reason: Departure) -> None:
+    def worker_left(self, worker: Worker, reason: Departure) -> None:
         role = worker.hello.role
         self._metrics.workers.labels(role).dec()
         self._metrics.forget_worker(worker.instance, role)
@@ -155,7 +154,7 @@ class Observer:
         self._records.worker_gone(worker.instance)
 
     def counted(self, worker: Worker) -> None:
-        """The worker's heartbeat counts more than the one before."""
+        """Add what a heartbeat counts beyond the one before."""
         growth = worker.drafts.growth
         self._metrics.drafts.grow(growth.num_steps, growth.verified, growth.accepted)
         prefixes, spread = structs.asdict(worker.prefixes.growth), worker.spread.growth
@@ -166,15 +165,20 @@ class Observer:
             aborted=spread.num_aborted, wait_s=spread.wait_ms / 1e3, saved_s=spread.saved_us / 1e6,
         )  # fmt: skip
 
-    def waited_for(self, worker: Worker, member: Worker, *, host_s: float, device_s: float) -> None:
-        """The worker's host has, before steps of their spread group, and its device within them."""
-        self._metrics.spread.waited_for(
-            worker.instance, worker.hello.role, member.instance, host_s=host_s, device_s=device_s
-        )
-
-    def waited_in_vain(self, member: Worker, times: int) -> None:
-        """Another member of its spread group has."""
-        self._metrics.spread.waited_in_vain(member.instance, times)
+    def waited(self, worker: Worker, live: Container[str]) -> None:
+        """Report how long the worker's host waited for live members of its spread group before
+        steps, how long its device waited within them, and how often a wait was in vain."""
+        growth, role = worker.spread.growth, worker.hello.role
+        host_ms, device_us = dict(growth.waits_ms), dict(growth.within_us)
+        for member in host_ms | device_us:
+            if member in live:
+                self._metrics.spread.waited_for(
+                    worker.instance, role, member, host_s=host_ms.get(member, 0) / 1e3,
+                    device_s=device_us.get(member, 0) / 1e6,
+                )  # fmt: skip
+        for member, times in growth.late:
+            if member in live:
+                self._metrics.spread.waited_in_vain(member, times)
 
     def heartbeat(self, worker: Worker) -> None:
         gauges, pools = worker.gauges, worker.hello.memory.pools
@@ -199,9 +203,9 @@ class Observer:
         if worker.gpu is None:
             self._metrics.gpus.forget(worker.instance)
         else:
-            self._tell_gpu(worker, worker.gpu)
+            self._report_gpu(worker, worker.gpu)
 
-    def _tell_gpu(self, worker: Worker, health: GpuHealth) -> None:
+    def _report_gpu(self, worker: Worker, health: GpuHealth) -> None:
         known = structs.asdict(health)
         del known["xids"]
         self._metrics.gpus.tell(
@@ -213,33 +217,34 @@ class Observer:
         )
 
     def charged(self, worker: Worker, code: str) -> None:
-        """A request's fault counts against the worker."""
+        """Count a request's fault against the worker."""
         self._metrics.worker_faults.labels(worker.hello.role, code).inc()
 
     def breaker_moved(self, worker: Worker, state: BreakerState, why: str) -> None:
-        """The worker's circuit breaker opened, lets a probe through, or closed."""
+        """Log and show that a worker's circuit breaker opened, lets a probe through, or closed."""
         level = logging.WARNING if state == "open" else logging.INFO
         log.log(level, "breaker of %s: %s: %s", worker.instance, state, why)
         gauge = self._metrics.breaker_open.labels(worker.instance, worker.hello.role)
         gauge.set(state != "closed")
 
     def peer_tested(self, puller: Worker, tested: PeerTested) -> None:
-        """A decode worker tests a pair for handoffs, another worker for kept prefixes."""
+        """Show the speed of a tested pair. Decode workers test pairs for handoffs, others for kept
+        prefixes."""
         speed = 0.0 if tested.problem else tested.num_bytes / max(tested.seconds, 1e-9)
         if puller.hello.role == "decode":
             self._metrics.selftest_bytes_per_s.labels(tested.instance, puller.instance).set(speed)
         else:
             self._metrics.prefixes.tested(tested.instance, puller.instance, speed)
 
-    def distrusted(self, error: WireError) -> None:
+    def rejected(self, error: WireError) -> None:
         self._metrics.stale_dropped.labels(type(error).__name__).inc()
 
     def loop_lag(self, lag_s: float) -> None:
-        """How late the event loop was."""
+        """Measure how late the event loop was."""
         self._metrics.event_loop_lag_s.observe(lag_s)
 
     def tick(self, status: ServiceStatus, stale_dropped: int, open_tokens: int) -> None:
-        """Once a heartbeat: gauges of what is open."""
+        """Once per heartbeat: set the gauges of what is open."""
         metrics = self._metrics
         for worker in status.workers:
             if worker.spread is not None:

@@ -1,8 +1,9 @@
 """One accepted request, from queued to its single terminal state. Pure."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from coordinator.core.contract import SequenceRequest
 from telemetry.logs import request_fields
@@ -39,70 +40,87 @@ class State(StrEnum):
         return self in (State.FINISHED, State.FAILED, State.CANCELLED)
 
 
+class Clocks(NamedTuple):
+    """The two clocks of a request's times: ``unix`` for its record, in Unix seconds, and
+    ``monotonic`` for decisions, in seconds that no step of the system clock disturbs."""
+
+    unix: Callable[[], float]
+    monotonic: Callable[[], float]
+
+
 @dataclass(eq=False)
 class Request:
-    """``attempt`` counts from 1 how often it was queued; ``faults`` the attempts that ended in a
-    fault rather than for want of memory or with its worker, ``failed_with`` their codes.
-    ``failed_at`` is the worker that gave up the attempt before, ``avoided`` are those that it had
-    faults at. ``proved``: a token was decoded in this attempt. ``offer`` is set while a prefill
-    worker keeps the finished prompt. ``stages`` are the newest attempt's, by the names of
-    record.py: Unix seconds of the coordinator's clock (``…_at``) and durations (``…_s``); but
-    ``received_at`` and ``first_token_at`` are the request's own. ``bytes_moved`` are all attempts',
-    ``handoff_bytes`` the newest one's, ``drafts_verified`` and ``drafts_accepted`` all attempts'.
-    ``revision`` counts changes. ``accepted_at``, ``assigned_at`` (to the newest worker),
-    ``prefill_assigned_at`` and ``progress_at`` are of the monotonic clock.
-
-    ``prompt_rows`` are the log-probabilities of the prompt that wait for the first token, and
-    ``num_scored`` the tokens that have theirs, over all attempts. The attempt that gave the first
-    token ``reused`` the first ``num_reused`` tokens of the prompt from there. The newest one was
-    expected to reuse ``num_expected``, perhaps pulled from ``prefix_from``. An earlier prompt began
-    with the same ``branch`` tokens.
-
-    ``losses`` are the workers lost while they had it. ``deaths`` to ``suspect`` are of
-    trials.py. ``too_long_for`` is a role with a worker that could not hold it, ``needs_len`` the
-    tokens that one must hold.
-    """
+    """One accepted request. ``accepted_at``, ``assigned_at``, ``prefill_assigned_at`` and
+    ``progress_at`` are monotonic times; ``stages`` are Unix times."""
 
     spec: SequenceRequest
     arrival: int
     state: State = State.QUEUED
     attempt: int = 0
+    """How often it was queued, from 1."""
     faults: int = 0
+    """Attempts that ended in a fault, other than a lack of memory or the loss of a worker."""
     prefill_worker: str = ""
     decode_worker: str = ""
     failed_at: str = ""
+    """The worker at which the previous attempt failed."""
     failed_with: set[str] = field(default_factory=set)
+    """The codes of all failures."""
     avoided: set[str] = field(default_factory=set)
-    proved: bool = False
+    """Workers at which it had faults."""
+    decoded: bool = False
+    """True if a token was decoded in this attempt."""
     losses: int = 0
+    """Workers that were lost while they had it."""
     deaths: int = 0
+    """Workers that died while they ran it, as requests/quarantine.py counts them."""
     died_at_len: int = 0
-    suspect: bool = False
+    """The number of tokens it had at the last of these deaths."""
+    quarantined: bool = False
+    """True while it is placed only at workers that compute nothing else."""
     too_long_for: Role | None = None
+    """A role with a worker that could not hold it."""
     needs_len: int = 0
+    """Tokens that a worker of the role ``too_long_for`` must hold."""
     accepted_at: float = 0.0
     assigned_at: float = 0.0
+    """When it was assigned to its newest worker."""
     prefill_assigned_at: float = 0.0
     progress_at: float = 0.0
     offer: Offer | None = None
+    """Set while a prefill worker keeps the finished prompt."""
     output_ids: TokenIds = field(default_factory=packed)
     prompt_rows: list[bytes] = field(default_factory=list)
+    """Log-probabilities of the prompt that wait for the first token."""
     num_scored: int = 0
+    """Prompt tokens whose log-probabilities arrived, over all attempts."""
     num_reused: int = 0
+    """Prompt tokens that the attempt with the first token did not compute."""
     reused: ReusedFrom = ""
+    """Where the reused tokens came from."""
     num_expected: int = 0
+    """Tokens that the newest attempt was expected to reuse."""
     prefix_from: str = ""
+    """The worker that the newest attempt was to pull them from, if any."""
     branch: int = 0
+    """An earlier prompt began with the same tokens, so many of them."""
     bytes_moved: int = 0
+    """Bytes of all attempts' handoffs."""
     handoff_bytes: int = 0
+    """Bytes of the newest attempt's handoff."""
     drafts_verified: int = 0
     drafts_accepted: int = 0
+    """Drafts of all attempts."""
     finish_reason: FinishReason | None = None
     code: str = ""
     message: str = ""
     stages: dict[str, float] = field(default_factory=dict)
+    """Times of the newest attempt, by the names of record.py: Unix seconds (``…_at``) and durations
+    (``…_s``). ``received_at`` and ``first_token_at`` are the request's own."""
     revision: int = 0
-    _keys: PrefixKeys | None = None  # of this attempt's tokens
+    """Counts changes of the record."""
+    _keys: PrefixKeys | None = None
+    """Keys of the prefixes of this attempt's tokens."""
 
     @property
     def request_id(self) -> str:
@@ -118,19 +136,19 @@ class Request:
 
     @property
     def shares_prefixes(self) -> bool:
-        """Whether it may reuse what was computed for others: the log-probabilities of a prompt need
-        all of it computed."""
+        """True if it may reuse what was computed for other requests. The log-probabilities of a
+        prompt need all of it computed."""
         return self.spec.sampling.prompt_logprobs is None
 
     @property
     def salt(self) -> str:
-        """After NaN, and as a suspect, it shares prefixes with no other request: a kept prefix may
-        be the cause."""
-        alone = self.suspect or "not_finite" in self.failed_with
+        """Limits which requests it shares prefixes with: none, after NaN and in quarantine, because
+        a kept prefix may be the cause."""
+        alone = self.quarantined or "not_finite" in self.failed_with
         return f"{self.spec.salt} {self.request_id}" if alone else self.spec.salt
 
     def prefix_keys(self, hello: Hello) -> PrefixKeys:
-        """The keys of its tokens' prefixes, at the workers that serve as this one does."""
+        """Keys of the prefixes of its tokens, at workers that serve the same as ``hello``."""
         if self._keys is None:
             page_size = hello.memory.layout.page_size
             self._keys = PrefixKeys(hello.model, self.salt, self.token_ids, page_size)
@@ -138,32 +156,32 @@ class Request:
 
     @property
     def waiting(self) -> bool:
-        """Whether it waits for a worker to be placed at."""
+        """True while it waits to be placed at a worker."""
         unplaced_handoff = self.state is State.HANDOFF and not self.decode_worker
         return self.state is State.QUEUED or unplaced_handoff
 
     @property
     def troubled(self) -> bool:
-        """Whether an attempt of it has failed; it is no probe of a worker then."""
+        """True if an attempt has failed. Such a request is not used as a probe."""
         return self.attempt > 1 or self.faults > 0
 
     def placed_at(self, instance: str) -> float:
-        """When it was placed at that worker, which has it now or had it last."""
+        """When it was placed at a worker, which has it now or had it last."""
         at_prefill = instance == self.prefill_worker
         return self.prefill_assigned_at if at_prefill else self.assigned_at
 
     @property
     def max_len(self) -> int:
-        """Tokens of prompt and output if it ends by no stop token."""
+        """Tokens of prompt and output, unless a stop token ends it earlier."""
         return len(self.spec.prompt_ids) + self.spec.stop.max_tokens
 
     @property
     def log_fields(self) -> dict[str, object]:
-        """What says in a log line which request it is about."""
+        """Fields that say in a log line which request it is about."""
         return request_fields(self.spec.http_id, self.request_id, self.attempt)
 
     def begin_attempt(self, now: float) -> None:
-        """Queue it, anew if it was before."""
+        """Reset what belongs to one attempt: the request is queued."""
         self.attempt += 1
         self.state = State.QUEUED
         self.prefill_worker = self.decode_worker = ""
@@ -171,11 +189,12 @@ class Request:
         self.stages = {name: at for name, at in self.stages.items() if name in kept}
         self.stages["queued_at"] = now
         self.handoff_bytes = self.num_expected = 0
-        self.proved = False
+        self.decoded = False
         self._keys = None
 
     def take_prompt_rows(self, message: PromptLogprobs) -> bool:
-        """Keep the next log-probabilities of the prompt; False for others, which are stale."""
+        """Store the next log-probabilities of the prompt. Returns False for others: they are
+        stale."""
         if message.start != self.num_scored + 1:
             return False
         num_top = self.spec.sampling.prompt_logprobs
@@ -190,7 +209,7 @@ class Request:
         self._keys = None
 
     def was_prefilled(self, message: Prefilled, now: float) -> None:
-        """Note what its prefill took. Called before the message's token is counted."""
+        """Store how long its prefill took. Call it before the message's token is counted."""
         if not self.output_ids:
             self.num_reused, self.reused = message.num_reused, message.reused
         self.stages |= {
@@ -200,7 +219,7 @@ class Request:
         }
 
     def transfer_done(self, message: TransferDone, now: float) -> None:
-        """Note what its handoff took so far."""
+        """Store how long its handoff took so far."""
         self.handoff_bytes = message.num_bytes
         self.bytes_moved += message.num_bytes
         self.stages |= {
@@ -213,15 +232,15 @@ class Request:
         }
 
     def as_prefill(self, prefix: Offer | None = None) -> Prefill:
-        """The order to compute its tokens, those already sent included."""
+        """The order to compute its tokens, including the output tokens already sent."""
         return Prefill(**self._order(), prefix=prefix)
 
     def as_generate(self, prefix: Offer | None = None) -> Generate:
-        """The order to compute its tokens and to go on at the same worker."""
+        """The order to compute its tokens and to continue at the same worker."""
         return Generate(**self._order(), prefix=prefix)
 
     def as_decode(self) -> Decode:
-        """The order to pull its offer and go on."""
+        """The order to pull its offer and to continue."""
         assert self.offer is not None, "handed off without an offer"
         return Decode(**self._order(), offer=self.offer)
 

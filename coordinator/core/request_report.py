@@ -1,4 +1,4 @@
-"""What is kept of a request: its record for Redis, and its line in the log."""
+"""The record of a request for Redis, and its line in the log."""
 
 import logging
 
@@ -11,7 +11,7 @@ log = logging.getLogger(__name__)
 
 
 def log_end(request: Request, reason: str) -> None:
-    """The one line at INFO of a request that was accepted; a failed one's is a warning."""
+    """Log the end of an accepted request: one line at INFO, or a warning if it failed."""
     stages = request.stages
     fields: dict[str, object] = {
         "state": request.state.value,
@@ -36,7 +36,7 @@ def log_end(request: Request, reason: str) -> None:
 
 
 def to_record(request: Request, coordinator: str) -> RequestRecord:
-    """The request as Redis keeps it."""
+    """The record of the request that Redis keeps."""
     record = RequestRecord(
         request_id=request.request_id,
         coordinator=coordinator,

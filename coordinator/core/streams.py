@@ -1,9 +1,9 @@
-"""The tokens of open responses: handed from the hub to the HTTP edge, and counted. All on one event
-loop, without locks.
+"""Streams of tokens from the hub to the HTTP edge, and a limit for the tokens they hold.
 
-The number of open requests alone bounds no memory: a prompt may have one token or 200,000. So the
-tokens that responses hold are bounded. A token is counted as the four bytes of an id; a computed
-token that is still held as an object counts as the ids that would take as much memory.
+All run on one event loop, without locks. A limit for open requests alone bounds no memory, because
+a prompt may have one token or 200,000. So the tokens that responses hold are bounded. A token
+counts as the four bytes of an id; a computed token that is still held as an object counts as the
+ids that would take as much memory.
 """
 
 import asyncio
@@ -23,15 +23,15 @@ _PAIR = 34  # an id and its log-probability, in tuples: 136 bytes
 
 
 class OpenTokens:
-    """Counts what the open responses hold, up to ``max_tokens``."""
+    """Counts the tokens that the open responses hold, up to ``max_tokens``."""
 
     def __init__(self, max_tokens: int) -> None:
         self.max_tokens = max_tokens
         self.num_held = 0
 
     def hold(self, num_prompt: int, *, until_end: bool) -> "Hold":
-        """Take in a response's prompt; raises Overloaded when it is too much now. ``until_end``:
-        computed tokens stay objects until the response is over, else until they are read."""
+        """Count a response's prompt; raises Overloaded if that is too much now. With ``until_end``,
+        computed tokens are held until the response is over, otherwise until they are read."""
         if self.num_held + num_prompt > self.max_tokens:
             raise Overloaded(
                 f"open requests hold {self.num_held} tokens, and with {num_prompt} more it would "
@@ -42,7 +42,7 @@ class OpenTokens:
 
 
 class Hold:
-    """The tokens that one response holds, from its acceptance until ``release``."""
+    """Counts the tokens that a response holds, from its acceptance until ``release``."""
 
     def __init__(self, tokens: OpenTokens, num_prompt: int, *, until_end: bool) -> None:
         self._tokens = tokens
@@ -51,16 +51,17 @@ class Hold:
         self._released = False
         self._take(num_prompt)
 
-    def came(self, token: Token) -> None:
-        """The token was computed and waits to be read."""
+    def add(self, token: Token) -> None:
+        """Count a computed token that waits to be read."""
         self._take(1 + _weight(token))
 
-    def was_read(self, token: Token) -> None:
+    def remove(self, token: Token) -> None:
+        """Stop counting a token that was read, unless it is held until the end."""
         if not self._until_end:
             self._take(-_weight(token))
 
     def release(self) -> None:
-        """The response is over. Does nothing the second time."""
+        """Stop counting all tokens: the response is over. No-op the second time."""
         self._take(-self._num_held)
         self._released = True
 
@@ -71,12 +72,12 @@ class Hold:
 
 
 def tokens_that_fit() -> int:
-    """How many tokens take an eighth of the memory."""
+    """The number of tokens that take an eighth of the memory."""
     return memory_bytes() // _MEMORY_SHARE // TOKEN_BYTES
 
 
 def memory_bytes() -> int:
-    """The memory of this machine, or of its container where that is less."""
+    """The memory of this machine, or of its container if that is less."""
     num_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     limit = _CGROUP_LIMIT.read_text().strip() if _CGROUP_LIMIT.is_file() else "max"
     if limit.isdecimal():
@@ -91,10 +92,10 @@ def _weight(token: Token) -> int:
 
 
 class Stream:
-    """A TokenStream: fed by the hub, drained by the edge.
+    """A ``TokenStream`` (contract.py), filled by the hub and read by the HTTP edge.
 
-    At most ``max_tokens`` entries are ever waiting; ``hold`` counts them until ``cancel``, which
-    the edge calls when the response is over, however it ended.
+    At most ``max_tokens`` entries wait in it. ``hold`` counts them until ``cancel``, which the edge
+    calls when the response is over, however it ended.
     """
 
     def __init__(
@@ -110,7 +111,7 @@ class Stream:
 
     def push(self, token: Token) -> None:
         self._tokens.append(token)
-        self._hold.came(token)
+        self._hold.add(token)
         self._woken.set()
 
     def end(self, failure: GenerationFailed | None = None) -> None:
@@ -130,7 +131,7 @@ class Stream:
             self._woken.clear()
             await self._woken.wait()
         token = self._tokens.popleft()
-        self._hold.was_read(token)
+        self._hold.remove(token)
         return token
 
     def stop_early(self) -> None:

@@ -2,10 +2,10 @@
 
 from coordinator.core.contract import SequenceRequest
 from coordinator.core.effects import Charged, Effect, Send
-from coordinator.core.lifecycle import Lifecycle
-from coordinator.core.placement import PlacementLimits
-from coordinator.core.registry import Registry
 from coordinator.core.request import Request, State
+from coordinator.core.requests.lifecycle import Lifecycle
+from coordinator.core.settings import PlacementLimits
+from coordinator.core.workers.registry import Registry
 from transport.wire.layout import CacheLayout, PoolSize
 from transport.wire.memory_export import MemoryExport
 from transport.wire.messages import (
@@ -56,14 +56,14 @@ class Desk:
         export = MemoryExport("shm", instance, 1, LAYOUT, PoolSize(num_pages, 4))
         longest = num_pages * LAYOUT.page_size
         self.registry.add(Hello(instance, role, "m", "cpu", 1, longest, 4, export), self.now)
-        self.life.workers.joined(instance)
+        self.life.worker_joined(instance)
         self.introduced = self.sent()
         for other in self.registry.of("decode" if role == "prefill" else "prefill"):
             prefill, decode = sorted((instance, other.instance), reverse=True)
             self.tested(prefill, decode)
 
     def tested(self, prefill: str, decode: str, problem: str = "") -> None:
-        self.life.workers.peer_tested(decode, PeerTested(prefill, 100, 0.1, problem))
+        self.life.peer_tested(decode, PeerTested(prefill, 100, 0.1, problem))
 
     def submit(self, request_id: str = "r", length: int = 10, sampling=None):
         self.names.append(request_id)

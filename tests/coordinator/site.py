@@ -6,7 +6,7 @@ from unittest.mock import Mock
 
 from coordinator.core.hub import Hub, HubSettings
 from coordinator.core.observer import Observer
-from coordinator.core.placement import PlacementLimits
+from coordinator.core.settings import PlacementLimits
 from coordinator.record.redis_link import Damage
 from telemetry.metrics import Metrics
 from transport.wire.channel import CoordinatorChannel, WorkerChannel

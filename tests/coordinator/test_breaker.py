@@ -2,7 +2,8 @@
 
 import pytest
 
-from coordinator.core.breaker import Breaker, BreakerSettings
+from coordinator.core.settings import BreakerSettings
+from coordinator.core.workers.breaker import Breaker
 
 SETTINGS = BreakerSettings(
     num_faults=3, window_s=60.0, pause_s=1.0, max_pause_s=60.0, max_failed_probes=5

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from coordinator.core.health_monitor import (
+from coordinator.core.workers.connections import (
     MISSES,
     PROBE_EVERY_S,
     ClosedConnections,

@@ -5,9 +5,9 @@ from unittest.mock import Mock
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from coordinator.core.meters import DRAFTS_WINDOW_S, DraftMeter
 from coordinator.core.observer import Observer
 from coordinator.core.request_report import to_record
+from coordinator.core.workers.meters import DRAFTS_WINDOW_S, DraftMeter
 from telemetry.metrics import Metrics
 from tests.coordinator.desk import Desk
 from transport.wire.messages import TokenOut, Tokens
@@ -55,7 +55,7 @@ def test_metrics_grow_by_what_each_heartbeat_brings_and_never_fall() -> None:
     assert found[f"{VLLM}_accepted_tokens_total", ""] == 8
     assert found[f"{VLLM}_accepted_tokens_per_pos_total", "0"] == 6
     assert found[f"{VLLM}_accepted_tokens_per_pos_total", "1"] == 2
-    desk.life.workers.lost("d-1")
+    desk.life.worker_lost("d-1")
     desk.join("d-1")
     told.heartbeat(desk, "d-1", DraftCounts(), 2.0)
     told.heartbeat(desk, "d-1", DraftCounts(5, (5,), (5,), 1), 3.0)

@@ -4,7 +4,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from coordinator.core.effects import Ended, Outbox, PlacedAnew, Send
+from coordinator.core.effects import Ended, Outbox, Retried, Send
 from transport.wire.messages import Cancel
 
 ORDER, ENDED = Send("d-1", Cancel("r", 1)), Ended(Mock())
@@ -37,7 +37,7 @@ def test_orders_may_go_while_their_event_goes_on() -> None:
 
 def test_what_an_effect_brings_about_comes_after_the_other_effects() -> None:
     carried_out: list[object] = []
-    again = PlacedAnew(Mock(), "preempted", "")
+    again = Retried(Mock(), "preempted", "")
 
     def carry_out(effect: object) -> None:
         carried_out.append(effect)

@@ -108,7 +108,7 @@ def test_a_request_that_has_failed_is_no_probe() -> None:
 def test_the_last_worker_of_a_role_is_never_left_out() -> None:
     desk = Desk(("b-1", "b-2"))
     give_nan(desk, 3, at="b-1")
-    desk.life.workers.lost("b-2")
+    desk.life.worker_lost("b-2")
     desk.now += 0.1
     request = desk.submit()
     assert request.prefill_worker == "b-1"
@@ -140,16 +140,16 @@ def test_a_worker_whose_probes_fail_is_to_be_ended_unless_it_is_the_last() -> No
     desk = Desk(("b-1", "b-2"))
     give_nan(desk, 3, at="b-1")
     for number in range(5):
-        assert desk.life.workers.hopeless() == []
+        assert desk.registry.hopeless() == []
         desk.now += 100.0
         probe = desk.submit(f"probe {number}")
         assert probe.prefill_worker == "b-1"
         fail(desk, probe, "not_finite")
         desk.begin(probe, finish="length")
-    ((worker, why),) = desk.life.workers.hopeless()
+    ((worker, why),) = desk.registry.hopeless()
     assert (worker.instance, why) == ("b-1", "5 requests in a row failed as probes")
     desk.registry.require("b-2").draining = True
-    assert desk.life.workers.hopeless() == []
+    assert desk.registry.hopeless() == []
 
 
 def test_a_request_that_avoids_a_worker_holds_up_no_others_there() -> None:
@@ -184,7 +184,7 @@ def test_a_lost_order_is_charged() -> None:
     worker = desk.registry.require(request.prefill_worker)
     for _ in range(3):
         desk.now += 10.0
-        desk.life.workers.reconcile(worker, set(), heartbeat_s=1.0)
+        desk.life.reconcile(worker, set(), heartbeat_s=1.0)
     assert charged(desk) == [(worker.instance, "lost_at_worker")]
 
 

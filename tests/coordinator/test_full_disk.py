@@ -16,7 +16,7 @@ from redis.exceptions import ResponseError
 from coordinator.core.contract import SequenceRequest
 from coordinator.core.hub import Hub
 from coordinator.core.observer import Observer
-from coordinator.core.placement import PlacementLimits
+from coordinator.core.settings import PlacementLimits
 from coordinator.record.store import Store
 from telemetry.metrics import Metrics
 from tests.coordinator.stores import FAST as STORE

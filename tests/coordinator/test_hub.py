@@ -7,11 +7,11 @@ from unittest.mock import Mock
 import pytest
 
 from coordinator.core.contract import GenerationFailed, Overloaded, SequenceRequest
-from coordinator.core.faults import _Charge
 from coordinator.core.hub import Hub, HubSettings
 from coordinator.core.observer import Observer
-from coordinator.core.placement import PlacementLimits
 from coordinator.core.request import Request
+from coordinator.core.requests.faults import _Charge
+from coordinator.core.settings import PlacementLimits
 from coordinator.record.redis_link import Damage
 from telemetry.metrics import Metrics
 from tests.coordinator.site import DEADLINE_S, EXPORT, FAST, Site, Worker
@@ -218,7 +218,8 @@ async def test_a_worker_whose_probes_all_fail_is_ended_and_counted() -> None:
     breaker, label = worker.breaker, '{instance="b-1",role="colocated"} '
     with hub._lifecycle._outbox:
         for _ in range(3):
-            hub._lifecycle._faults._take_in(_Charge("not_finite", ("b-1",), (1.0,), 1.0))
+            charge = _Charge("not_finite", ("b-1",), (1.0,), 1.0)
+            hub._lifecycle._outbox.add(*hub._lifecycle._faults._apply(charge))
     assert "baton_worker_breaker_open" + label + "1.0" in metrics.render().decode()
     faults = 'baton_worker_faults_total{code="not_finite",role="colocated"} 3.0'
     assert faults in metrics.render().decode()

@@ -11,7 +11,7 @@ from coordinator.core import hub as hub_module
 from coordinator.core.contract import SequenceRequest
 from coordinator.core.hub import Hub
 from coordinator.core.observer import Observer
-from coordinator.core.placement import PlacementLimits
+from coordinator.core.settings import PlacementLimits
 from coordinator.record.redis_link import Damage
 from telemetry.metrics import Metrics
 from tests.coordinator.kept import kept

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.core.kept_prefixes import MAX_COMING_PAGES, ComingPrefixes, KeptPrefixes
+from coordinator.core.workers.kept_prefixes import MAX_PENDING_PAGES, KeptPrefixes, PendingPrefixes
 from tests.coordinator.kept import PAGE, kept, keys_of
 from transport.wire.offers import KeptPrefix, PrefixesChanged
 
@@ -86,7 +86,7 @@ def test_of_two_workers_that_contradict_each_other_the_second_is_not_believed() 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.none() | IDS, st.integers(0, 3)), max_size=12), IDS)
 def test_a_prompt_shares_pages_with_those_that_are_being_computed(changes, prompt) -> None:
-    coming, model = ComingPrefixes(), dict[int, tuple[list[int], int]]()
+    coming, model = PendingPrefixes(), dict[int, tuple[list[int], int]]()
     for request, ids, num_reused in changes:
         coming.remove(str(request))
         model.pop(request, None)
@@ -104,6 +104,6 @@ def test_a_prompt_shares_pages_with_those_that_are_being_computed(changes, promp
 
 
 def test_of_a_long_prompt_the_first_pages_are_known() -> None:
-    coming, ids = ComingPrefixes(), [1] * PAGE * (MAX_COMING_PAGES + 9)
+    coming, ids = PendingPrefixes(), [1] * PAGE * (MAX_PENDING_PAGES + 9)
     coming.add("r", keys_of(ids), 0)
-    assert coming.num_pages(keys_of(ids), MAX_COMING_PAGES + 9) == MAX_COMING_PAGES
+    assert coming.num_pages(keys_of(ids), MAX_PENDING_PAGES + 9) == MAX_PENDING_PAGES

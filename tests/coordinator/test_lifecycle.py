@@ -5,12 +5,13 @@ import pytest
 from coordinator.core.effects import Effect, Emit, Ended, HandedOff, Send
 from coordinator.core.request import State
 from coordinator.core.request_report import to_record
+from coordinator.core.settings import RetryLimits
 from coordinator.record.record import stage_seconds
 from tests.coordinator.desk import Desk, ids_of
 from transport.wire.messages import (
     Cancel,
     Decode,
-    Expect,
+    ExpectHandoff,
     Failed,
     Generate,
     LastChunk,
@@ -40,8 +41,8 @@ def test_a_request_runs_through_prefill_and_decode_and_ends_once() -> None:
     desk.step(request, token=7, finish="stop")
     assert request.state is State.FINISHED
     assert request.output_ids.tolist() == [1, 7]
-    assert not desk.registry.get(decode_at).assigned
-    assert not desk.registry.get(prefill_at).assigned
+    assert not desk.registry.get(decode_at).load.requests
+    assert not desk.registry.get(prefill_at).load.requests
     assert sum(isinstance(e, Ended) for e in desk.take_effects()) == 1
 
 
@@ -72,9 +73,9 @@ def test_a_handoff_is_announced_to_the_idle_decode_worker_that_would_get_it() ->
     desk.sent()
     desk.life.last_chunk("p-1", LastChunk("r-1", 1))
     ((announced, expect),) = desk.sent()
-    assert expect == Expect()
+    assert expect == ExpectHandoff()
     assert first.decode_worker == ""
-    assert not desk.registry.require(announced).assigned, "nothing is reserved"
+    assert not desk.registry.require(announced).load.requests, "nothing is reserved"
     desk.prefill(first)
     assert first.decode_worker == announced
     desk.prefill(second)
@@ -98,10 +99,10 @@ def test_a_request_at_a_colocated_worker_needs_no_handoff() -> None:
     assert desk.sent() == []
     assert request.state is State.DECODING
     assert (request.prefill_worker, request.decode_worker) == (worker, worker)
-    assert list(desk.registry.get(worker).assigned) == ["r"]
+    assert list(desk.registry.get(worker).load.requests) == ["r"]
     desk.step(request, token=7, finish="stop")
     assert request.state is State.FINISHED
-    assert not desk.registry.get(worker).assigned
+    assert not desk.registry.get(worker).load.requests
 
 
 def test_a_colocated_worker_that_preempts_is_the_last_choice_for_the_retry() -> None:
@@ -144,7 +145,7 @@ def test_the_record_of_a_new_attempt_forgets_the_old_ones_stages() -> None:
     desk.step(request, first_steps=(FirstStep("r", 1, 0.3),))
     before = to_record(request, "c")
     desk.now += 5.0
-    desk.life.workers.lost(request.decode_worker)
+    desk.life.worker_lost(request.decode_worker)
     after = to_record(request, "c")
     assert after.order > before.order
     assert (after.attempt, after.state, after.queued_at) == (2, "prefilling", 105.0)
@@ -184,7 +185,7 @@ def test_stale_messages_are_dropped_and_counted() -> None:
     desk.prefill(request)
     desk.land(request)
     old_worker = request.decode_worker
-    desk.life.workers.lost(old_worker)
+    desk.life.worker_lost(old_worker)
     desk.take_effects()
     desk.life.tokens(old_worker, Tokens((TokenOut("r", 1, 1, 9),), (FirstStep("r", 1, 1.0),)))
     desk.life.failed(old_worker, Failed("r", 1, "preempted", "", True))
@@ -195,7 +196,7 @@ def test_stale_messages_are_dropped_and_counted() -> None:
 
 
 def test_faults_are_bounded_but_preemptions_are_not() -> None:
-    desk = Desk(max_faults=2)
+    desk = Desk(retries=RetryLimits(max_faults=2))
     request = desk.submit()
     for _ in range(10):
         failed = Failed("r", request.attempt, "preempted", "out of pages", True)
@@ -236,7 +237,7 @@ def test_of_those_that_fail_together_none_is_placed_first() -> None:
 
 def test_without_room_for_decode_the_prompt_waits_in_the_prefill_pool() -> None:
     desk = Desk()
-    desk.life.workers.lost("d-2")
+    desk.life.worker_lost("d-2")
     requests = [desk.submit(f"r{n}") for n in range(5)]
     for request in requests:
         desk.prefill(request)
@@ -250,7 +251,7 @@ def test_what_outgrew_a_worker_goes_to_a_larger_one_that_has_just_rejoined() -> 
     desk = Desk(("b-1",))
     request = desk.submit(length=20)
     desk.join("b-2", num_pages=1)
-    desk.life.workers.lost("b-1")
+    desk.life.worker_lost("b-1")
     assert request.prefill_worker == "b-2", "the largest one left"
     too_long = Failed("r", request.attempt, "too_long", "20 tokens do not fit", False)
     desk.join("b-3")
@@ -262,7 +263,7 @@ def test_what_outgrew_a_worker_waits_aside_until_a_larger_one_joins() -> None:
     desk = Desk(("b-1",))
     request = desk.submit(length=20)
     desk.join("b-2", num_pages=1)
-    desk.life.workers.lost("b-1")
+    desk.life.worker_lost("b-1")
     too_long = Failed("r", request.attempt, "too_long", "20 tokens do not fit", False)
     desk.life.failed("b-2", too_long)
     assert (request.state, desk.life.num_queued) == (State.QUEUED, 1)

@@ -20,7 +20,7 @@ def test_a_request_of_a_lost_colocated_worker_is_resumed_from_the_tokens_sent() 
     desk.step(request, token=2)
     desk.sent()
     lost = request.decode_worker
-    desk.life.workers.lost(lost)
+    desk.life.worker_lost(lost)
     ((other, order),) = desk.sent()
     assert other != lost
     assert isinstance(order, Generate)
@@ -35,7 +35,7 @@ def test_a_lost_decode_worker_before_landing_costs_no_second_prefill() -> None:
     desk.prefill(request)
     first = request.decode_worker
     desk.sent()
-    desk.life.workers.lost(first)
+    desk.life.worker_lost(first)
     ((second, message),) = desk.sent()
     assert isinstance(message, Decode)
     assert second == request.decode_worker != first
@@ -54,7 +54,7 @@ def test_a_decode_worker_that_gives_back_before_landing_costs_no_second_prefill(
     ((second, message),) = desk.sent()  # and no Cancel: the first has let go of it
     assert isinstance(message, Decode)
     assert second == request.decode_worker != first
-    assert not desk.registry.get(first).assigned
+    assert not desk.registry.get(first).load.requests
     desk.land(request)
     desk.registry.get(second).draining = code == "draining"
     desk.sent()
@@ -71,7 +71,7 @@ def test_a_lost_decode_worker_mid_stream_is_resumed_from_the_tokens_sent() -> No
     desk.land(request)
     desk.step(request, token=2)
     desk.sent()
-    desk.life.workers.lost(request.decode_worker)
+    desk.life.worker_lost(request.decode_worker)
     ((_, message),) = desk.sent()
     assert isinstance(message, Prefill)
     assert (ids_of(message), message.num_prompt, message.attempt) == ([*range(10), 1, 2], 10, 2)
@@ -81,7 +81,7 @@ def test_a_lost_prefill_worker_leaves_a_pull_under_way_alone() -> None:
     desk = Desk()
     request = desk.submit()
     desk.prefill(request)
-    desk.life.workers.lost(request.prefill_worker)
+    desk.life.worker_lost(request.prefill_worker)
     assert request.state is State.HANDOFF
     desk.land(request)
     assert request.state is State.DECODING
@@ -94,7 +94,7 @@ def test_a_heartbeat_reveals_what_a_lost_message_stranded() -> None:
     for _ in range(3):
         assert request.attempt == 1, "its order may have come after the worker had looked"
         desk.now += 10.0
-        desk.life.workers.reconcile(worker, set(), heartbeat_s=1.0)
+        desk.life.reconcile(worker, set(), heartbeat_s=1.0)
     assert (request.attempt, request.faults) == (2, 1)
     assert request.prefill_worker != worker.instance
 
@@ -105,17 +105,17 @@ def test_heartbeats_that_queued_up_tell_nothing_of_orders_sent_since() -> None:
     worker = desk.registry.get(request.prefill_worker)
     for _ in range(10):
         desk.now += 0.001
-        desk.life.workers.reconcile(worker, set(), heartbeat_s=1.0)
+        desk.life.reconcile(worker, set(), heartbeat_s=1.0)
     desk.now += 1.0
-    desk.life.workers.reconcile(worker, set(), heartbeat_s=1.0)
+    desk.life.reconcile(worker, set(), heartbeat_s=1.0)
     assert request.attempt == 1
     desk.now += 1.0
-    desk.life.workers.reconcile(worker, {("r", 1)}, heartbeat_s=1.0)
+    desk.life.reconcile(worker, {("r", 1)}, heartbeat_s=1.0)
     assert request.attempt == 1
 
 
 def test_a_heartbeat_with_a_request_that_is_over_is_answered_with_cancel() -> None:
     desk = Desk()
     worker = desk.registry.get("d-1")
-    desk.life.workers.reconcile(worker, {("long gone", 3)}, heartbeat_s=1.0)
+    desk.life.reconcile(worker, {("long gone", 3)}, heartbeat_s=1.0)
     assert desk.sent() == [("d-1", Cancel("long gone", 3))]

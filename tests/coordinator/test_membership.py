@@ -5,10 +5,10 @@ from unittest.mock import Mock
 from msgspec.structs import replace
 
 from coordinator.core.contract import SequenceRequest
-from coordinator.core.lifecycle import Lifecycle
-from coordinator.core.membership import ANSWERED_S, Membership
-from coordinator.core.placement import PlacementLimits
-from coordinator.core.registry import Registry
+from coordinator.core.requests.lifecycle import Lifecycle
+from coordinator.core.settings import HubSettings, PlacementLimits
+from coordinator.core.workers.membership import ANSWERED_S, Membership
+from coordinator.core.workers.registry import Registry
 from transport.wire.layout import CacheLayout, PoolSize
 from transport.wire.memory_export import MemoryExport
 from transport.wire.messages import Hello, Refused, Welcome
@@ -25,7 +25,7 @@ GENERATION = SequenceRequest("r", packed((1, 2, 3)), SamplingParams(), StopRule(
 def site() -> tuple[Registry, Lifecycle, Membership]:
     registry = Registry()
     lifecycle = Lifecycle(registry, PlacementLimits(), lambda effect: None, lambda: 0.0)
-    return registry, lifecycle, Membership(registry, lifecycle.workers, Mock())
+    return registry, lifecycle, Membership(registry, lifecycle.worker_lost, Mock(), HubSettings())
 
 
 def test_hellos_that_queued_up_count_as_one() -> None:
@@ -45,7 +45,7 @@ def test_hello_of_a_worker_that_lost_us_starts_afresh() -> None:
     registry.all()[0].settled = True
     lifecycle.submit(GENERATION, 0.0)
     assert membership.admit(HELLO, WELCOME) == WELCOME
-    lifecycle.workers.joined("p-1")
+    lifecycle.worker_joined("p-1")
     assert lifecycle.requests["r"].attempt == 2
 
 

@@ -4,9 +4,9 @@ import pytest
 
 from coordinator.core.contract import SequenceRequest
 from coordinator.core.message_checks import kept_problem, prefilled_problem, rows_problem
-from coordinator.core.registry import Registry
 from coordinator.core.request import Request, State
-from coordinator.core.worker import Worker
+from coordinator.core.workers.registry import Registry
+from coordinator.core.workers.worker import Worker
 from transport.wire.layout import CacheLayout, PoolSize
 from transport.wire.memory_export import MemoryExport
 from transport.wire.messages import Hello, Prefilled, Role, TokenOut

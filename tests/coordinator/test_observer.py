@@ -8,7 +8,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from coordinator.core.contract import SequenceRequest, ServiceStatus
-from coordinator.core.effects import Ended, PlacedAnew
+from coordinator.core.effects import Ended, Retried
 from coordinator.core.observer import Observer
 from coordinator.record.redis_link import Damage
 from telemetry.metrics import Metrics
@@ -25,8 +25,8 @@ def told(desk: Desk) -> dict[str, float]:
     observer = Observer(metrics, Mock(), "c1")
     for effect in desk.take_effects():
         match effect:
-            case PlacedAnew(request=request, code=code, message=why):
-                observer.placed_anew(request, code, why)
+            case Retried(request=request, code=code, message=why):
+                observer.retried(request, code, why)
             case Ended(request=request):
                 observer.ended(request)
     families = text_string_to_metric_families(metrics.render().decode())
@@ -44,7 +44,7 @@ def test_a_new_attempt_is_counted_and_logged_with_its_reason(
     desk = Desk()
     spec = SequenceRequest("r", packed((1, 2)), SamplingParams(), StopRule(8), http_id="mine")
     request = desk.life.submit(spec, desk.now)
-    desk.life.workers.lost(request.prefill_worker)
+    desk.life.worker_lost(request.prefill_worker)
     failed = Failed("r", request.attempt, "preempted", "out of pages", True)
     desk.life.failed(request.prefill_worker, failed)
     found = told(desk)

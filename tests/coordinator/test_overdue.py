@@ -2,8 +2,8 @@
 
 import pytest
 
-from coordinator.core.hub_settings import HubSettings
 from coordinator.core.request import State
+from coordinator.core.settings import HubSettings
 from tests.coordinator.desk import Desk
 
 SETTINGS = HubSettings(silence_timeout_s=300.0, queue_timeout_s=1_800.0)
@@ -61,7 +61,7 @@ def test_waiting_for_a_worker_is_not_silence_and_has_a_limit_of_its_own() -> Non
     turn(desk, 299.0)
     desk.begin(request)
     assert request.state is State.DECODING
-    desk.life.workers.lost("b-1")
+    desk.life.worker_lost("b-1")
     turn(desk, 1_799.0)
     assert request.state is State.QUEUED, "it has waited for so long since it was queued anew"
     turn(desk, 1.0)
@@ -79,7 +79,7 @@ def test_the_wait_for_another_worker_begins_when_the_first_one_is_lost(lost: str
         assert request.decode_worker == lost
     turn(desk, 200.0)
     desk.now += 5.0
-    desk.life.workers.lost(lost)
+    desk.life.worker_lost(lost)
     turn(desk, 9.0)
     assert not request.state.terminal
     turn(desk, 1.0)

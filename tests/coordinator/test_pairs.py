@@ -2,12 +2,12 @@
 
 from unittest.mock import Mock
 
-from coordinator.core.lifecycle import Lifecycle
-from coordinator.core.membership import Membership
-from coordinator.core.pairs import Pairs
-from coordinator.core.placement import PlacementLimits
-from coordinator.core.registry import Registry
 from coordinator.core.request import State
+from coordinator.core.requests.lifecycle import Lifecycle
+from coordinator.core.settings import HubSettings, PlacementLimits
+from coordinator.core.workers.membership import Membership
+from coordinator.core.workers.pairs import Pairs
+from coordinator.core.workers.registry import Registry
 from tests.coordinator.desk import LAYOUT, Desk
 from transport.wire.layout import PoolSize
 from transport.wire.memory_export import MemoryExport
@@ -142,7 +142,7 @@ def test_a_draining_decode_worker_is_no_partner() -> None:
 
 def test_what_is_said_about_a_peer_that_is_gone_is_dropped() -> None:
     desk = Desk()
-    desk.life.workers.lost("p-1")
+    desk.life.worker_lost("p-1")
     before = desk.life.stale_dropped
     desk.tested("p-1", "d-1")
     assert desk.life.stale_dropped == before + 1
@@ -154,7 +154,7 @@ def test_the_stranded_are_refused_with_the_reason_and_do_not_come_back() -> None
     lifecycle = Lifecycle(
         registry, PlacementLimits(), lambda effect: None, lambda: 0.0, monotonic=lambda: 10.0
     )
-    membership = Membership(registry, lifecycle.workers, Mock())
+    membership = Membership(registry, lifecycle.worker_lost, Mock(), HubSettings())
     export = MemoryExport("shm", "h", 1, LAYOUT, PoolSize(8, 8))
     hellos = {
         name: Hello(name, role, "m", "cpu", 1, 128, 8, export)
@@ -162,8 +162,8 @@ def test_the_stranded_are_refused_with_the_reason_and_do_not_come_back() -> None
     }
     for hello in hellos.values():
         membership.admit(hello, Welcome("c", 1.0, 5.0))
-    lifecycle.workers.peer_tested("d-1", PeerTested("p-1", problem="wrong bytes"))
-    lifecycle.workers.peer_tested("d-2", PeerTested("p-1", 100, 0.1))
+    lifecycle.peer_tested("d-1", PeerTested("p-1", problem="wrong bytes"))
+    lifecycle.peer_tested("d-2", PeerTested("p-1", 100, 0.1))
     registry.excuse(1e9)
     assert membership.refuse_stranded(reported_before=10.0) == []
     assert membership.refuse_stranded(reported_before=11.0) == [("d-1", Refused("wrong bytes"))]

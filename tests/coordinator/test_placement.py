@@ -8,17 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from coordinator.core.candidates import large_enough
 from coordinator.core.contract import SequenceRequest
-from coordinator.core.placement import (
-    PlacementLimits,
-    choose_decode,
-    choose_generate,
-    choose_prefill,
-)
-from coordinator.core.registry import Registry
+from coordinator.core.placement.candidates import large_enough
+from coordinator.core.placement.choice import choose_decode, choose_generate, choose_prefill
 from coordinator.core.request import Request, State
-from coordinator.core.worker import Worker
+from coordinator.core.settings import PlacementLimits
+from coordinator.core.workers.registry import Registry
+from coordinator.core.workers.worker import Worker
 from tests.coordinator.counted import assert_counted
 from transport.wire.layout import CacheLayout, PoolSize
 from transport.wire.memory_export import MemoryExport
@@ -68,12 +64,12 @@ class Pool:
         worker = self.choose(request)
         if worker is not None:
             request.state = State.DECODING if self.role == "decode" else State.PREFILLING
-            worker.assign(request)
-            worker.last_placed = next(self._numbers)
+            worker.load.add(request)
+            worker.load.last_placed = next(self._numbers)
         return worker
 
     def loads(self) -> list[int]:
-        return [len(worker.assigned) for worker in self.workers]
+        return [len(worker.load.requests) for worker in self.workers]
 
 
 roles = st.sampled_from(["prefill", "decode", "colocated"])
@@ -88,10 +84,10 @@ def test_new_sequences_even_out_the_members_of_a_group(role) -> None:
     draw = random.Random(5)
     pool = Pool(role, [PoolSize(400, 64)] * 3)
     for _ in range(400):
-        placed = [(w, r) for w in pool.workers for r in w.assigned.values()]
+        placed = [(w, r) for w in pool.workers for r in w.load.requests.values()]
         if placed and draw.random() < 0.45:
             worker, request = draw.choice(placed)
-            worker.unassign(request)
+            worker.load.remove(request)
         elif len(placed) < 90:
             fewest = min(pool.loads())
             before = pool.loads()
@@ -107,30 +103,30 @@ def test_new_sequences_even_out_the_members_of_a_group(role) -> None:
 def test_a_busy_worker_is_never_promised_more_than_it_has(role, sizes, events) -> None:
     pool = Pool(role, sizes)
     for kind, number in events:
-        placed = [(w, r) for w in pool.workers for r in w.assigned.values()]
+        placed = [(w, r) for w in pool.workers for r in w.load.requests.values()]
         if kind == "p":
-            before = {w.instance: len(w.assigned) for w in pool.workers}
+            before = {w.instance: len(w.load.requests) for w in pool.workers}
             worker = pool.place(number)
             size = worker.hello.memory.pools if worker else None
             if size and LAYOUT.pages_for(number + (role != "prefill")) > size.num_pages:
-                worker.unassign([*worker.assigned.values()][-1])  # it refuses that
+                worker.load.remove([*worker.load.requests.values()][-1])  # it refuses that
             elif size and before[worker.instance]:
-                assert len(worker.assigned) <= size.num_state_slots
-                assert worker.free_pages >= 0
+                assert len(worker.load.requests) <= size.num_state_slots
+                assert worker.load.free_pages >= 0
                 if role != "decode":
                     most = LIMITS.max_tokens_ahead
                     if role == "colocated":
                         most = LIMITS.max_tokens_ahead_generating
-                    assert worker.tokens_ahead <= most or worker.tokens_ahead == number
+                    assert worker.load.tokens_ahead <= most or worker.load.tokens_ahead == number
         elif kind == "g" and placed:
             worker, request = placed[number % len(placed)]
             request.state = State.DECODING
             request.output_ids.append(1)
-            worker.recount(request)
+            worker.load.recount(request)
         elif placed:
             worker, request = placed[number % len(placed)]
-            worker.unassign(request)
-            worker.unassign(request)
+            worker.load.remove(request)
+            worker.load.remove(request)
         for worker in pool.workers:
             assert_counted(worker)
 
@@ -150,12 +146,12 @@ def test_requests_one_after_another_take_turns(role, num_workers, num_requests) 
     times = dict.fromkeys((worker.instance for worker in pool.workers), 0)
     pool.workers[-1].last_placed = 0
     for worker in pool.workers[:-1]:
-        worker.last_placed = next(pool._numbers)
+        worker.load.last_placed = next(pool._numbers)
     for _ in range(num_requests):
         worker = pool.place(10)
         assert worker is not None
-        (request,) = worker.assigned.values()
-        worker.unassign(request)
+        (request,) = worker.load.requests.values()
+        worker.load.remove(request)
         times[worker.instance] += 1
     assert max(times.values()) - min(times.values()) <= 1
 
@@ -193,7 +189,7 @@ def test_a_request_waits_for_the_worker_that_can_hold_it_to_its_end() -> None:
         assert pool.loads()[0] == 0, "though it has room"
         assert pool.place(10) is small
         large.draining = True
-        small.assigned.clear()
+        small.load.requests.clear()
         assert pool.place(length) is small, "it may end early"
 
 
@@ -224,11 +220,13 @@ def test_pages_that_sequences_share_count_once() -> None:
     (worker,) = pool.workers
     first, second = pool.request(64), pool.request(64)
     for request in (first, second):
-        worker.assign(request)
+        worker.load.add(request)
     assert pool.place(40) is None, "10 pages are counted, 2 of them may grow"
     worker.take_gauges(replace(worker.gauges, shared_pages=4))
-    assert worker.free_pages == 6
+    assert worker.load.free_pages == 6
     assert pool.place(40) is worker
-    worker.unassign(second)
-    assert worker.num_pages_shared == 0, "those of the request that has left may be the shared ones"
+    worker.load.remove(second)
+    assert worker.load.num_pages_shared == 0, (
+        "those of the request that has left may be the shared ones"
+    )
     assert_counted(worker)

@@ -5,9 +5,9 @@ from unittest.mock import Mock
 from msgspec import structs
 from prometheus_client.parser import text_string_to_metric_families
 
-from coordinator.core.meters import PREFIXES_WINDOW_S, PrefixMeter
 from coordinator.core.observer import Observer
 from coordinator.core.request_report import to_record
+from coordinator.core.workers.meters import PREFIXES_WINDOW_S, PrefixMeter
 from telemetry.metrics import Metrics
 from tests.coordinator.desk import Desk
 from transport.wire.messages import Prefilled, TokenOut
@@ -95,7 +95,7 @@ def test_vllms_counters_are_over_all_workers_and_do_not_fall_when_one_leaves() -
         ("prompt_tokens_cached_total",): 2 * 360,
     }
     assert told.samples("vllm:").items() >= expected.items()
-    told.observer.worker_gone(desk.registry.require("d-1"), "silent")
+    told.observer.worker_left(desk.registry.require("d-1"), "silent")
     assert told.samples("baton_prefix_cache_")["queried_tokens_total",] == 600
     assert told.samples("vllm:").items() >= expected.items()
 

@@ -53,8 +53,8 @@ def test_the_first_token_says_what_its_attempt_reused() -> None:
     desk.life.failed(request.prefill_worker, Failed("r", 1, "preempted", "", True))
     assert prefilled(desk, request, 6).num_reused == 6
     assert (request.num_reused, request.reused) == (6, "gpu")
-    desk.life.workers.lost(request.prefill_worker)
-    desk.life.workers.lost(request.decode_worker)
+    desk.life.worker_lost(request.prefill_worker)
+    desk.life.worker_lost(request.decode_worker)
     assert request.attempt == 3
     assert prefilled(desk, request, 0).num_reused == 0
     assert (request.num_reused, request.reused) == (6, "gpu"), "of the first token's attempt"
@@ -63,7 +63,7 @@ def test_the_first_token_says_what_its_attempt_reused() -> None:
 def keeps(desk: Desk, instance: str, ids: range | None = None) -> list[tuple[str, object]]:
     """The worker tells what it keeps; what is sent then."""
     added = () if ids is None else (kept(ids, instance),)
-    desk.life.workers.prefixes_changed(instance, PrefixesChanged(added))
+    desk.life.prefixes_changed(instance, PrefixesChanged(added))
     return desk.sent()
 
 
@@ -82,9 +82,9 @@ def test_workers_that_compute_prompts_open_the_memory_of_those_that_keep_prefixe
         ("d-1", "p-2"), ("p-2", "p-1"), ("p-2", "d-1"),
     }  # fmt: skip
     assert told(keeps(desk, "p-2"), PeerJoined) == {("p-1", "p-2")}
-    desk.life.workers.lost("d-1")
+    desk.life.worker_lost("d-1")
     assert told(desk.sent(), PeerLeft) == {("p-1", "d-1"), ("p-2", "d-1")}
-    desk.life.workers.lost("p-1")
+    desk.life.worker_lost("p-1")
     assert told(desk.sent(), PeerLeft) == {("p-2", "p-1")}
 
 
@@ -94,7 +94,7 @@ def test_colocated_workers_open_each_others() -> None:
     assert told(keeps(desk, "b-2"), PeerJoined) == {("b-1", "b-2")}
     desk.join("b-3")
     assert told(desk.introduced, PeerJoined) == {("b-3", "b-1"), ("b-3", "b-2")}
-    desk.life.workers.lost("b-3")
+    desk.life.worker_lost("b-3")
     assert desk.sent() == []
 
 
@@ -104,7 +104,7 @@ def test_a_broken_pair_for_prefixes_neither_strands_a_worker_nor_keeps_handoffs_
         keeps(desk, instance)
     desk.now += 1.0
     for puller, exporter in (("p-1", "d-1"), ("p-2", "d-1"), ("p-1", "p-2"), ("p-2", "p-1")):
-        desk.life.workers.peer_tested(puller, PeerTested(exporter, problem="wrong bytes"))
+        desk.life.peer_tested(puller, PeerTested(exporter, problem="wrong bytes"))
     desk.registry.excuse(10.0)
     assert len(desk.registry.prefilling()) == 2
     request = desk.submit()
@@ -118,20 +118,20 @@ def test_the_order_names_what_a_peer_keeps_once_the_pair_is_tested() -> None:
     keeps(desk, "d-1", range(300))
     keeps(desk, "p-1")
     desk.submit("untested", 400)
-    desk.life.workers.peer_tested("p-1", PeerTested("d-1", 100, 0.1))
+    desk.life.peer_tested("p-1", PeerTested("d-1", 100, 0.1))
     desk.submit("tested", 400)
     desk.submit("scored", 400, SamplingParams(prompt_logprobs=0))
     orders = [order for _, order in desk.sent() if isinstance(order, Prefill)]
     assert [order.prefix for order in orders] == [None, kept(range(300), "d-1").offer, None]
-    assert desk.registry.require("p-1").tokens_ahead == 400 + 100 + 400
+    assert desk.registry.require("p-1").load.tokens_ahead == 400 + 100 + 400
 
 
 def test_a_decode_worker_that_stands_in_pulls_what_it_may_pull_for_handoffs() -> None:
     desk = Desk(("p-1", "d-1", "d-2"))
     keeps(desk, "p-1", range(300))
     keeps(desk, "d-2", range(300))
-    desk.life.workers.drain(desk.registry.require("p-1"))
-    desk.life.workers.drain(desk.registry.require("d-2"))
+    desk.life.worker_draining(desk.registry.require("p-1"))
+    desk.life.worker_draining(desk.registry.require("d-2"))
     desk.submit("r", 400)
     ((at, order),) = desk.sent()
     assert (at, type(order), order.prefix.instance) == ("d-1", Generate, "p-1")
@@ -156,7 +156,7 @@ def test_a_peer_is_told_of_its_prefix_once_the_request_is_finite_without_it(agai
     bad = kept(range(300), "d-1")
     keeps(desk, "d-1", range(300))
     for instance in ("p-1", "p-2"):
-        desk.life.workers.peer_tested(instance, PeerTested("d-1"))
+        desk.life.peer_tested(instance, PeerTested("d-1"))
     request = desk.submit("r", 400)
     assert request.prefix_from == "d-1"
     named = PrefixName(bad.key, bad.pages_key, 300)
@@ -174,7 +174,7 @@ def test_after_a_copy_that_did_not_end_the_next_attempt_pulls_no_prefix() -> Non
     desk = Desk(("p-1", "d-1"))
     keeps(desk, "p-1")
     keeps(desk, "d-1", range(300))
-    desk.life.workers.peer_tested("p-1", PeerTested("d-1"))
+    desk.life.peer_tested("p-1", PeerTested("d-1"))
     desk.submit("r", 400)
     desk.life.failed("p-1", Failed("r", 1, "pull_timeout", "the copy did not finish", True))
     orders = [order for _, order in desk.sent() if isinstance(order, Prefill)]
@@ -185,7 +185,7 @@ def test_a_copy_that_did_not_end_is_the_fault_of_both_and_costs_hits_only() -> N
     desk = Desk(("p-1", "d-1"))
     keeps(desk, "p-1")
     keeps(desk, "d-1", range(300))
-    desk.life.workers.peer_tested("p-1", PeerTested("d-1"))
+    desk.life.peer_tested("p-1", PeerTested("d-1"))
     for name in ("r", "s", "t", "u"):
         desk.submit(name, 400)
         desk.life.failed("p-1", Failed(name, 1, "pull_timeout", "the copy did not finish", True))
@@ -198,7 +198,7 @@ def test_a_copy_that_did_not_end_is_the_fault_of_both_and_costs_hits_only() -> N
 def test_what_a_worker_kept_goes_with_it_and_comes_back_as_it_says() -> None:
     desk = Desk(("b-1",))
     keeps(desk, "b-1", range(300))
-    desk.life.workers.lost("b-1")
+    desk.life.worker_lost("b-1")
     desk.join("b-1")
     assert desk.submit("r", 400).num_expected == 0
     keeps(desk, "b-1", range(200))
@@ -212,11 +212,11 @@ def test_prompts_are_coming_until_their_first_token_or_their_end() -> None:
     done, failed, left = (desk.submit(f"r{n}", 600) for n in range(3))
     worker = desk.registry.require("b-1")
     assert [r.num_expected for r in (done, failed, left)] == [0, 592, 592]
-    assert worker.tokens_ahead == 600 + 8 + 8
-    assert len(worker.coming.requests) == 3
+    assert worker.load.tokens_ahead == 600 + 8 + 8
+    assert len(worker.load.pending_prefixes.requests) == 3
     desk.begin(done)
     desk.life.cancel(left)
-    assert worker.coming.requests == {"r1"}
+    assert worker.load.pending_prefixes.requests == {"r1"}
     desk.life.failed("b-1", Failed("r1", 1, "too_long", "", False))
-    assert worker.coming.requests == set()
+    assert worker.load.pending_prefixes.requests == set()
     assert_counted(worker)

@@ -7,11 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.core.contract import SequenceRequest
-from coordinator.core.placement import PlacementLimits, choose_generate, choose_prefill
-from coordinator.core.registry import Registry
+from coordinator.core.placement.choice import choose_generate, choose_prefill
+from coordinator.core.placement.reuse import LONG_SHARED_LEN, NOTHING, pull_cost, reuses_of
 from coordinator.core.request import Request, State
-from coordinator.core.reuse import LONG_SHARED_LEN, NOTHING, pull_cost, reuses_of
-from coordinator.core.worker import Worker
+from coordinator.core.settings import PlacementLimits
+from coordinator.core.workers.registry import Registry
+from coordinator.core.workers.worker import Worker
 from tests.coordinator.kept import PAGE, kept
 from transport.wire.layout import CacheLayout, PoolSize
 from transport.wire.memory_export import MemoryExport
@@ -73,9 +74,9 @@ class Fleet:
         request.state = State.PREFILLING
         request.num_expected = reuses_of(request, self.registry)(worker).num_tokens
         keys, num_pages = request.prefix_keys(worker.hello), request.num_expected // PAGE
-        worker.coming.add(request.request_id, keys, num_pages)
-        worker.assign(request)
-        worker.last_placed = next(self._numbers)
+        worker.load.pending_prefixes.add(request.request_id, keys, num_pages)
+        worker.load.add(request)
+        worker.load.last_placed = next(self._numbers)
 
     def reuse(self, instance: str, ids: list[int]):
         return reuses_of(self.request(ids), self.registry)(self.registry.require(instance))
@@ -144,10 +145,10 @@ def test_only_what_can_be_read_is_pulled() -> None:
     assert len(fleet.registry.kept) == 0
 
 
-def test_after_nan_and_as_a_suspect_a_request_reuses_nothing() -> None:
+def test_after_nan_and_in_quarantine_a_request_reuses_nothing() -> None:
     fleet = Fleet(1)
     fleet.keep("w0", SYSTEM)
-    for change in ({"failed_with": {"not_finite"}}, {"suspect": True}):
+    for change in ({"failed_with": {"not_finite"}}, {"quarantined": True}):
         request = fleet.request([*SYSTEM, 5])
         for name, value in change.items():
             setattr(request, name, value)
@@ -176,7 +177,7 @@ def test_requests_that_begin_alike_go_to_one_worker_while_it_pays() -> None:
         fleet = Fleet(2, role)
         places = [fleet.place([*SYSTEM, *[n] * 500]) for n in range(2, 30)]
         assert set(places) == {"w0", "w1"}, "not queued for"
-        assert sorted(w.tokens_ahead for w in fleet.workers)[0] > 4_000
+        assert sorted(w.load.tokens_ahead for w in fleet.workers)[0] > 4_000
         short = SYSTEM[: LONG_SHARED_LEN - PAGE]
         fleet = Fleet(2, role)
         assert [fleet.place([*short, n]) for n in range(2)] == ["w0", "w1"]
@@ -223,9 +224,9 @@ def test_where_nothing_is_kept_the_choice_is_as_without_a_prefix_cache(
     assert place is not None
     assert fleet.choose(request) is place.worker
     load = {
-        "prefill": lambda w: (w.tokens_ahead, w.last_placed),
+        "prefill": lambda w: (w.load.tokens_ahead, w.load.last_placed),
         "colocated": lambda w: (
-            len(w.assigned), w.tokens_ahead, -w.free_pages, w.last_placed,
+            len(w.load.requests), w.load.tokens_ahead, -w.load.free_pages, w.load.last_placed,
         ),
     }[role]  # fmt: skip
     assert fleet.choose(request) is min(fleet.workers, key=load)

@@ -10,7 +10,7 @@ def test_the_second_prompt_that_begins_so_is_told_to_keep_a_state_where_it_goes_
 ):
     desk = Desk(("b-1", "b-2"))
     for instance in ("b-1", "b-2"):
-        desk.life.workers.prefixes_changed(instance, PrefixesChanged())
+        desk.life.prefixes_changed(instance, PrefixesChanged())
     desk.sent()
     for name, length in (("first", 100), ("second", 70), ("third", 100)):
         desk.submit(name, length)

@@ -4,8 +4,7 @@ import logging
 
 import pytest
 
-from coordinator.core.slow_clocks import FOR_S, SLOW, SlowClocks
-from coordinator.core.slow_members import OUT_S
+from coordinator.core.spread.members import FOR_S, OUT_S, SLOW, SlowClocks
 from tests.coordinator.test_spread_groups import Desk
 from transport.wire.reports import GpuHealth
 from transport.wire.spread import SpreadCounts

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from coordinator.core.slow_steps import FOR_S, Cost, Shared, SlowSteps, costs
+from coordinator.core.spread.members import FOR_S, Cost, Shared, SlowSteps, costs
 from tests.coordinator.test_spread_groups import Desk
 from transport.wire.reports import WorkerGauges
 from transport.wire.spread import SpreadCounts

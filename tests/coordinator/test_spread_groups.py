@@ -4,11 +4,11 @@ import logging
 
 import pytest
 
-from coordinator.core.breaker import BreakerSettings
-from coordinator.core.registry import Registry
-from coordinator.core.slow_members import MAX_LATE, OUT_S, WITHIN_S
-from coordinator.core.spread_groups import SpreadGroups
-from coordinator.core.worker import Worker
+from coordinator.core.settings import BreakerSettings
+from coordinator.core.spread.groups import SpreadGroups
+from coordinator.core.spread.members import MAX_LATE, OUT_S, WITHIN_S
+from coordinator.core.workers.registry import Registry
+from coordinator.core.workers.worker import Worker
 from tests.coordinator.site import EXPORT
 from transport.wire.messages import Hello, Role
 from transport.wire.spread import (

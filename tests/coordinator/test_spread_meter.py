@@ -6,11 +6,10 @@ import pytest
 
 from coordinator.core.contract import SpreadStatus
 from coordinator.core.hub import Hub
-from coordinator.core.meters import SpreadMeter
 from coordinator.core.observer import Observer
-from coordinator.core.placement import PlacementLimits
-from coordinator.core.slow_members import MAX_LATE
-from coordinator.core.spread_status import spread_status
+from coordinator.core.settings import PlacementLimits
+from coordinator.core.spread.members import MAX_LATE, spread_status
+from coordinator.core.workers.meters import SpreadMeter
 from coordinator.record.redis_link import Damage
 from telemetry.metrics import Metrics
 from tests.coordinator.site import EXPORT, FAST

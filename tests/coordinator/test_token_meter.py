@@ -1,6 +1,6 @@
 """The rate of a worker's tokens, by a clock that the test sets."""
 
-from coordinator.core.meters import TOKENS_WINDOW_S, TokenMeter
+from coordinator.core.workers.meters import TOKENS_WINDOW_S, TokenMeter
 
 
 def test_a_steady_flow_has_its_rate_and_a_stop_is_zero_after_the_window() -> None:

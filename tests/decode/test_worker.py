@@ -13,7 +13,7 @@ from transport.copy.pull import Copied, CopyThread
 from transport.wire.layout import PoolSize
 from transport.wire.messages import (
     Decode,
-    Expect,
+    ExpectHandoff,
     Failed,
     PeerJoined,
     PeerTested,
@@ -209,7 +209,7 @@ def test_it_is_awake_for_an_announced_handoff_until_that_comes(peer: Exporter) -
     site.stream.rehearse = lambda: rehearsed.append(True)
     site.meet(peer)
     assert site.pool.awake_s == 0.0
-    site.pool.handle(Expect())
+    site.pool.handle(ExpectHandoff())
     assert rehearsed == [True]
     assert 0.0 < site.pool.awake_s <= 30.0
     site.ask(offer(peer, ""))

@@ -98,7 +98,7 @@ async def in_the_middle(streams: list[Stream]) -> None:
 
 
 async def check_undisturbed(site: Site, streams: list[Stream], seen: list[Seen]) -> int:
-    """Wait for the end; nothing may differ. Returns how many requests were placed anew."""
+    """Wait for the end; nothing may differ. Returns how many requests were retried."""
     await all_ended(streams)
     assert [stream.error for stream in streams] == [None] * len(streams)
     for stream, expected in zip(streams, seen, strict=True):
@@ -109,7 +109,7 @@ async def check_undisturbed(site: Site, streams: list[Stream], seen: list[Seen])
 
 async def check_endless(site: Site, streams: list[Stream], seen: list[Seen]) -> int:
     """Wait until each has what an undisturbed stream ends with, and leave it. Returns how many
-    requests were placed anew."""
+    requests were retried."""
     for stream in streams:
         await stream.reaches(NUM_TOKENS)
     for stream, (token_ids, text, _) in zip(streams, seen, strict=True):

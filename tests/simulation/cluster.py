@@ -6,18 +6,16 @@ Every text is compared with the one a lone engine would give (see fake_engine.py
 
 import random
 from collections import Counter
+from dataclasses import replace
 from types import SimpleNamespace
 
 from colocated.limits import ColocatedLimits
-from coordinator.core.breaker import BreakerSettings
 from coordinator.core.contract import SequenceRequest, Token
-from coordinator.core.effects import Effect, Emit, Ended, PlacedAnew, Send
-from coordinator.core.hub_settings import HubSettings
-from coordinator.core.lifecycle import Lifecycle
-from coordinator.core.placement import PlacementLimits
-from coordinator.core.registry import Registry
+from coordinator.core.effects import Effect, Emit, Ended, Retried, Send
 from coordinator.core.request import Request, State
-from coordinator.core.trials import TrialLimits
+from coordinator.core.requests.lifecycle import Lifecycle
+from coordinator.core.settings import BreakerSettings, HubSettings, PlacementLimits, RetryLimits
+from coordinator.core.workers.registry import Registry
 from prefill.scheduler import PrefillLimits
 from tests.coordinator.counted import assert_counted
 from tests.engine.late_host_copies import LateHostCopier
@@ -49,7 +47,7 @@ class Cluster:
         lookahead: int,
         size: PoolSize,
         settings: HubSettings | None = None,
-        trials: TrialLimits | None = None,
+        retries: RetryLimits | None = None,
         breakers: BreakerSettings | None = None,
         max_faults: int = 1_000,
         pull_timeout_s: float = 10_000.0,
@@ -74,8 +72,7 @@ class Cluster:
             lambda: self.now,
             monotonic=lambda: self.now,
             settings=settings,
-            trials=trials,
-            max_faults=max_faults,
+            retries=replace(retries or RetryLimits(), max_faults=max_faults),
         )
         self.nodes: dict[str, Node] = {}
         self.memories: dict[str, CacheTensors] = {}
@@ -126,7 +123,7 @@ class Cluster:
         self.memories[instance] = engine.cache
         write_pattern(engine.cache, instance)
         self.registry.add(hello, self.now)
-        self.lifecycle.workers.joined(instance)
+        self.lifecycle.worker_joined(instance)
         self._apply()
         return instance
 
@@ -148,13 +145,13 @@ class Cluster:
     def kill_worker(self, instance: str) -> None:
         """kill -9: what it had not sent is gone; its memory stays for those who mapped it."""
         del self.nodes[instance]
-        self.num_deaths.update(self.registry.require(instance).assigned.keys())
-        self.lifecycle.workers.lost(instance)
+        self.num_deaths.update(self.registry.require(instance).load.requests.keys())
+        self.lifecycle.worker_lost(instance)
         self._apply()
 
     def drain_worker(self, instance: str) -> None:
         """SIGTERM: it takes no new work, and finishes what it has."""
-        self.lifecycle.workers.drain(self.registry.require(instance))
+        self.lifecycle.worker_draining(self.registry.require(instance))
         self._apply()
 
     def stop_worker(self, instance: str) -> None:
@@ -164,7 +161,7 @@ class Cluster:
         while node.outbox:
             self._deliver(node)
         del self.nodes[instance]
-        self.lifecycle.workers.lost(instance, died=False)
+        self.lifecycle.worker_lost(instance, "goodbye")
         self._apply()
 
     # ---- clients
@@ -263,15 +260,15 @@ class Cluster:
             case "Tokens":
                 self.lifecycle.tokens(instance, message)
             case "PrefixesChanged":
-                self.lifecycle.workers.prefixes_changed(instance, message)
+                self.lifecycle.prefixes_changed(instance, message)
             case "PeerTested":
-                self.lifecycle.workers.peer_tested(instance, message)
+                self.lifecycle.peer_tested(instance, message)
             case "Failed":
                 self.lifecycle.failed(instance, message)
             case "Heartbeat":
                 worker = self.registry.get(instance)
                 worker.take_gauges(message.gauges)
-                self.lifecycle.workers.reconcile(worker, set(message.held), heartbeat_s=0.0)
+                self.lifecycle.reconcile(worker, set(message.held), heartbeat_s=0.0)
         self._apply()
 
     def _check_rows(self, request: Request, token: Token) -> None:
@@ -292,7 +289,7 @@ class Cluster:
                 case Emit(request=request, token=token):
                     self._check_rows(request, token)
                     self.outputs[request.request_id].append(token.token_id)
-                case PlacedAnew(request=request, code=code):
+                case Retried(request=request, code=code):
                     assert code != "lost_at_worker", f"{request.request_id} was not lost"
                 case Ended(request=request):
                     self.ends[request.request_id].append(request.state)

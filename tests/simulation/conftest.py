@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from coordinator.core import reuse
+from coordinator.core.placement import reuse
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 from functools import partial
 
-from coordinator.core.spread_groups import SpreadGroups
+from coordinator.core.spread.groups import SpreadGroups
 from decode.lockstep import LockstepTimes
 from decode.spread_record import Record
 from tests.simulation.cluster import Cluster, Node

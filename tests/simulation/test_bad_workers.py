@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator.core.breaker import BreakerSettings
 from coordinator.core.request import State
-from coordinator.core.trials import TrialLimits
+from coordinator.core.settings import BreakerSettings, RetryLimits
 from tests.simulation.cluster import Cluster
 from tests.simulation.fake_engine import POISON, expected_output
 from tests.simulation.test_cluster import settle
@@ -50,7 +49,7 @@ def assert_nothing_held(cluster: Cluster) -> None:
     settle(cluster)
     cluster.assert_all_free()
     for worker in cluster.registry.all():
-        assert (worker.assigned, worker.landing, worker.unproved) == ({}, {}, {})
+        assert (worker.load.requests, worker.load.pending_pulls, worker.unconfirmed) == ({}, {}, {})
         assert worker.reserved_for is None
 
 
@@ -127,9 +126,9 @@ def test_a_request_that_ends_its_workers_ends_three_at_most(
     rng = random.Random(seed)
     # Tokens under way are lost with their worker, and here they may be dozens: a request seems to
     # have got further between two deaths at the same length.
-    trials = TrialLimits(pass_len=100)
+    retries = RetryLimits(pass_len=100)
     cluster = Cluster(
-        rng, lookahead=rng.randint(0, 1), size=SIZE, dies_at=rng.randint(1, 80), trials=trials
+        rng, lookahead=rng.randint(0, 1), size=SIZE, dies_at=rng.randint(1, 80), retries=retries
     )
     for role in roles:
         for _ in range(rng.randint(1, 4)):

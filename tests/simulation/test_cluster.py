@@ -6,16 +6,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator.core.hub_settings import HubSettings
 from coordinator.core.request import State
-from coordinator.core.trials import TrialLimits
+from coordinator.core.settings import HubSettings, RetryLimits
 from tests.simulation.cluster import Cluster
 from tests.simulation.fake_engine import EOS, expected_output
 from transport.wire.layout import PoolSize
 from transport.wire.sampling import StopRule
 
 MAX_EVENTS = 200_000
-LENIENT = TrialLimits(num_deaths=10_000, max_losses=10_000)
+LENIENT = RetryLimits(num_deaths=10_000, max_losses=10_000)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +53,7 @@ def run_scenario(rng: random.Random, roles: tuple[str, ...], max_away: int = 0) 
     blamed = rng.random() < 0.5  # for the deaths of workers, which are none of their doing here
     nan_share = rng.choice([0.0, 0.0, 0.005, 0.02])
     cluster = Cluster(
-        rng, lookahead=rng.randint(0, 1), size=size, trials=None if blamed else LENIENT,
+        rng, lookahead=rng.randint(0, 1), size=size, retries=None if blamed else LENIENT,
         nan_share=nan_share, pull_timeout_s=rng.choice([0.05, 10_000.0]),
     )  # fmt: skip
     for role in roles:

@@ -44,7 +44,7 @@ def run_scenario(
     rng: random.Random, roles: tuple[str, ...], *, disturbances: float
 ) -> SpreadCluster:
     size = PoolSize(num_pages=rng.choice([25, 60, 120]), num_state_slots=rng.randint(4, 16))
-    cluster = SpreadCluster(rng, lookahead=rng.randint(0, 1), size=size, trials=LENIENT)
+    cluster = SpreadCluster(rng, lookahead=rng.randint(0, 1), size=size, retries=LENIENT)
     for role in roles:
         least, most = {"prefill": (1, 2), "decode": (1, 4), "colocated": (2, 4)}[role]
         for _ in range(rng.randint(least, most)):

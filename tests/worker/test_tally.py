@@ -1,6 +1,6 @@
 """What a worker counts for others, while groups come and go."""
 
-from coordinator.core.meters import SpreadMeter
+from coordinator.core.workers.meters import SpreadMeter
 from transport.wire.spread import MAX_MEMBERS, MAX_NAMED
 from worker.spread.tally import Tally
 

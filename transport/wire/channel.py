@@ -36,7 +36,7 @@ MAX_FRAME_BYTES = 64 << 20
 _ZAP_DOMAIN = "baton"
 _LINGER_S = 0.3
 # ZeroMQ waits up to twice as long; a live worker has reconnected before it is taken for dead
-# (coordinator/core/health_monitor.py).
+# (coordinator/core/workers/connections.py).
 _RECONNECT_MS = 20
 _RECONNECT_MAX_MS = 250
 _LOOK_UP_S = 0.1

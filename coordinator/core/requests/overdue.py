@@ -1,23 +1,23 @@
-"""Requests that wait, or make no progress, for too long. Pure."""
+"""Finds requests that wait, or make no progress, for too long. Pure."""
 
 import heapq
 from collections.abc import Iterator, Mapping
 from itertools import count
 from math import inf
 
-from coordinator.core.hub_settings import HubSettings
 from coordinator.core.request import Request
+from coordinator.core.settings import HubSettings
 
 Failure = tuple[Request, str, str]
 _SPARE = 1_024
 
 
 class Overdue:
-    """Checks each of ``requests``, the open ones, when it may be overdue, and not before.
+    """Checks each open request of ``requests`` when it may be overdue, and not before.
 
-    A request that is at a worker may be silent for ``silence_timeout_s``: without a token, a
-    handoff, a new placement. One that waits for a worker may do so for ``queue_timeout_s`` at a
-    time: under overload that is no error. Neither limits how long an answer gets.
+    A request at a worker may be silent for ``silence_timeout_s``: without a token, a handoff or a
+    new placement. A request may wait for a worker for ``queue_timeout_s`` at a time: under overload
+    that is no error. Neither limits the length of an answer.
     """
 
     def __init__(self, settings: HubSettings, requests: Mapping[str, Request]) -> None:
@@ -32,14 +32,14 @@ class Overdue:
         return len(self._looks)
 
     def add(self, request: Request, now: float) -> None:
-        """A request has been accepted."""
+        """Begin to check a request that has been accepted."""
         self._look_at(request, now)
-        if len(self._looks) > 2 * len(self._requests) + _SPARE:  # most are of requests long over
+        if len(self._looks) > 2 * len(self._requests) + _SPARE:  # most of these requests have ended
             self._looks = [look for look in self._looks if look[2] in self._requests]
             heapq.heapify(self._looks)
 
     def due(self, now: float) -> Iterator[Failure]:
-        """Requests that are overdue, each with its failure's code and message."""
+        """Yield the overdue requests, each with the code and message of its failure."""
         while self._looks and self._looks[0][0] <= now:
             request = self._requests.get(heapq.heappop(self._looks)[2])
             if request is None:
@@ -51,7 +51,7 @@ class Overdue:
                 self._look_at(request, now)
 
     def _look_at(self, request: Request, now: float) -> None:
-        # Whatever happens from now on, its deadline is no earlier than this.
+        # Whatever happens from now on, the request's deadline is no earlier than this.
         at = min(self._deadline(request)[0], now + min(self._silence_s, self._queue_s))
         heapq.heappush(self._looks, (at, next(self._numbers), request.request_id))
 

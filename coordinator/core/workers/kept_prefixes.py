@@ -1,34 +1,32 @@
-"""Which prefixes of earlier requests the workers keep, as they have told, and which prefixes they
-are computing. Pure."""
+"""Prefixes of earlier requests that the workers keep, as they reported, and prefixes that they are
+computing. Pure."""
 
 from collections import Counter
 
 from transport.wire.offers import KeptPrefix, PrefixesChanged
 from transport.wire.prefix import KnownPrefixes, PrefixKeys
 
-MAX_COMING_PAGES = 256
-"""Of each prompt that is being computed: 16,384 tokens are long enough to be worth waiting for."""
+MAX_PENDING_PAGES = 256
+"""Most pages noted of a prompt that is being computed: 16,384 tokens are worth a wait."""
 
 
 class KeptPrefixes:
-    """The kept prefixes of all workers, so that a prompt is looked up once for all of them.
-
-    ``page_size`` is in tokens.
-    """
+    """The kept prefixes of all workers: a prompt is looked up once for all of them. ``page_size``
+    is in tokens."""
 
     def __init__(self, page_size: int) -> None:
         self._known = KnownPrefixes(page_size)
         self._kept: dict[bytes, dict[str, KeptPrefix]] = {}  # by key, then by worker
         self._keys: dict[str, set[bytes]] = {}  # by worker
-        self._longest = 0  # that was ever kept
+        self._longest = 0  # tokens of the longest prefix that was ever kept
         self._last: tuple[PrefixKeys, int, list[tuple[str, KeptPrefix]]] | None = None
 
     def __len__(self) -> int:
-        """Prefixes, counted at each worker that keeps them."""
+        """Number of kept prefixes, counted at each worker that keeps them."""
         return sum(len(keys) for keys in self._keys.values())
 
     def change(self, instance: str, message: PrefixesChanged) -> None:
-        """Take in what a worker says."""
+        """Store what a worker has added and removed."""
         for key in message.removed:
             self._remove(instance, key)
         for kept in message.added:
@@ -36,14 +34,14 @@ class KeptPrefixes:
             self._add(instance, kept)
 
     def forget(self, instance: str) -> None:
-        """A worker is gone, and what it kept."""
+        """Remove the prefixes of a worker that is gone."""
         for key in list(self._keys.get(instance, ())):
             self._remove(instance, key)
 
     def of(self, keys: PrefixKeys, max_tokens: int) -> list[tuple[str, KeptPrefix]]:
-        """All of at most ``max_tokens`` tokens that the prompt begins with, each with its worker;
-        the longest first. The request that waits longest is looked up at every event: the last
-        answer is kept while it holds."""
+        """The kept prefixes of at most ``max_tokens`` tokens that a prompt begins with, longest
+        first, each with its worker. The oldest waiting request is looked up at every event, so the
+        last answer is remembered while it is valid."""
         if self._last is not None and self._last[0] is keys and self._last[1] == max_tokens:
             return self._last[2]
         found: list[tuple[str, KeptPrefix]] = []
@@ -68,7 +66,7 @@ class KeptPrefixes:
         self._longest = max(self._longest, kept.num_tokens)
 
     def _remove(self, instance: str, key: bytes) -> None:
-        """No-op for a prefix that the worker does not keep."""
+        """Remove a prefix. No-op if the worker does not keep it."""
         if key not in self._keys.get(instance, ()):
             return
         self._last = None
@@ -81,10 +79,10 @@ class KeptPrefixes:
             self._known.remove(key, kept.pages_key)
 
 
-class ComingPrefixes:
-    """The whole pages that a worker is computing for prompts: a later prompt that begins with them
-    too finds a state behind them when its turn comes. Pages that those prompts themselves reuse
-    are none of these: behind pages that were pulled the worker keeps no state."""
+class PendingPrefixes:
+    """The whole pages that a worker is computing for prompts. A later prompt that begins with them
+    finds a state behind them when its turn comes. Pages that the prompts themselves reuse do not
+    count: the worker keeps no state behind pulled pages."""
 
     def __init__(self) -> None:
         self._pages: Counter[bytes] = Counter()
@@ -92,26 +90,26 @@ class ComingPrefixes:
 
     @property
     def requests(self) -> set[str]:
-        """Those whose prompts these are."""
+        """Ids of the requests whose prompts are being computed."""
         return set(self._of)
 
     def add(self, request_id: str, keys: PrefixKeys, num_reused: int) -> None:
-        """A request's prompt was placed at the worker, and all but ``num_reused`` pages of it are
-        to be computed."""
-        pages = keys.pages_up_to(min(keys.num_pages, MAX_COMING_PAGES))[num_reused + 1 :]
+        """Add a prompt that was placed at the worker, which reuses its first ``num_reused``
+        pages."""
+        pages = keys.pages_up_to(min(keys.num_pages, MAX_PENDING_PAGES))[num_reused + 1 :]
         self._of[request_id] = pages
         self._pages.update(pages)
 
     def remove(self, request_id: str) -> None:
-        """The prompt is computed, or given up. No-op for one that is not there."""
+        """Remove a prompt that is computed or cancelled. No-op for an unknown prompt."""
         for page in self._of.pop(request_id, ()):
             self._pages[page] -= 1
             if not self._pages[page]:
                 del self._pages[page]
 
     def num_pages(self, keys: PrefixKeys, max_pages: int) -> int:
-        """How many whole pages, of at most ``max_pages``, the prompt shares with one of these."""
+        """Number of whole pages, at most ``max_pages``, that a prompt shares with a pending one."""
         if not self._pages:
             return 0
-        pages = keys.pages_up_to(min(max_pages, MAX_COMING_PAGES))
+        pages = keys.pages_up_to(min(max_pages, MAX_PENDING_PAGES))
         return next((n for n in range(len(pages) - 1, 0, -1) if pages[n] in self._pages), 0)

@@ -3,18 +3,18 @@
 import pytest
 
 from coordinator.core.request import Request, State
-from coordinator.core.trials import TrialLimits
+from coordinator.core.settings import RetryLimits
 from tests.coordinator.desk import Desk
 from transport.wire.messages import Cancel, Generate
 
 
 def aboard(desk: Desk, instance: str) -> list[str]:
-    return sorted(desk.registry.require(instance).assigned)
+    return sorted(desk.registry.require(instance).load.requests)
 
 
 def die(desk: Desk, request: Request, joins: str) -> None:
     """The request's worker dies, and a new one takes its place."""
-    desk.life.workers.lost(request.decode_worker or request.prefill_worker)
+    desk.life.worker_lost(request.decode_worker or request.prefill_worker)
     desk.join(joins)
 
 
@@ -23,46 +23,48 @@ def test_a_request_that_was_aboard_two_deaths_is_tried_alone_and_fails_with_the_
     poison = desk.submit("poison")
     die(desk, poison, "b-3")
     die(desk, poison, "b-4")
-    assert poison.suspect
+    assert poison.quarantined
     at = poison.prefill_worker
     assert aboard(desk, at) == ["poison"]
     others = [desk.submit(f"r{n}") for n in range(6)]
     assert aboard(desk, at) == ["poison"], "nothing is placed with it"
     assert sum(r.state is State.PREFILLING for r in others) == 4
-    desk.life.workers.lost(at)
+    desk.life.worker_lost(at)
     assert (poison.state, poison.code) == (State.FAILED, "poison_request")
     assert "3 colocated workers died" in poison.message
     assert [r.losses for r in others] == [0] * 6
 
 
-def test_neighbours_keep_their_attempts_and_are_acquitted_one_after_the_other() -> None:
-    desk = Desk(("b-1",), trials=TrialLimits(pass_len=2))
+def test_neighbours_keep_their_attempts_and_are_released_one_after_the_other() -> None:
+    desk = Desk(("b-1",), retries=RetryLimits(pass_len=2))
     first, second = desk.submit("first"), desk.submit("second")
     die(desk, first, "b-2")
     assert {first.prefill_worker, second.prefill_worker} == {"b-2"}
     die(desk, first, "b-3")
     assert aboard(desk, "b-3") == ["first"]
-    assert (second.suspect, second.state) == (True, State.QUEUED)
+    assert (second.quarantined, second.state) == (True, State.QUEUED)
     desk.begin(first)
     assert aboard(desk, "b-3") == ["first"]
     desk.step(first)
-    assert not first.suspect
-    assert aboard(desk, "b-3") == ["first"], "it may have others now, but no suspect"
+    assert not first.quarantined
+    assert aboard(desk, "b-3") == ["first"], "it may have others now, but none in quarantine"
     desk.step(first, finish="length")
     assert aboard(desk, "b-3") == ["second"]
     desk.begin(second)
     desk.step(second)
-    assert (first.faults, second.faults, second.suspect) == (0, 0, False)
+    assert (first.faults, second.faults, second.quarantined) == (0, 0, False)
     assert desk.registry.require("b-3").reserved_for is None
 
 
-def test_a_suspect_waits_until_its_worker_has_finished_and_then_others_are_moved() -> None:
-    desk = Desk(("b-1", "b-2"), trials=TrialLimits(wait_s=30.0))
+def test_a_quarantined_request_waits_until_its_worker_has_finished_and_then_others_are_moved() -> (
+    None
+):
+    desk = Desk(("b-1", "b-2"), retries=RetryLimits(wait_s=30.0))
     suspect = desk.submit("suspect")
     at = suspect.prefill_worker
     busy = [desk.submit(f"r{n}") for n in range(3)]
-    suspect.suspect, suspect.deaths, suspect.died_at_len = True, 2, suspect.num_tokens
-    desk.life.workers.lost(at, died=False)
+    suspect.quarantined, suspect.deaths, suspect.died_at_len = True, 2, suspect.num_tokens
+    desk.life.worker_lost(at, "goodbye")
     (left,) = desk.registry.all()
     assert (suspect.state, left.reserved_for) == (State.QUEUED, suspect)
     new = desk.submit("new")
@@ -88,8 +90,8 @@ def test_an_empty_worker_that_joins_takes_the_trial_over() -> None:
     at = suspect.prefill_worker
     for number in range(3):
         desk.submit(f"r{number}")
-    suspect.suspect, suspect.deaths, suspect.died_at_len = True, 2, suspect.num_tokens
-    desk.life.workers.lost(at, died=False)
+    suspect.quarantined, suspect.deaths, suspect.died_at_len = True, 2, suspect.num_tokens
+    desk.life.worker_lost(at, "goodbye")
     (busy,) = desk.registry.all()
     assert busy.reserved_for is suspect
     desk.join("b-3")
@@ -97,14 +99,16 @@ def test_an_empty_worker_that_joins_takes_the_trial_over() -> None:
     assert busy.reserved_for is None
 
 
-def test_a_suspect_is_alone_at_prefill_and_at_decode_and_an_offer_does_not_count() -> None:
+def test_a_quarantined_request_is_alone_at_prefill_and_at_decode_and_an_offer_does_not_count() -> (
+    None
+):
     desk = Desk(("p-1", "p-2", "d-1", "d-2"))
     waiting = desk.submit("waiting")
     desk.prefill(waiting)
     suspect = desk.submit("suspect")
     for joins in ("p-3", "p-4"):
         die(desk, suspect, joins)
-    assert suspect.suspect
+    assert suspect.quarantined
     at = desk.registry.require(suspect.prefill_worker)
     assert at.reserved_for is suspect
     others = [desk.submit(f"r{n}") for n in range(2)]
@@ -112,23 +116,23 @@ def test_a_suspect_is_alone_at_prefill_and_at_decode_and_an_offer_does_not_count
     desk.prefill(suspect)
     assert at.reserved_for is None
     decode = desk.registry.require(suspect.decode_worker)
-    assert list(decode.assigned) == ["suspect"]
+    assert list(decode.load.requests) == ["suspect"]
     for other in others:
         desk.prefill(other)
         assert other.decode_worker not in ("", decode.instance)
 
 
-def test_planned_departures_make_no_suspect() -> None:
+def test_planned_departures_quarantine_no_request() -> None:
     desk = Desk(("b-1", "b-2"))
     request = desk.submit()
     for number in range(3, 8):
-        desk.life.workers.lost(request.prefill_worker, died=False)
+        desk.life.worker_lost(request.prefill_worker, "goodbye")
         desk.join(f"b-{number}")
-    assert (request.suspect, request.faults, request.losses) == (False, 0, 5)
+    assert (request.quarantined, request.faults, request.losses) == (False, 0, 5)
 
 
 def test_a_request_that_lost_very_many_workers_is_given_up() -> None:
-    desk = Desk(("b-1", "b-2"), trials=TrialLimits(pass_len=1, max_losses=3))
+    desk = Desk(("b-1", "b-2"), retries=RetryLimits(pass_len=1, max_losses=3))
     request = desk.submit()
     for number in range(3, 7):
         desk.begin(request)
@@ -143,4 +147,4 @@ def test_a_request_that_lost_very_many_workers_is_given_up() -> None:
 )
 def test_a_limit_that_makes_no_sense_is_named(setting: str, value: float) -> None:
     with pytest.raises(ValueError, match=setting):
-        TrialLimits(**{setting: value})
+        RetryLimits(**{setting: value})

@@ -1,9 +1,9 @@
-"""Which worker may pull from which, by their self-tests. Pure.
+"""Tested pairs of workers: which worker may pull from which. Pure.
 
-A pair is a worker that exports its memory and one that pulls from there: a prefill and a decode
-worker for handoffs, any two for kept prefixes. It is untested until the puller has reported, and
-then usable or broken. Only usable pairs are used. A broken pair stays broken until one of the two
-comes back as a new instance.
+A pair is a worker that exports its memory and a worker that pulls from there: a prefill and a
+decode worker for handoffs, any two workers for kept prefixes. A pair is untested until the puller
+has reported its self-test, and then usable or broken. Only usable pairs are used. A broken pair
+stays broken until one of the two comes back as a new instance.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from math import inf
 
 @dataclass(frozen=True)
 class Broken:
-    """Why a pair is not used, and when (monotonic seconds) that was reported."""
+    """Why a pair is broken, and when (monotonic seconds) that was reported."""
 
     problem: str
     reported_at: float
@@ -27,7 +27,7 @@ class Pairs:
         self._broken: dict[tuple[str, str], Broken] = {}
 
     def report(self, exporter: str, puller: str, problem: str, now: float) -> None:
-        """Take in a self-test; ``problem`` is empty for a pair that may be used."""
+        """Store the result of a self-test; ``problem`` is empty for a usable pair."""
         self.forget_pair(exporter, puller)
         if problem:
             self._broken[exporter, puller] = Broken(problem, now)
@@ -48,11 +48,12 @@ class Pairs:
     def stranded(
         self, instance: str, partners: Mapping[str, float], reported_before: float = inf
     ) -> str:
-        """Why a worker is of no use: a problem, when its pair with every one of ``partners`` is
-        broken; "" while one works or is untested.
+        """The problem of a worker whose pairs with all ``partners`` are broken; "" while a pair is
+        usable or untested.
 
-        ``partners`` says when each was last heard of. One that has not been since the report may
-        be dead, which is no fault of the path; younger reports than ``reported_before`` wait.
+        ``partners`` says when each was last heard. A partner that was not heard since the report
+        may be dead, which is no fault of the path. Reports after ``reported_before`` do not count
+        yet.
         """
         broken = self.broken_of(instance)
         for partner, heard_at in partners.items():
@@ -67,6 +68,6 @@ class Pairs:
         self._broken.pop((exporter, puller), None)
 
     def forget(self, instance: str) -> None:
-        """A worker on either side is gone."""
+        """Remove all pairs that include this worker."""
         self._usable = {pair for pair in self._usable if instance not in pair}
         self._broken = {p: b for p, b in self._broken.items() if instance not in p}

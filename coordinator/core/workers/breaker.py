@@ -1,49 +1,28 @@
-"""A circuit breaker: whether a worker, or a pair of workers, gets requests after its faults. Pure.
+"""Circuit breakers: they keep requests away from a worker, or a pair of workers, with faults. Pure.
 
     closed      gets requests
-    open        had ``num_faults`` faults within ``window_s``: gets none
-    half-open   gets one request as a probe; if that is computed the breaker closes, if it fails
-                the breaker opens again
+    open        had ``num_faults`` faults within ``window_s``: gets no requests
+    half-open   gets one request as a probe; the breaker closes if that is computed, and opens again
+                if it fails
 
-The pause before the next probe doubles with each probe that failed, and with each time the breaker
-opens again within ``window_s`` of closing. After ``max_failed_probes`` of these in a row the worker
-is of no use.
+The pause before the next probe doubles with each failed probe, and each time the breaker opens
+again within ``window_s`` of closing. After ``max_failed_probes`` of these in a row, further probes
+are hopeless.
 """
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import inf
 
 from coordinator.core.contract import BreakerState
-
-
-@dataclass(frozen=True)
-class BreakerSettings:
-    """When a breaker opens, how long it pauses, and how many probes may fail."""
-
-    num_faults: int = 3
-    window_s: float = 60.0
-    pause_s: float = 1.0
-    max_pause_s: float = 60.0
-    max_failed_probes: int = 5
-
-    def __post_init__(self) -> None:
-        if self.num_faults < 1:
-            raise ValueError(f"num_faults: {self.num_faults} < 1")
-        if self.window_s <= 0:
-            raise ValueError(f"window_s: {self.window_s} is not positive")
-        if not 0 < self.pause_s <= self.max_pause_s:
-            raise ValueError(f"pause_s: {self.pause_s} not in (0, {self.max_pause_s}]")
-        if self.max_failed_probes < 1:
-            raise ValueError(f"max_failed_probes: {self.max_failed_probes} < 1")
+from coordinator.core.settings import BreakerSettings
 
 
 class Breaker:
-    """One breaker; ``now`` and ``placed_at`` are monotonic seconds.
+    """One breaker. ``now`` and ``placed_at`` are monotonic seconds.
 
-    ``placed_at`` is when the request was placed that failed or was computed. What was placed before
-    the breaker opened says nothing new. ``closed`` is for others to read only.
+    ``placed_at`` is when the request was placed that failed or was computed. A request that was
+    placed before the breaker opened says nothing new. ``closed`` is only read by others.
     """
 
     def __init__(self, settings: BreakerSettings) -> None:
@@ -65,12 +44,12 @@ class Breaker:
 
     @property
     def hopeless(self) -> bool:
-        """Whether so many probes failed in a row that another one is of no use."""
+        """True if so many probes failed in a row that another one is useless."""
         return self._num_failed_probes >= self._settings.max_failed_probes
 
     @property
     def pause_s(self) -> float:
-        """From the last fault that opened it to the next probe."""
+        """Seconds from the last fault that opened the breaker to the next probe."""
         settings = self._settings
         return float(min(settings.pause_s * 2**self._num_failed_probes, settings.max_pause_s))
 
@@ -78,11 +57,12 @@ class Breaker:
         self, now: float, placed_at: float, *, partner: str = "", num_partners: int = 0,
         may_open: bool = True,
     ) -> bool:  # fmt: skip
-        """A request failed; returns whether the breaker has opened now, anew or again.
+        """Count a failed request. Returns True if the breaker has opened now, for the first time or
+        again.
 
-        A fault shared with a ``partner`` may be the partner's: requests that are computed take it
-        back, and it takes faults with two of the ``num_partners``, if there are two, to open.
-        ``may_open`` is False for the last worker of its kind.
+        A fault shared with a ``partner`` may be the partner's. Requests that are computed take it
+        back, and if there are two partners, only faults with two of them open the breaker.
+        ``may_open`` is False for the last worker of its role.
         """
         if not self.closed:
             if placed_at <= self._opened_at:
@@ -112,7 +92,7 @@ class Breaker:
         return len(self._own) + shared
 
     def worked(self, now: float, placed_at: float) -> bool:
-        """A request was computed; returns whether the breaker has closed now."""
+        """Count a computed request. Returns True if the breaker has closed now."""
         self._shared.clear()
         if self.closed or placed_at <= self._opened_at:
             return False
@@ -122,12 +102,12 @@ class Breaker:
         return True
 
     def takes_probe(self, now: float) -> bool:
-        """Whether the next request may probe."""
+        """True if the next request may be a probe."""
         return not self.closed and now >= self._probe_at and not self._under_way()
 
     def probe(self, under_way: Callable[[], bool]) -> None:
-        """A request was placed as the probe; ``under_way`` says whether it has yet to show
-        anything. One that ends without showing anything is followed by another."""
+        """Note that a request was placed as the probe. ``under_way`` returns True while its outcome
+        is open; a probe that ends without an outcome is followed by another."""
         self._under_way = under_way
 
     def _open(self, now: float, *, failed_probe: bool) -> None:
@@ -138,7 +118,7 @@ class Breaker:
 
 
 class PairBreakers:
-    """The breakers of pairs (exporter, puller) that have had a fault. Without a breaker a pair
+    """The breakers of pairs (exporter, puller) that have had a fault. A pair without a breaker
     works."""
 
     def __init__(self, settings: BreakerSettings) -> None:
@@ -149,12 +129,13 @@ class PairBreakers:
         return self._breakers.get((exporter, puller))
 
     def fault(self, exporter: str, puller: str, now: float, placed_at: float) -> None:
-        """A request failed that the puller took over from the exporter."""
+        """Count a failed request that the puller took over from the exporter."""
         breaker = self._breakers.setdefault((exporter, puller), Breaker(self._settings))
         breaker.fault(now, placed_at, partner=exporter, num_partners=1)
 
     def pulling_from(self, exporter: str, pullers: set[str], now: float) -> set[str]:
-        """Of pullers, those with which that works or which may probe it; all if there is none."""
+        """The pullers that may pull from ``exporter``: those whose pair has no open breaker or is
+        due for a probe. All of them if none qualifies."""
         if not self._breakers:
             return pullers
         pairs = {puller: self._breakers.get((exporter, puller)) for puller in pullers}
@@ -162,7 +143,7 @@ class PairBreakers:
         return works or pullers
 
     def forget(self, instance: str) -> None:
-        """A worker on either side is gone."""
+        """Remove the breakers of all pairs that include this worker."""
         self._breakers = {p: b for p, b in self._breakers.items() if instance not in p}
 
 

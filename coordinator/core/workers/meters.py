@@ -1,7 +1,6 @@
-"""What a worker did of late, by the counts of its messages: tokens, drafts, prefixes, spread steps.
-Pure.
+"""Meters of a worker's recent work, by its messages: tokens, drafts, prefixes, spread steps.
 
-``now`` is of any clock that does not go back.
+Pure. ``now`` may be of any clock that does not go back.
 """
 
 from collections import deque
@@ -22,12 +21,12 @@ SPREAD_WINDOW_S = 60.0
 _HELD: Final = frozenset({
     "num_kept", "pages_kept", "num_kept_host", "host_bytes", "host_size_bytes",
 })  # fmt: skip
-"""These fields of PrefixCounts say what a worker holds now; the others count since it started."""
+"""Fields of PrefixCounts that say what a worker holds now; the others count since it started."""
 
 
 class TokenMeter:
-    """How many tokens a second a worker has computed over the last ``TOKENS_WINDOW_S``. Counts by
-    whole seconds."""
+    """Tokens per second that a worker computed over the last ``TOKENS_WINDOW_S``, counted by whole
+    seconds."""
 
     def __init__(self) -> None:
         self._seconds = [-1] * (TOKENS_WINDOW_S + 1)
@@ -41,17 +40,19 @@ class TokenMeter:
         self._counts[place] += num_tokens
 
     def rate(self, now: float) -> float:
-        """Over the last whole seconds; the one under way does not count yet."""
+        """Tokens per second over the last whole seconds; the current second does not count yet."""
         since, until = int(now) - TOKENS_WINDOW_S, int(now)
         counted = zip(self._seconds, self._counts, strict=True)
         return sum(n for at, n in counted if since <= at < until) / TOKENS_WINDOW_S
 
 
 class RecentCounts(Generic[T]):
-    """What a worker's heartbeats count since its process started: what came with the newest one
-    (``growth``), and what came in the last ``window_s``. The first counts are no growth: the worker
-    may have served another coordinator before. ``since`` says what its second argument counts more
-    than its first, never less than nothing; before any heartbeat all counts are ``none``."""
+    """Recent growth of the counts in a worker's heartbeats, which begin with its process.
+
+    ``growth`` is what the newest heartbeat added, ``recent`` what the last ``window_s`` added. The
+    first counts are no growth: the worker may have served another coordinator before. ``since``
+    subtracts its first argument from its second, with no count below 0. Before any heartbeat, all
+    counts are ``none``."""
 
     def __init__(self, window_s: float, since: Callable[[T, T], T], none: T) -> None:
         self._window_s = window_s
@@ -73,7 +74,7 @@ class RecentCounts(Generic[T]):
 
 
 class DraftMeter(RecentCounts[DraftCounts]):
-    """What became of a worker's drafts."""
+    """Counts a worker's drafts, verified and accepted."""
 
     def __init__(self) -> None:
         super().__init__(DRAFTS_WINDOW_S, _drafts_since, DraftCounts())
@@ -85,27 +86,27 @@ class DraftMeter(RecentCounts[DraftCounts]):
 
     @property
     def tokens_per_step(self) -> float | None:
-        """Tokens that a step gave a sequence of late; None without steps."""
+        """Recent tokens per step and sequence; None without steps."""
         recent = self.recent
         return 1 + sum(recent.accepted) / recent.num_steps if recent.num_steps else None
 
     @property
     def acceptance(self) -> tuple[float, ...]:
-        """The share of drafts accepted of late, by position, as far as any were verified."""
+        """The recent share of accepted drafts, by position, where any were verified."""
         recent = self.recent
         counts = zip(recent.verified, recent.accepted, strict=True)
         return tuple(accepted / verified for verified, accepted in counts if verified)
 
 
 class PrefixMeter(RecentCounts[PrefixCounts]):
-    """How much of the prompts a worker found in its prefix cache."""
+    """Counts prompt tokens that a worker looked up and found in its prefix cache."""
 
     def __init__(self) -> None:
         super().__init__(PREFIXES_WINDOW_S, _prefixes_since, PrefixCounts())
 
 
 class SpreadMeter(RecentCounts[SpreadCounts]):
-    """What a worker did in spread groups."""
+    """Counts a worker's steps and waits in spread groups."""
 
     def __init__(self) -> None:
         super().__init__(SPREAD_WINDOW_S, _spread_since, SpreadCounts())

@@ -1,10 +1,13 @@
-"""Which workers compute their decode steps together. Pure.
+"""Spread groups: workers that compute their decode steps together. Pure.
 
-A group is made of workers that take new work, whose breakers are closed, each on a GPU of its own,
-and of which none has failed to open the memory of another one. It has a generation: when its
-members change, those that stay get a new one, and a member of an old one takes no more steps with
-it. Workers that joined earlier come first, those that decode before prefill workers, which lend;
-those that do not fit to a group form the next one (another node, for example).
+``SpreadGroups`` is the public object of this room; members.py is private. Only the hub and the
+inbox may call it.
+
+The members of a group take new work, their breakers are closed, each has a GPU of its own, and none
+has failed to open the memory of another member. A group has a generation. When its members change,
+the remaining ones get a new generation, and a member of an old one takes no more steps with them.
+Workers that joined earlier come first, and decoding workers before prefill workers, which lend.
+Workers that do not fit into a group form the next one (another node, for example).
 """
 
 import logging
@@ -12,28 +15,33 @@ from collections.abc import Callable, Set
 from dataclasses import dataclass
 
 from coordinator.core.contract import SpreadStatus
-from coordinator.core.registry import Registry
-from coordinator.core.slow_clocks import SLOW, SlowClocks
-from coordinator.core.slow_members import SlowMembers
-from coordinator.core.slow_steps import Shared, SlowSteps
-from coordinator.core.spread_status import spread_status
-from coordinator.core.worker import Worker
+from coordinator.core.spread.members import (
+    SLOW,
+    Shared,
+    SlowClocks,
+    SlowMembers,
+    SlowSteps,
+    spread_status,
+)
+from coordinator.core.workers.registry import Registry
+from coordinator.core.workers.worker import Worker
 from transport.wire.messages import Role, ToWorker
 from transport.wire.spread import MAX_MEMBERS, MAX_ROWS, SpreadGroup, SpreadJoined, SpreadMember
 
 LENDERS: Role = "prefill"
-"""They decode no sequences, and lend their bandwidth while they have no prompts."""
+"""The role of lenders: they decode no sequences, and lend their bandwidth while they have no
+prompts."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Group:
-    """``members`` in the order of their ranks, lenders last. A worker that joins again is another
-    member."""
+    """One generation of a group. A worker that joins again is another member."""
 
     generation: int
     members: tuple[Worker, ...]
+    """In the order of their ranks, lenders last."""
 
     @property
     def decoding(self) -> tuple[Worker, ...]:
@@ -44,8 +52,8 @@ class Group:
 
 
 class SpreadGroups:
-    """Forms the groups. ``send`` gives a worker a message; ``first_generation`` is above those of
-    all coordinators before this one."""
+    """Forms the groups. ``send`` gives a worker a message; ``first_generation`` is above the
+    generations of all earlier coordinators."""
 
     def __init__(
         self,
@@ -59,13 +67,14 @@ class SpreadGroups:
         self._monotonic = monotonic
         self._next_generation = first_generation
         self._groups: list[Group] = []
-        self._last: dict[Worker, int] = {}  # the generation that each was in last
+        self._last: dict[Worker, int] = {}  # the last generation of each worker
         self._slow = SlowMembers()
         self._clocks = SlowClocks()
         self._steps = SlowSteps()
 
     def update(self) -> None:
-        """Workers have come, gone or changed: form new groups where the members are others."""
+        """Form new groups where members have changed. Call it whenever workers joined, left or
+        changed."""
         here, wanted = set(self._registry.all()), self._wanted()
         former = {group.members: group for group in self._groups}
         self._groups = [former.get(members) or self._form(members) for members in wanted]
@@ -81,7 +90,8 @@ class SpreadGroups:
         self._slow.keep_only({worker.instance for worker in here})
 
     def joined(self, worker: Worker, message: SpreadJoined) -> None:
-        """It has opened the memory of its group's members, or failed to."""
+        """Handle ``SpreadJoined``: a worker has opened its group's memory, or failed. A pair that
+        failed is separated."""
         group = next((g for g in self._groups if g.generation == message.generation), None)
         if group is None or not message.problem:
             return
@@ -98,16 +108,16 @@ class SpreadGroups:
         self.update()
 
     def take_counts(self, worker: Worker) -> None:
-        """A heartbeat says for which members the worker has waited in vain since the last one. What
-        it counted for an earlier coordinator says nothing of now."""
-        late = dict(worker.spread.growth.late)
+        """Judge the members of a worker's group by its newest heartbeat: how often it waited in
+        vain, the GPUs' clocks, and the times within steps."""
+        late = dict(worker.spread.growth.late)  # without counts for an earlier coordinator
         for slow in self._slow.note(worker.instance, late, self._monotonic()):
             log.warning("%s is left out of spread steps for a while: it is often late", slow)
         if (group := self._group_of(worker)) is not None:
-            self._look_at_clocks(group)
-            self._look_at_steps(group)
+            self._judge_clocks(group)
+            self._judge_steps(group)
 
-    def _look_at_clocks(self, group: Group) -> None:
+    def _judge_clocks(self, group: Group) -> None:
         clocks = {member.instance: _clock_in_steps(member) for member in group.decoding}
         now = self._monotonic()
         for slow in self._clocks.note(clocks, now):
@@ -115,9 +125,9 @@ class SpreadGroups:
                 "%s is left out of spread steps for a while: its GPU runs at %.0f MHz, below %g of "
                 "the others' clocks", slow, clocks[slow], SLOW,
             )  # fmt: skip
-            self._slow.put_out(slow, now)
+            self._slow.leave_out(slow, now)
 
-    def _look_at_steps(self, group: Group) -> None:
+    def _judge_steps(self, group: Group) -> None:
         now = self._monotonic()
         shared = {m.instance: None if _lends(m) else _shared(m) for m in group.members}
         for member, waited_ms, saved_ms in self._steps.note(shared, now):
@@ -125,10 +135,11 @@ class SpreadGroups:
                 "%s is left out of spread steps for a while: in each the others wait %.2f ms for "
                 "it, and save %.2f ms by it", member, waited_ms, saved_ms,
             )  # fmt: skip
-            self._slow.put_out(member, now)
+            self._slow.leave_out(member, now)
 
     def status(self, worker: Worker) -> SpreadStatus | None:
-        """None for a worker that never takes part: it offers no memory to others."""
+        """The status of a worker's part in groups; None for a worker that never takes part, because
+        it offers no memory to others."""
         if worker.hello.spread is None:
             return None
         group = self._group_of(worker)
@@ -140,7 +151,7 @@ class SpreadGroups:
         return next((group for group in self._groups if worker in group.members), None)
 
     def _wanted(self) -> list[tuple[Worker, ...]]:
-        """The members of the groups that there should be."""
+        """The members of each group that should exist now."""
         now, rest = self._monotonic(), list[Worker]()
         for worker in self._registry.all():
             fit = worker.hello.spread is not None
@@ -180,8 +191,8 @@ class SpreadGroups:
         return group
 
     def _new_generation(self, used: Set[int]) -> int:
-        """One whose lane of the members' memory (its parity) is not ``used`` by the generations
-        before, where that can be: a member that is late may still write there."""
+        """A new generation whose lane of the members' memory (its parity) was not ``used`` by the
+        generations before, if possible: a late member may still write there."""
         generation = self._next_generation
         if generation % 2 in used and len(used) == 1:
             generation += 1
@@ -190,14 +201,15 @@ class SpreadGroups:
 
 
 def _clock_in_steps(worker: Worker) -> float | None:
-    """Of its GPU, in MHz; None where it computed no spread steps of late, or does not say it."""
+    """The clock of its GPU in MHz; None if it computed no spread steps since its last heartbeat, or
+    does not report its clock."""
     if worker.gpu is None or not worker.spread.growth.num_steps:
         return None
     return worker.gpu.sm_clock_mhz
 
 
 def _shared(worker: Worker) -> Shared:
-    """What it computed together with others since its last heartbeat."""
+    """What the worker computed together with others since its last heartbeat."""
     growth = worker.spread.growth
     return Shared(
         growth.num_steps, worker.gauges.running, dict(growth.within_us), growth.saved_us
@@ -205,7 +217,8 @@ def _shared(worker: Worker) -> Shared:
 
 
 def _share_a_gpu(one: Worker, other: Worker) -> bool:
-    """Then they compute in turns: one that waits for the other's rows keeps it from the GPU."""
+    """True if both workers are on one GPU. They would compute in turns: while one waits for the
+    other's rows, it keeps the other from the GPU."""
     return bool(one.hello.gpu) and one.hello.gpu == other.hello.gpu
 
 
@@ -214,7 +227,7 @@ def _lends(worker: Worker) -> bool:
 
 
 def _alike(worker: Worker, first: Worker) -> bool:
-    """Whether both have graphs of the same shapes, as members of a step launch."""
+    """True if both workers have graphs of the same shapes, as members of a step need."""
     one, other = worker.hello.spread, first.hello.spread
     assert one is not None
     assert other is not None
@@ -223,5 +236,5 @@ def _alike(worker: Worker, first: Worker) -> bool:
 
 
 def _slots(worker: Worker) -> int:
-    """Graphs are of up to so many rows."""
+    """The most rows of the worker's graphs."""
     return min(worker.hello.memory.pools.num_state_slots, MAX_ROWS)

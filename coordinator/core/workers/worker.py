@@ -1,0 +1,117 @@
+"""One worker as the coordinator knows it. Pure."""
+
+from dataclasses import dataclass, field
+from math import inf
+from typing import Literal
+
+from coordinator.core.contract import SpreadStatus, WorkerStatus
+from coordinator.core.request import Request
+from coordinator.core.workers.breaker import Breaker
+from coordinator.core.workers.load import Load
+from coordinator.core.workers.meters import DraftMeter, PrefixMeter, SpreadMeter, TokenMeter
+from transport.wire.layout import CacheLayout
+from transport.wire.messages import Heartbeat, Hello
+from transport.wire.reports import GpuHealth, WorkerGauges
+
+Departure = Literal["silent", "goodbye", "rejoined", "refused"]
+"""Why a worker is gone."""
+
+
+@dataclass(eq=False)
+class Worker:
+    """One worker that was welcomed. Times are of the monotonic clock: a step of the system clock
+    must not look like silence."""
+
+    hello: Hello
+    gauges: WorkerGauges
+    heard_at: float
+    breaker: Breaker
+    """Says whether the worker's faults keep requests away."""
+    draining: bool = False
+    settled: bool = False
+    """True once the worker has sent more than its hello."""
+    keeps_prefixes: bool = False
+    """True once the worker has said which prefixes of earlier requests it keeps."""
+    beats: tuple[float, float] = (-inf, -inf)
+    """When its last two heartbeats arrived, as ``note_beat`` counts them."""
+    gpu: GpuHealth | None = None
+    """The last report of its GPU, as far as the GPU can be asked."""
+    prompt_tokens: TokenMeter = field(default_factory=TokenMeter)
+    output_tokens: TokenMeter = field(default_factory=TokenMeter)
+    """Computed tokens that the worker reported, stale or not."""
+    drafts: DraftMeter = field(default_factory=DraftMeter)
+    prefixes: PrefixMeter = field(default_factory=PrefixMeter)
+    spread: SpreadMeter = field(default_factory=SpreadMeter)
+    malformed_dropped: int = 0
+    """Messages that the worker could not read."""
+    unconfirmed: dict[str, float] = field(default_factory=dict)
+    """Requests that gave NaN here and were not tried elsewhere yet, by when that was."""
+    reserved_for: Request | None = None
+    """If set, only this request is placed here."""
+    load: Load = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.load = Load(self.hello)
+
+    @property
+    def instance(self) -> str:
+        return self.hello.instance
+
+    @property
+    def layout(self) -> CacheLayout:
+        return self.hello.memory.layout
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of its pages and state slots that only kept prefixes hold."""
+        held, layout = self.gauges.prefix, self.layout
+        return held.pages_kept * layout.page_bytes + held.num_kept * layout.state_slot_bytes
+
+    def take_heartbeat(self, message: Heartbeat) -> None:
+        """Store what a heartbeat that has just arrived reports."""
+        self.take_gauges(message.gauges)
+        self.gpu = message.gpu
+        self.malformed_dropped = message.malformed_dropped
+        self.drafts.note(message.gauges.drafts, self.heard_at)
+        self.prefixes.note(message.gauges.prefix, self.heard_at)
+        self.spread.note(message.gauges.spread, self.heard_at)
+
+    def take_gauges(self, gauges: WorkerGauges) -> None:
+        self.gauges = gauges
+        self.load.num_pages_shared = gauges.shared_pages
+
+    def note_beat(self, now: float, heartbeat_s: float) -> None:
+        """Count a heartbeat. Heartbeats that queued up while this process did not listen count as
+        one."""
+        if now - self.beats[1] >= heartbeat_s / 2:
+            self.beats = self.beats[1], now
+
+    def status(self, now: float, spread: SpreadStatus | None = None) -> WorkerStatus:
+        """The worker as ``/status`` shows it. ``spread`` is the status of its part in spread
+        groups."""
+        pools, prefixes = self.hello.memory.pools, self.prefixes.recent
+        return WorkerStatus(
+            instance=self.instance,
+            role=self.hello.role,
+            device=self.hello.device,
+            running=self.gauges.running,
+            waiting=self.gauges.waiting,
+            free_pages=self.gauges.free_pages,
+            num_pages=pools.num_pages,
+            free_state_slots=self.gauges.free_state_slots,
+            num_state_slots=pools.num_state_slots,
+            accounting_error=self.gauges.accounting_error,
+            draining=self.draining,
+            gpu_temperature_c=None if self.gpu is None else self.gpu.temperature_c,
+            prompt_tokens_per_s=self.prompt_tokens.rate(now),
+            output_tokens_per_s=self.output_tokens.rate(now),
+            breaker=self.breaker.state,
+            drafts=self.drafts.num_drafts,
+            tokens_per_step=self.drafts.tokens_per_step,
+            draft_acceptance=self.drafts.acceptance,
+            queried_tokens=prefixes.queried,
+            reused_tokens=prefixes.reused_gpu + prefixes.reused_host + prefixes.reused_peer,
+            kept_prefixes=prefixes.num_kept,
+            kept_prefixes_host=prefixes.num_kept_host,
+            spread=spread,
+        )
