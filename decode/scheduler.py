@@ -132,7 +132,7 @@ class DecodeScheduler:
             sequence.num_pending = 0
         self.take_back(scheduled)
 
-    def take_in(
+    def process_results(
         self, scheduled: Scheduled, result: StepResult
     ) -> tuple[list[TokenOut], list[tuple[Sequence, str]]]:
         """``retire``, and give every sequence its tokens: the tokens to send, and the sequences

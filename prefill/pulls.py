@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 class PrefixCopy:
     """``num_tokens`` of the sequence, which ``reused_from`` keeps, are being copied. ``deadline``
     is when the request is given up. ``making``: what is kept on the device when it is done.
-    ``doubted``: what it brings may be wrong, and is not used."""
+    ``invalidated``: what it brings may be wrong, and is not used."""
 
     sequence: Sequence
     pull: Pull
@@ -39,7 +39,7 @@ class PrefixCopy:
     deadline: float
     digest: str = ""
     making: KeptPrefix | None = None
-    doubted: bool = False
+    invalidated: bool = False
 
 
 class PrefixPulls:
@@ -143,20 +143,20 @@ class PrefixPulls:
     def _end(self, copy: PrefixCopy) -> Beginning | None:
         sequence, making = copy.sequence, copy.making
         sequence.pulling = sequence.source = None
-        is_right = self._came_right(copy)
+        is_intact = self._is_intact(copy)
         if making is not None:
             sequence.making.remove(making)
-            if not self._allocator.prefixes.finish(making, sound=is_right):
+            if not self._allocator.prefixes.finish(making, sound=is_intact):
                 making = self._allocator.kept.get(making.key)
-        return Beginning(copy.num_tokens, copy.reused_from, making) if is_right else None
+        return Beginning(copy.num_tokens, copy.reused_from, making) if is_intact else None
 
-    def _came_right(self, copy: PrefixCopy) -> bool:
+    def _is_intact(self, copy: PrefixCopy) -> bool:
         try:
             copy.pull.result()
         except StaleEpoch:
             self.num_stale += 1
             return False
-        if copy.doubted:
+        if copy.invalidated:
             return False
         if copy.digest and copy.digest != self._digest(copy):
             log.error("a prefix changed on its way from a peer", extra=copy.sequence.log_fields)
@@ -173,7 +173,7 @@ class PrefixPulls:
     def drop(self, name: PrefixName) -> None:
         """What is being copied of this prefix, or of one that came from it, is not to be used."""
         for copy in self._under_way:
-            copy.doubted |= copy.sequence.begins_with(name, copy.num_tokens)
+            copy.invalidated |= copy.sequence.begins_with(name, copy.num_tokens)
 
     def overdue(self) -> list[Sequence]:
         """Those past their deadline that have not ended. Their copies still write their slots."""

@@ -166,12 +166,12 @@ class PrefixReuse:
         """No batch of the sequence is under way, and none will be."""
         self._unpin(sequence)
 
-    def doubt(self, sequence: Sequence) -> list[PrefixName]:
+    def invalidate(self, sequence: Sequence) -> list[PrefixName]:
         """Its logits were not finite: neither what it kept nor what it came from is to be used.
         Returns their names."""
         made, sequence.made = sequence.made, []
         for kept in made:
-            self._doubt(kept)
+            self._invalidate(kept)
         if sequence.keys is not None and sequence.beginning.reused == "host":
             self._host.drop(sequence.keys.prefix(sequence.beginning.num_tokens))
         return [kept.name for kept in made]
@@ -181,7 +181,7 @@ class PrefixReuse:
         under way; returns their number."""
         kept, on_host = self._allocator.prefixes.from_on(name), self._host.from_on(name)
         for each in kept:
-            self._doubt(each)
+            self._invalidate(each)
         for each in on_host:
             self._host.drop(each.key)
         return len(kept) + len(on_host)
@@ -194,10 +194,10 @@ class PrefixReuse:
             sequence.beginning = replace(sequence.beginning, prefix=None)
         return prefix
 
-    def _doubt(self, kept: KeptPrefix) -> None:
+    def _invalidate(self, kept: KeptPrefix) -> None:
         making = [each for each in self._allocator.prefixes.being_made if each.key == kept.key]
         for each in (kept, *making):  # it may be on its way back
-            self._allocator.prefixes.doubt(each)
+            self._allocator.prefixes.invalidate(each)
         self._host.drop(kept.key)  # it may be there by now, or on its way
 
 

@@ -140,10 +140,10 @@ class PrefillScheduler:
             self.end(sequence)
         return [(sequence, "the copy of its prefix did not finish in time") for sequence in late]
 
-    def doubt(self, sequence: Sequence) -> None:
+    def invalidate_prefixes(self, sequence: Sequence) -> None:
         """What it has kept or come from may be wrong."""
         if self._reuse is not None:
-            for name in self._reuse.doubt(sequence):
+            for name in self._reuse.invalidate(sequence):
                 self._stop_using(name)
 
     def drop(self, name: PrefixName) -> None:

@@ -89,7 +89,7 @@ class PrefixMetrics:
         ):
             self._vllm[name].inc(num)
 
-    def tell(self, instance: str, role: str, held: Mapping[str, int]) -> None:
+    def report(self, instance: str, role: str, held: Mapping[str, int]) -> None:
         """What a worker keeps now; ``gpu_bytes`` too."""
         worker = instance, role
         for gauge, names in ((self._kept, _KEPT), (self._bytes, _BYTES)):

@@ -61,10 +61,10 @@ class SpreadMetrics:
             ["member"], registry=registry,
         )  # fmt: skip
 
-    def tell(self, instance: str, role: str, num_members: int) -> None:
+    def report(self, instance: str, role: str, num_members: int) -> None:
         self.members.labels(instance, role).set(num_members)
 
-    def tell_left_out(self, instance: str, role: str, left_out: bool) -> None:
+    def report_left_out(self, instance: str, role: str, left_out: bool) -> None:
         self.left_out.labels(instance, role).set(left_out)
 
     def grow(

@@ -1,7 +1,7 @@
 """Both sides of the handoff: what a prefill worker offers, and a decode worker's pulling of it.
 
 1. ``offer_of`` says where a finished prompt's cache lies (prefill/offers.py keeps it there).
-2. ``Pulling.meet`` opens a prefill worker's memory and tests the path from there.
+2. ``Pulling.connect_peer`` opens a prefill worker's memory and tests the path from there.
 3. ``add`` queues a sequence whose cache lies with a peer (decode/transfers.py).
 4. ``arrived`` starts the copies there is room for, and gives the sequences whose copy is done.
 
@@ -83,7 +83,7 @@ class Pulling:
         )
         self.stale_dropped = 0
 
-    def meet(self, instance: str, memory: MemoryExport) -> PeerTested:
+    def connect_peer(self, instance: str, memory: MemoryExport) -> PeerTested:
         """Open a peer's memory and test the path from there; a bad one is closed again.
 
         The loop stands still meanwhile, for some milliseconds, once for each peer that joins.
@@ -96,7 +96,7 @@ class Pulling:
         test = probe_peer(self._puller, self._engine.cache, instance)
         if test.problem:
             log.error("cannot pull from %s: %s", instance, test.problem)
-            self.lose(instance)
+            self.remove_peer(instance)
         elif test.slow(memory.kind):
             log.warning(
                 "pulling from %s is slow: %.1f GB/s; see `nvidia-smi topo -m`, `baton doctor`",
@@ -106,14 +106,14 @@ class Pulling:
             log.info("tested %s: %.1f GB/s", instance, test.bytes_per_s / 1e9)
         return PeerTested(instance, test.num_bytes, test.seconds, test.problem)
 
-    def lose(self, instance: str) -> None:
+    def remove_peer(self, instance: str) -> None:
         """A peer is gone. Copies under way go on; what had not begun fails."""
         for sequence in self.transfers.drop_peer(instance):
             self._reports.failed(sequence, "peer_gone", f"{instance} left")
 
-    def rehearse(self) -> None:
+    def warm_up(self) -> None:
         """A handoff is about to be ordered."""
-        self._puller.rehearse()
+        self._puller.warm_up()
 
     def add(self, sequence: Sequence, offer: Offer, in_socket_s: float) -> None:
         sequence.num_cached = offer.num_tokens
@@ -128,7 +128,7 @@ class Pulling:
         if self.transfers.start_pulls(num_growing=num_growing):
             self.transfers.wait_for_copies(COPY_PATIENCE_S)
         for transfer in self.transfers.done():
-            if self._came_right(transfer):
+            if self._finish(transfer):
                 yield transfer.sequence
             else:
                 self.transfers.release(transfer.sequence)
@@ -144,7 +144,7 @@ class Pulling:
         if not self._puller.close():
             log.error("a copy from a peer has not ended: this process may hang on its GPU")
 
-    def _came_right(self, transfer: KVTransfer) -> bool:
+    def _finish(self, transfer: KVTransfer) -> bool:
         """Bind and report a sequence whose copy is done; False if it has ended, or fails now."""
         sequence, offer, pull = transfer.sequence, transfer.offer, transfer.pull
         assert pull is not None, "transferred without a pull"

@@ -60,7 +60,7 @@ class WorkerLoop:
         self._memory_problem = ""
         self._look_at_memory_at = -math.inf
         self._said_ready = False
-        self._said_unfit = False
+        self._reported_unfit = False
         self._stop_requested = False
         self._drain_deadline: float | None = None
 
@@ -78,11 +78,11 @@ class WorkerLoop:
                 if self._session.welcomed:
                     self._worker.tell()
                 self._session.beat(self._worker.gauges, self._worker.held, self._gpu.health)
-                self._say_how_it_stands()
-                self._take_no_more_if_unfit()
-                self._stop_if_memory_is_lost()
+                self._report_ready()
+                self._drain_if_gpu_unfit()
+                self._drain_if_memory_lost()
         except Exception:
-            self._blame_the_gpu_if_unfit()
+            self._log_if_gpu_unfit()
             raise
         finally:
             self._stall.stop()
@@ -97,11 +97,11 @@ class WorkerLoop:
         for message in self._session.receive(timeout_s, awake_s=self._worker.awake_s):
             if message == LOST:
                 self._worker.drop_all()
-                self._said_unfit = False  # the next coordinator does not know
+                self._reported_unfit = False  # the next coordinator does not know
             else:
                 self._worker.handle(message)
 
-    def _say_how_it_stands(self) -> None:
+    def _report_ready(self) -> None:
         """Until the worker is ready, every round: its supervisor waits for a sign of life."""
         if self._said_ready:
             return
@@ -111,15 +111,15 @@ class WorkerLoop:
         else:
             self._on_waiting()
 
-    def _take_no_more_if_unfit(self) -> None:
+    def _drain_if_gpu_unfit(self) -> None:
         reason = self._gpu.unfit()
-        if not reason or self._said_unfit or not self._session.welcomed:
+        if not reason or self._reported_unfit or not self._session.welcomed:
             return
         log.error("draining, no new work: %s; the GPU needs a reset", reason)
         self._session.leave(draining=True, unfit=reason)
-        self._said_unfit = True
+        self._reported_unfit = True
 
-    def _stop_if_memory_is_lost(self) -> None:
+    def _drain_if_memory_lost(self) -> None:
         """Peers that have the memory open finish; one that joins could not open it."""
         now = time.monotonic()
         if self._stop_requested or now < self._look_at_memory_at:
@@ -130,7 +130,7 @@ class WorkerLoop:
             log.error("draining, to start anew: %s", self._memory_problem)
             self._stop_requested = True
 
-    def _blame_the_gpu_if_unfit(self) -> None:
+    def _log_if_gpu_unfit(self) -> None:
         reason = self._gpu.last_look()
         if reason:
             log.error("failed on an unfit GPU: %s", reason)

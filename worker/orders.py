@@ -16,7 +16,7 @@ from transport.wire.messages import (
     Cancel,
     Decode,
     DropPrefix,
-    Expect,
+    ExpectHandoff,
     Generate,
     PeerJoined,
     PeerLeft,
@@ -85,8 +85,8 @@ class Orders:
         match message:
             case Prefill() | Decode() | Generate():
                 self._accept(message)
-            case Expect():
-                self._pulling.rehearse()
+            case ExpectHandoff():
+                self._pulling.warm_up()
                 self._awake_until = self._clock() + self._awake_s
             case Cancel(request_id=request_id, attempt=attempt):
                 self.stale_dropped += not self._cancel(request_id, attempt)
@@ -94,9 +94,9 @@ class Orders:
                 released = self._offers.release(request_id, attempt, epoch)
                 self.stale_dropped += not released
             case PeerJoined(instance=instance, memory=memory):
-                self._session.send(self._pulling.meet(instance, memory))
+                self._session.send(self._pulling.connect_peer(instance, memory))
             case PeerLeft(instance=instance):
-                self._pulling.lose(instance)
+                self._pulling.remove_peer(instance)
             case DropPrefix(prefix=prefix):
                 self._room.prompts.drop(prefix)
             case SpreadGroup():
@@ -123,7 +123,7 @@ class Orders:
             self._steps.settle()
         self._group.leave()
         self._pulling.transfers.drop_peers()
-        self._prefixes.forget_told()
+        self._prefixes.forget_published()
 
     def _accept(self, message: Prefill | Decode | Generate) -> None:
         sequence = Sequence.of(message, self._clock())

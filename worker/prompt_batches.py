@@ -61,13 +61,13 @@ class PromptBatches:
     def _process(self, scheduled: Scheduled, result: StepResult) -> None:
         for sequence in self._reports.prompt_logprobs(scheduled, result):
             self._prompts.end(sequence)
-            self._reports.no_token(sequence, "")
+            self._reports.sampling_failed(sequence, "")
         for sequence, sampled in self._prompts.retire(scheduled, result):
             if sampled.token_id is None:
                 if not sampled.error:
-                    self._prompts.doubt(sequence)
+                    self._prompts.invalidate_prefixes(sequence)
                 self._prompts.end(sequence)
-                self._reports.no_token(sequence, sampled.error)
+                self._reports.sampling_failed(sequence, sampled.error)
                 continue
             token = sequence.append(sampled)
             hands_off = sequence.hands_off and token.finish is None

@@ -109,7 +109,7 @@ class Reports:
         level = logging.DEBUG if code in _CLIENTS or (retry and not wrong) else logging.ERROR
         _log(level, "gave up", sequence, {"code": code, "why": message, "retry": retry})
 
-    def no_token(self, sequence: Sequence, error: str) -> None:
+    def sampling_failed(self, sequence: Sequence, error: str) -> None:
         """No token could be sampled: ``error`` is the grammar's, or the logits were not finite."""
         if error:
             self.failed(sequence, "constraint_failed", error, retry=False)

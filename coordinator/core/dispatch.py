@@ -33,7 +33,7 @@ from coordinator.core.request import Request, State
 from coordinator.core.reuse import kept_at, reuses_of
 from coordinator.core.trials import Trials
 from coordinator.core.worker import Worker
-from transport.wire.messages import Expect
+from transport.wire.messages import ExpectHandoff
 
 
 class Dispatcher:
@@ -90,7 +90,7 @@ class Dispatcher:
             return
         worker = choose_decode(idle, request, kept_at(request, self._registry))
         if worker is not None:
-            self._outbox.send(worker.instance, Expect())
+            self._outbox.send(worker.instance, ExpectHandoff())
 
     def withdraw(self, request: Request) -> None:
         """Remove a request from the queues, if it waits."""

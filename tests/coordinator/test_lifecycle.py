@@ -10,7 +10,7 @@ from tests.coordinator.desk import Desk, ids_of
 from transport.wire.messages import (
     Cancel,
     Decode,
-    Expect,
+    ExpectHandoff,
     Failed,
     Generate,
     LastChunk,
@@ -72,7 +72,7 @@ def test_a_handoff_is_announced_to_the_idle_decode_worker_that_would_get_it() ->
     desk.sent()
     desk.life.last_chunk("p-1", LastChunk("r-1", 1))
     ((announced, expect),) = desk.sent()
-    assert expect == Expect()
+    assert expect == ExpectHandoff()
     assert first.decode_worker == ""
     assert not desk.registry.require(announced).assigned, "nothing is reserved"
     desk.prefill(first)

@@ -34,8 +34,8 @@ from transport.wire.offers import Offer
 MAX_BATCH_BYTES = 256 << 20
 """Handoffs copied together are done together: this bounds how long the first waits for the
 others."""
-REHEARSED = Wanted(Offer("", tuple(range(16)), 0, 0, 1), tuple(range(16)), 0, in_probe=True)
-"""Addresses of a rehearsal: they are filled in, and no bytes are copied."""
+WARM_UP = Wanted(Offer("", tuple(range(16)), 0, 0, 1), tuple(range(16)), 0, in_probe=True)
+"""Addresses of a warm-up: they are filled in, and no bytes are copied."""
 HIGH_PRIORITY = -1
 """Lets the copy's few thread blocks start between two kernels of a step, and not behind the
 step."""
@@ -125,7 +125,7 @@ class CudaCopyStream:
         self._stream = stream = torch.cuda.Stream(own.kv.device, priority=HIGH_PRIORITY)
         self._peers: dict[str, Peer] = {}
         self._under_way: list[CudaPull] = []
-        self._rehearsal: CopyLaunch | None = None
+        self._warm_up_launch: CopyLaunch | None = None
         sizes, shape = self._sizes, shape or CopyShape()
         num_pages, num_slots = len(own.kv), len(own.epochs)
         self._launches = CopyLaunches(
@@ -146,23 +146,23 @@ class CudaCopyStream:
             peer.close_if_unread()
         self._forget_done()
 
-    def rehearse(self) -> None:
-        self._end_rehearsal()
+    def warm_up(self) -> None:
+        self._end_warm_up()
         self._forget_done()
-        if self._rehearsal is not None or self._under_way:
+        if self._warm_up_launch is not None or self._under_way:
             return
-        self._rehearsal = launch = self._filled([REHEARSED], [self._own])
+        self._warm_up_launch = launch = self._filled([WARM_UP], [self._own])
         self._wait_for_others()
         launch.enqueue(num_pages=0, num_handoffs=0)
 
-    def _end_rehearsal(self) -> None:
+    def _end_warm_up(self) -> None:
         # NOTE: until it has ended, its kernels may still read what the next launch would fill.
-        if self._rehearsal is not None and self._rehearsal.finished.query():
-            self._launches.give_back(self._rehearsal)
-            self._rehearsal = None
+        if self._warm_up_launch is not None and self._warm_up_launch.finished.query():
+            self._launches.give_back(self._warm_up_launch)
+            self._warm_up_launch = None
 
     def pull(self, wanted: Sequence[Wanted]) -> list[Pull]:
-        self._end_rehearsal()
+        self._end_warm_up()
         self._forget_done()
         pulls = [pull for batch in self._batches(wanted) for pull in self._start(batch)]
         self._under_way += pulls

@@ -94,7 +94,7 @@ class CopyStream(Protocol):
         uses it, and nothing else writes it until the pull is done."""
         ...
 
-    def rehearse(self) -> None:
+    def warm_up(self) -> None:
         """Do what ``pull`` does on the host, for no bytes: code that was not used for a while is
         slow, and a pull is about to be wanted."""
         ...
@@ -117,7 +117,7 @@ class NoPeers:
     def pull(self, wanted: Sequence[Wanted]) -> list[Pull]:
         raise AssertionError("a pull from a peer that is not open")
 
-    def rehearse(self) -> None:
+    def warm_up(self) -> None:
         pass
 
     def close(self, timeout_s: float = CLOSE_S) -> bool:
@@ -170,7 +170,7 @@ class CopyThread:
         self._under_way += futures
         return [ThreadPull(future) for future in futures]
 
-    def rehearse(self) -> None:
+    def warm_up(self) -> None:
         pass
 
     def _forget_done(self) -> None:

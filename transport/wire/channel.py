@@ -27,7 +27,7 @@ from transport.wire.frames import from_worker, to_worker
 from transport.wire.handshake import REFUSED_AFTER_S, HandshakeWatch
 from transport.wire.messages import PROTOCOL, FromWorker, ToWorker, encode
 from transport.wire.socket_reader import SocketReader, descriptor, has_message
-from transport.wire.strangers import StrangerWatch
+from transport.wire.unverified_peers import UnverifiedPeers
 
 log = logging.getLogger(__name__)
 
@@ -183,7 +183,7 @@ class CoordinatorChannel:
         self._socket.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
         self._socket.set_hwm(0)
         self._reader = SocketReader(self._socket)
-        self._strangers = StrangerWatch(self._socket)
+        self._unverified = UnverifiedPeers(self._socket)
         self._authenticator: AsyncioAuthenticator | None = None
         if keys is not None:
             self._admit_only(keys)
@@ -217,18 +217,18 @@ class CoordinatorChannel:
         of the identity, to which ``send`` cannot send."""
         await self._reader.deliver(lambda frames: take(*self._read(frames)), turn_s=turn_s)
 
-    def tell_of_strangers(self) -> None:
+    def log_unverified(self) -> None:
         """Log how many connections were refused, at most once a minute; call it at every
         heartbeat."""
-        self._strangers.look()
+        self._unverified.look()
 
     def on_ended(self, one_ended: Callable[[], None]) -> None:
         """Call ``one_ended`` whenever a connection has ended, on the running loop until this
         channel is closed. ZeroMQ does not say which connection it was."""
-        self._strangers.on_ended(one_ended)
+        self._unverified.on_ended(one_ended)
 
     def close(self) -> None:
-        self._strangers.close()
+        self._unverified.close()
         if self._authenticator is not None:
             self._authenticator.stop()
         self._socket.close()

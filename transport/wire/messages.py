@@ -8,7 +8,7 @@ with ``PROTOCOL``, which is compared before the payload is decoded (channel.py).
 The messages of a request:
 
     coordinator ── Prefill ──► prefill worker ── LastChunk ──► coordinator
-    coordinator ── Expect ──► a decode worker without work
+    coordinator ── ExpectHandoff ──► a decode worker without work
                                prefill worker ── Prefilled(first token, offer) ──► coordinator
     coordinator ── Decode(offer) ──► decode worker: pulls ── TransferDone ──► coordinator
     coordinator ── Release ──► prefill worker                decode worker ── Tokens … ──►
@@ -267,7 +267,7 @@ class Decode(_Order, frozen=True, tag="decode", kw_only=True):
     offer: Offer
 
 
-class Expect(WireStruct, frozen=True, tag="expect"):
+class ExpectHandoff(WireStruct, frozen=True, tag="expect"):
     """A ``Decode`` is likely to follow in milliseconds: be ready for it. Nothing is reserved, and
     nothing is wrong if none follows."""
 
@@ -303,7 +303,7 @@ class DropPrefix(WireStruct, frozen=True, tag="drop-prefix"):
 
 ToWorker = (
     Welcome | Refused | Alive | PeerJoined | PeerLeft | SpreadGroup
-    | Prefill | Expect | Decode | Generate | Cancel | Release | DropPrefix
+    | Prefill | ExpectHandoff | Decode | Generate | Cancel | Release | DropPrefix
 )  # fmt: skip
 
 

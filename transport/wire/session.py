@@ -17,7 +17,7 @@ from transport.wire.messages import (
     Cancel,
     Decode,
     DropPrefix,
-    Expect,
+    ExpectHandoff,
     FromWorker,
     Generate,
     Goodbye,
@@ -37,11 +37,20 @@ from transport.wire.spread import SpreadGroup
 
 Work = (
     PeerJoined | PeerLeft | SpreadGroup | DropPrefix
-    | Prefill | Expect | Decode | Generate | Cancel | Release
+    | Prefill | ExpectHandoff | Decode | Generate | Cancel | Release
 )  # fmt: skip
 ORDERS: dict[Role, tuple[type[Work], ...]] = {
     "prefill": (Prefill, Cancel, Release, PeerJoined, PeerLeft, SpreadGroup, DropPrefix),
-    "decode": (Expect, Decode, Generate, Cancel, PeerJoined, PeerLeft, SpreadGroup, DropPrefix),
+    "decode": (
+        ExpectHandoff,
+        Decode,
+        Generate,
+        Cancel,
+        PeerJoined,
+        PeerLeft,
+        SpreadGroup,
+        DropPrefix,
+    ),
     "colocated": (Generate, Cancel, PeerJoined, PeerLeft, SpreadGroup, DropPrefix),
 }
 """What the coordinator sends to a worker of each role."""
