@@ -1,7 +1,7 @@
 """The Prometheus metrics of workers' GPUs, by the last heartbeat.
 
-A figure that a GPU does not report has no series. The counters are counted by NVML and the workers;
-here they are only repeated.
+A figure that a GPU does not report has no series. NVML and the workers count the counters; this
+file only exports them.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -77,8 +77,8 @@ class GpuMetrics(Collector):
         figures: Mapping[str, float],
         xids: Mapping[int, int],
     ) -> None:
-        """``gpu`` is a UUID; ``figures`` has only those that are known; ``xids`` is how often
-        each occurred since the worker started."""
+        """Set the figures of a worker's GPU. ``gpu`` is a UUID; ``figures`` has only the known
+        ones; ``xids``: how often each Xid occurred since the worker started."""
         self._reports[instance] = _Report((instance, role, gpu), figures, xids)
 
     def forget(self, instance: str) -> None:

@@ -1,5 +1,6 @@
-"""Every Prometheus metric of Baton: its name, labels and buckets. Those of GPUs are in
-gpu_metrics.py.
+"""The Prometheus metrics of Baton, with names, labels and buckets.
+
+Metrics of drafts, GPUs, the prefix cache and spread steps are in files of their own.
 
 Baton's names have the prefix ``baton_``. Metrics that vLLM has too are exported a second time under
 vLLM's names (vllm_aliases.py).

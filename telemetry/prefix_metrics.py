@@ -1,7 +1,7 @@
-"""The Prometheus metrics of the prefix cache, by worker, and vLLM's, over all workers.
+"""The Prometheus metrics of the prefix cache: Baton's by worker, and vLLM's over all workers.
 
-Counters grow by what each heartbeat brings. So those under vLLM's names, which have no worker's
-name, do not fall when a worker leaves.
+The counters grow by the growth between heartbeats. So the counters with vLLM's names, which have no
+label for the worker, do not fall when a worker leaves.
 """
 
 from collections.abc import Mapping
@@ -17,8 +17,8 @@ _BYTES = {"gpu": "gpu_bytes", "host": "host_bytes"}
 
 
 class PrefixMetrics:
-    """``tier`` is where prefixes are: ``gpu`` (of a CPU worker its memory), ``host``, or ``peer``,
-    another worker's. Counts have the names of PrefixCounts (transport/wire/reports.py)."""
+    """Metrics by memory ``tier``: ``gpu`` (a CPU worker's own memory too), ``host``, or ``peer``,
+    another worker. Counts have the names of PrefixCounts (transport/wire/reports.py)."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         worker, r = ["instance", "role"], registry
@@ -70,7 +70,7 @@ class PrefixMetrics:
         return self._vllm
 
     def grow(self, instance: str, role: str, grown: Mapping[str, int]) -> None:
-        """So much more was looked up, found, missed and evicted at a worker."""
+        """Add tokens and prefixes that a worker looked up, found, missed and evicted."""
         worker = instance, role
         self._queried.labels(*worker).inc(grown["queried"])
         for counter, names in (
@@ -90,7 +90,7 @@ class PrefixMetrics:
             self._vllm[name].inc(num)
 
     def report(self, instance: str, role: str, held: Mapping[str, int]) -> None:
-        """What a worker keeps now; ``gpu_bytes`` too."""
+        """Set the gauges of the prefixes that a worker keeps now; ``gpu_bytes`` too."""
         worker = instance, role
         for gauge, names in ((self._kept, _KEPT), (self._bytes, _BYTES)):
             for tier, name in names.items():
@@ -99,7 +99,7 @@ class PrefixMetrics:
         self._size.labels(*worker).set(held["host_size_bytes"])
 
     def tested(self, keeper: str, puller: str, bytes_per_s: float) -> None:
-        """The self-test of a pair; 0: it failed."""
+        """Set the speed of a pair's self-test; 0: it failed."""
         self._selftest.labels(keeper, puller).set(bytes_per_s)
 
     def forget(self, instance: str, role: str) -> None:

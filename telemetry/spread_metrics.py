@@ -1,13 +1,13 @@
 """The Prometheus metrics of decode steps that workers compute together.
 
-The counters grow by what each heartbeat brings, as those of drafts do.
+The counters grow by the growth between heartbeats, as the counters of drafts do.
 """
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 
 class SpreadMetrics:
-    """By worker; ``member`` is the one that was waited for."""
+    """Metrics of spread steps by worker; ``member``: the worker that it waited for."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         worker = ["instance", "role"]
@@ -72,7 +72,7 @@ class SpreadMetrics:
         steps: int, local: int, step_s: float, local_s: float, aborted: int, wait_s: float,
         saved_s: float,
     ) -> None:  # fmt: skip
-        """So much more since the worker's last heartbeat."""
+        """Add the counts since the worker's last heartbeat."""
         self.steps.labels(instance, role).inc(steps)
         self.local.labels(instance, role).inc(local)
         self.step_s.labels(instance, role).inc(step_s)
@@ -91,7 +91,7 @@ class SpreadMetrics:
         self.late.labels(member).inc(times)
 
     def forget(self, instance: str, role: str) -> None:
-        """The worker is gone."""
+        """Remove the series of a worker that is gone."""
         worker = {"instance": instance, "role": role}
         for metric in (
             self.members, self.left_out, self.steps, self.step_s, self.local, self.local_s,

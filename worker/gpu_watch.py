@@ -2,7 +2,7 @@
 
     open      in the thread: a driver that hangs must not keep the worker from starting
     read      every ``PERIOD_S``
-    tell      the loop takes the last reading, unless it is too old
+    report    the loop takes the last reading, unless it is too old
 
 On a machine without GPUs or without NVML nothing is reported, and the worker runs as usual.
 """
@@ -30,7 +30,7 @@ class Watch(Protocol):
     """What a worker's loop asks about its GPU. No call waits."""
 
     def health(self) -> GpuHealth | None:
-        """As last read; None while nothing is known, or when that is too long ago."""
+        """The last reading; None if there is none yet, or it is too old."""
         ...
 
     def unfit(self) -> str:
@@ -38,15 +38,16 @@ class Watch(Protocol):
         ...
 
     def last_look(self) -> str:
-        """``unfit`` by the newest events, for a worker that fails: an error of its GPU shows in its
-        computation before it is read. Waits seconds at most; nothing is read any more after it."""
+        """``unfit`` after one more reading, for a worker that fails: its computation may show an
+        error of its GPU before the watch reads it. Waits for seconds at most, and ends the
+        watch."""
         ...
 
     def close(self) -> None: ...
 
 
 class NoWatch:
-    """Of a worker without a GPU."""
+    """The watch of a worker without a GPU."""
 
     def health(self) -> GpuHealth | None:
         return None
@@ -64,8 +65,8 @@ class NoWatch:
 class GpuWatch:
     """Watches the one GPU that ``open_gpus`` shows, from construction to ``close``.
 
-    ``on_unfit`` is told why the GPU is unfit every ``period_s`` from when it is: a mark that this
-    makes lasts as long after the end of the worker, however it ends.
+    While the GPU is unfit, ``on_unfit`` is called with the reason every ``period_s``. It renews a
+    mark, which therefore lasts its full time after the end of the worker, however that ends.
     """
 
     def __init__(

@@ -47,7 +47,8 @@ class WorkerLoop:
         on_stopping: Callable[[], None],
         memory_lost: Callable[[], str] = lambda: "",
     ) -> None:
-        """``memory_lost`` says why peers cannot open this worker's memory any more, if so."""
+        """``memory_lost``: why peers cannot open this worker's memory any more; "" while they
+        can."""
         self._session = session
         self._worker = worker
         self._gpu = gpu
@@ -91,18 +92,19 @@ class WorkerLoop:
             raise ExportLost(self._memory_problem)
 
     def _receive(self) -> None:
-        # NOTE: Python runs a handler before a wait or when the signal breaks it off. One that
-        # arrives in between only shows after the wait, hence IDLE_S.
+        # NOTE: Python runs a signal's handler before a wait, or when the signal interrupts it. A
+        # signal that arrives in between is only handled after the wait, hence IDLE_S.
         timeout_s = min(IDLE_S, self._worker.wait_s())
         for message in self._session.receive(timeout_s, awake_s=self._worker.awake_s):
             if message == LOST:
                 self._worker.drop_all()
-                self._reported_unfit = False  # the next coordinator does not know
+                self._reported_unfit = False  # the next coordinator has not been told
             else:
                 self._worker.handle(message)
 
     def _report_ready(self) -> None:
-        """Until the worker is ready, every round: its supervisor waits for a sign of life."""
+        """Tell the supervisor once that the worker is ready; until then, report in every round why
+        it waits, as a sign of life."""
         if self._said_ready:
             return
         if self._worker.ready:
@@ -120,21 +122,22 @@ class WorkerLoop:
         self._reported_unfit = True
 
     def _drain_if_memory_lost(self) -> None:
-        """Peers that have the memory open finish; one that joins could not open it."""
+        """Drain once the exported memory is gone: peers that have it open can finish, but a new
+        peer could not open it."""
         now = time.monotonic()
         if self._stop_requested or now < self._look_at_memory_at:
             return
         self._look_at_memory_at = now + _LOOK_AT_MEMORY_S
         self._memory_problem = self._memory_lost()
         if self._memory_problem:
-            log.error("draining, to start anew: %s", self._memory_problem)
+            log.error("draining, to be restarted: %s", self._memory_problem)
             self._stop_requested = True
 
     def _log_if_gpu_unfit(self) -> None:
         reason = self._gpu.last_look()
         if reason:
             log.error("failed on an unfit GPU: %s", reason)
-            with suppress(BatonError):  # what made it fail is raised
+            with suppress(BatonError):  # the error that made the worker fail is raised instead
                 self._session.leave(draining=True, unfit=reason)
 
     def _request_stop(self, number: int, frame: FrameType | None) -> None:
