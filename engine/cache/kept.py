@@ -225,8 +225,8 @@ class KeptPrefixes:
         return self._order.next(short)
 
     def note_evicted(self, kept: KeptPrefix) -> None:
-        """Re-rank the next shorter prefix after an eviction: only that one may keep the shared
-        pages now."""
+        """Re-rank the next shorter prefix after an eviction: it may be the only keeper of the pages
+        that they shared."""
         before = self._next_shorter(kept)
         if before is not None:
             self._order.changed(before)

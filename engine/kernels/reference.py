@@ -1,4 +1,4 @@
-"""The PyTorch kernel set: the truth that others are tested against, and the CPU path."""
+"""The PyTorch kernel set: the reference that others are tested against, and the CPU path."""
 
 import torch
 import torch.nn.functional as F
