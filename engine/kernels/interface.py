@@ -158,3 +158,68 @@ class Kernels(Protocol):
         """``hidden @ lm_head.T`` in float32 -> [rows, ids]; written to ``out`` if given, whose rows
         are contiguous."""
         ...
+
+
+class Operators(Protocol):
+    """The operators of PyTorch from which engine/model composes the blocks of ``Kernels``.
+
+    Only the reference set has them; a set of fused kernels computes whole blocks. Shapes are as in
+    ``Kernels``; each operator handles decode rows, rows with drafts and prefill rows.
+    """
+
+    def linear(self, x: torch.Tensor, weight: Matrix) -> torch.Tensor:
+        """``x @ weight.T`` [tokens, rows]."""
+        ...
+
+    def add_linear(self, into: torch.Tensor, x: torch.Tensor, weight: Matrix) -> torch.Tensor:
+        """``into + x @ weight.T`` [tokens, rows], as a new tensor."""
+        ...
+
+    def causal_conv(
+        self,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        state: torch.Tensor,
+        inputs: Inputs,
+        layer: int,
+    ) -> torch.Tensor:
+        """silu of the depthwise causal conv of x [tokens, channels], with the state in place."""
+        ...
+
+    def delta_rule(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        g: torch.Tensor,
+        beta: torch.Tensor,
+        state: torch.Tensor,
+        inputs: Inputs,
+        layer: int,
+    ) -> torch.Tensor:
+        """The gated delta rule -> [tokens, v_heads, v_dim], with the state in place; q and k
+        [tokens, v_heads, k_dim], v [tokens, v_heads, v_dim], g (log decay) and beta [tokens,
+        v_heads]."""
+        ...
+
+    def store_kv(
+        self, k: torch.Tensor, v: torch.Tensor, kv: torch.Tensor, layer: int, inputs: Inputs
+    ) -> None:
+        """Write k and v [tokens, kv_heads, head_dim] to the pages of attention layer ``layer``."""
+        ...
+
+    def attend(self, q: torch.Tensor, kv: torch.Tensor, layer: int, inputs: Inputs) -> torch.Tensor:
+        """Causal attention of q [tokens, heads, head_dim] to the pages -> the same shape."""
+        ...
+
+    def add_experts(
+        self,
+        into: torch.Tensor,
+        x: torch.Tensor,
+        weights: torch.Tensor,
+        ids: torch.Tensor,
+        gate_up: Matrix,
+        down: Matrix,
+    ) -> None:
+        """Add to ``into`` [tokens, hidden] the chosen experts' results, times ``weights``."""
+        ...
