@@ -11,7 +11,7 @@ from engine.config import EngineConfig, step_tokens
 from engine.cuda_sampler import CudaSampler, num_logits
 from engine.draft_graphs import DraftGraphs
 from engine.grammars import Grammars
-from engine.graphs import DecodeGraphs
+from engine.graphs import DecodeGraphs, Trunk
 from engine.kernels.interface import Kernels
 from engine.kernels.reference import ReferenceKernels
 from engine.kernels.shared_memory import most_shared_memory
@@ -54,6 +54,7 @@ class CudaParts:
     ) -> None:
         self._config, self._model, self._cache = config, model, cache
         self._layout, self._kernels, self._max_drafts = layout, kernels, max_drafts
+        self._trunk = Trunk(model, cache, layout, kernels, model.config.max_position_embeddings)
         self._captures = not isinstance(kernels, ReferenceKernels)
         self._device, self._num_slots = cache.conv.device, cache.conv.shape[0]
         self._step_tokens = step_tokens(self._num_slots, max_drafts)
@@ -68,8 +69,7 @@ class CudaParts:
         if not self._captures or not self._config.decodes or self._max_drafts:
             return None
         graphs = DecodeGraphs(
-            self._model, self._cache, self._layout, self._kernels, self.sampler.next_token,
-            self._logits, self._model.config.max_position_embeddings,
+            self._trunk, self.sampler.next_token, self._logits,
             spreads=self._config.spreads, buckets=self._config.decode_buckets,
         )  # fmt: skip
         with most_shared_memory():
@@ -142,8 +142,7 @@ class CudaParts:
         if not self._captures or not self._config.decodes or not self._max_drafts:
             return None
         graphs = DraftGraphs(
-            self._model, self._cache, self._layout, self._kernels, self.sampler, self._logits,
-            self._max_drafts, self._model.config.max_position_embeddings,
+            self._trunk, self.sampler, self._logits, self._max_drafts,
             spreads=self._config.spreads, buckets=self._config.decode_buckets,
         )  # fmt: skip
         with most_shared_memory():

@@ -28,7 +28,7 @@ from engine.cuda_sampler import CudaSampler
 from engine.download import Written, WrittenByKernels
 from engine.draft_layer import DraftLayer, Graph
 from engine.draft_memory import DraftMemory
-from engine.graphs import GraphPool, buckets_below
+from engine.graphs import GraphPool, Trunk, buckets_below
 from engine.inputs import DraftRows, Inputs
 from engine.kernels.interface import Kernels
 from engine.kernels.state_ring import StateRing
@@ -39,14 +39,11 @@ from engine.kernels.triton_drafts import (
     place_verified,
 )
 from engine.kernels.triton_linear import aligned
-from engine.model.qwen35 import Qwen35
 from engine.passes import Pass
 from engine.speculation import DRAFT_IDS, draft_prompts
 from engine.spread.shapes import SpreadShape
 from engine.target_choices import Choices, TargetChoices
 from engine.verified import Verified
-from transport.copy.tensors import CacheTensors
-from transport.wire.layout import CacheLayout
 from transport.wire.spread import MAX_ROWS
 
 Outcomes = tuple[list[int], Verified]
@@ -72,20 +69,16 @@ class DraftGraphs:
 
     def __init__(
         self,
-        model: Qwen35,
-        cache: CacheTensors,
-        layout: CacheLayout,
-        kernels: Kernels,
+        trunk: Trunk,
         sampler: CudaSampler,
         logits: torch.Tensor,
         max_drafts: int,
-        max_seq_len: int,
         *,
         spreads: bool = False,
         buckets: Sequence[int] = DECODE_BUCKETS,
     ) -> None:
-        self._model, self._cache = model, cache
-        self._kernels, self._sampler, self.logits = kernels, sampler, logits
+        self._model, self._cache, self._kernels = trunk.model, trunk.cache, trunk.kernels
+        self._sampler, self.logits = sampler, logits
         self.forced: float | None = None
         self._device = device = sampler.next_token.device
         num_slots = sampler.next_token.shape[0]
@@ -104,17 +97,21 @@ class DraftGraphs:
             sampler.next_token,
         )
         self._rings = StateRing.allocate(
-            layout, max_drafts + spreads, kernels.ring_shape(layout), cache.conv.dtype,
-            tables.pending,
+            trunk.layout, max_drafts + spreads, trunk.kernels.ring_shape(trunk.layout),
+            trunk.cache.conv.dtype, tables.pending,
         )  # fmt: skip
         # The graph of a spread step may have more rows than there are state slots.
         num_rows = max(MAX_ROWS * spreads, most)
         num_tokens = max(MAX_ROWS * spreads, *(bucket * (num + 1) for bucket, num in self.shapes))
-        shape = num_tokens, model.config.hidden_size
-        hidden = torch.zeros(shape, dtype=cache.conv.dtype, device=device)
-        self._memory = DraftMemory(layout, tables, max_seq_len, num_rows, num_tokens, hidden)
+        shape = num_tokens, trunk.model.config.hidden_size
+        hidden = torch.zeros(shape, dtype=trunk.cache.conv.dtype, device=device)
+        self._memory = DraftMemory(
+            trunk.layout, tables, trunk.max_seq_len, num_rows, num_tokens, hidden
+        )
         num_draft_ids = min(DRAFT_IDS, logits.shape[1])
-        self.layer = DraftLayer(model, cache, kernels, sampler, self._memory, most, num_draft_ids)
+        self.layer = DraftLayer(
+            trunk.model, trunk.cache, trunk.kernels, sampler, self._memory, most, num_draft_ids
+        )
         self._choices = TargetChoices(sampler, tables.drafts, self._memory.verified, logits)
         self._pool, self._written = GraphPool(), WrittenByKernels()
         self.verify_graphs: dict[tuple[int, int], Graph] = {}

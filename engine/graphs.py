@@ -9,6 +9,7 @@ the last spread step has left in it.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
@@ -58,6 +59,18 @@ class GraphPool:
         return graph, stepped
 
 
+@dataclass(frozen=True)
+class Trunk:
+    """The model that graphs compute, with its cache and kernels. No sequence is longer than
+    ``max_seq_len`` tokens."""
+
+    model: Qwen35
+    cache: CacheTensors
+    layout: CacheLayout
+    kernels: Kernels
+    max_seq_len: int
+
+
 class DecodeGraphs:
     """Captured decode steps. ``next_token`` [state slots] int64: the tokens that rows feed.
     ``logits`` float32 [rows, ids]: where each step leaves its logits. ``spreads``: there may be
@@ -65,31 +78,28 @@ class DecodeGraphs:
 
     def __init__(
         self,
-        model: Qwen35,
-        cache: CacheTensors,
-        layout: CacheLayout,
-        kernels: Kernels,
+        trunk: Trunk,
         next_token: torch.Tensor,
         logits: torch.Tensor,
-        max_seq_len: int,
         *,
         spreads: bool = False,
         buckets: Sequence[int] = DECODE_BUCKETS,
     ) -> None:
-        self._model, self._cache, self._layout = model, cache, layout
-        self._kernels, self._next_token, self._logits = kernels, next_token, logits
+        self._model, self._cache = trunk.model, trunk.cache
+        self._layout, self._kernels = trunk.layout, trunk.kernels
+        self._next_token, self._logits = next_token, logits
         self._device = next_token.device
         num_slots = next_token.shape[0]
         self.buckets = buckets_below(num_slots, buckets)
-        self._tables = BlockTables(layout, num_slots, max_seq_len, self._device)
+        self._tables = BlockTables(trunk.layout, num_slots, trunk.max_seq_len, self._device)
         # State slots and ends.
         self._step = torch.zeros(2, self.buckets[-1], dtype=torch.int32, device=self._device)
         self._fed = torch.zeros(self.buckets[-1], dtype=torch.int64, device=self._device)
         self._pending = torch.zeros(num_slots, dtype=torch.int32, device=self._device)
         self._rings: tuple[StateRing, ...] = ()
         if spreads:
-            shape, dtype = kernels.ring_shape(layout), cache.conv.dtype
-            self._rings = StateRing.allocate(layout, 1, shape, dtype, self._pending)
+            shape, dtype = trunk.kernels.ring_shape(trunk.layout), trunk.cache.conv.dtype
+            self._rings = StateRing.allocate(trunk.layout, 1, shape, dtype, self._pending)
         self._pool = GraphPool()
         self._graphs: dict[tuple[int, int], tuple[torch.cuda.CUDAGraph, Stepped]] = {}
 

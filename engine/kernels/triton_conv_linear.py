@@ -121,8 +121,8 @@ def _conv_linear_kernel(
     PREFETCHED: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """Project a band of rows of the weights, and convolve it. Each sequence has TOKENS tokens, the
-    first STORED of which go to the history, and a ring of RING entries."""
+    """Project a band of rows of the weights, and convolve it. Each sequence has TOKENS tokens; the
+    first STORED go to the history. A ring has RING entries."""
     band = band_of(tl.program_id(0), tl.num_programs(0), FP8_ROWS, BLOCK_N)
     rows = band + tl.arange(0, BLOCK_N)
     tokens = tl.arange(0, BLOCK_T)
