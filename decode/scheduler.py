@@ -156,7 +156,7 @@ class DecodeScheduler:
                     break
         return tokens, broken
 
-    def take_given_up(self) -> list[tuple[Sequence, FailureCode, str, bool]]:
+    def take_preempted(self) -> list[tuple[Sequence, FailureCode, str, bool]]:
         """The sequences that ``schedule`` has ended: sequence, code, message, and whether to retry
         it."""
         given_up: list[tuple[Sequence, FailureCode, str, bool]] = []

@@ -16,7 +16,7 @@ import torch
 
 from engine import checkpoint, gpu, prompt_scores, warm_up, weights
 from engine.batch import Binding, ForwardBatch
-from engine.cache.lay import BufferFactory, lay
+from engine.cache.pool_sizes import BufferFactory, sized_cache
 from engine.config import EngineConfig, step_tokens
 from engine.grammars import Compiled, Grammars, grammars_of
 from engine.graphs import DecodeGraphs
@@ -149,7 +149,9 @@ class Engine:
             fingerprint = checkpoint.fingerprint(model_config, entries)
         model.prepare()
         phases.ended("weights")
-        pools, cache = lay(config, model_config, layout, num_ids, max_drafts, buffer_factory)
+        pools, cache = sized_cache(
+            config, model_config, layout, num_ids, max_drafts, buffer_factory
+        )
         log.info("memory: %s", gpu.memory_plan(weight_bytes, layout, pools))
         if config.num_state_slots is None and (short := gpu.shortage(layout, pools, in_fp8=in_fp8)):
             log.warning("memory: %s", short)

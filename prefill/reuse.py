@@ -183,7 +183,7 @@ class PrefixReuse:
     def drop(self, name: PrefixName) -> int:
         """Invalidate this prefix and all that continue it, also those that a batch or copy under
         way is making. Returns their number."""
-        kept, on_host = self._allocator.prefixes.from_on(name), self._host.from_on(name)
+        kept, on_host = self._allocator.prefixes.continuations(name), self._host.continuations(name)
         for each in kept:
             self._invalidate(each)
         for each in on_host:

@@ -25,7 +25,7 @@ _FATAL = re.compile(r"(?:[\d:.]+ CRITICAL \S+ )?error: (.*)")
 _TRUE = frozenset({"1", "true", "t", "yes", "y", "on"})
 
 
-def say_why(service: str, error: Exception) -> None:
+def log_fatal(service: str, error: Exception) -> None:
     """Log an error that a user can correct, and its traceback at level debug."""
     log = logging.getLogger(service)
     log.debug("the service ends", exc_info=True)
@@ -61,7 +61,7 @@ def run_command(
     except Exception as error:
         # NOTE: typer brings its own copy of click, whose exceptions it does not export.
         if told := getattr(error, "format_message", None):
-            say_why(service, ValueError(told()))
+            log_fatal(service, ValueError(told()))
             return CANNOT_START
         logging.getLogger(service).critical("error: %r", error, exc_info=True)
         return FAILED

@@ -1,9 +1,9 @@
 """The style rules that a program can judge: ``python -m tests.style_check`` lists what breaks them.
 
-    opening       a docstring whose first word points at a thing that is not named yet ("Of", "It")
-    riddle        a word or phrase that hides its subject ("whoever", "the one that")
-    long          a sentence of more than MAX_WORDS words in a docstring
-    constructor   an ``__init__`` of more than MAX_ARGUMENTS arguments: an object is missing
+    opening       a docstring whose first word stands for a thing that is not named yet;
+    riddle        a word or phrase that hides its subject (RIDDLES);
+    long          a sentence of more than MAX_WORDS words in a docstring;
+    constructor   an ``__init__`` of more than MAX_ARGUMENTS arguments: an object is missing.
 
 ``[tool.baton.style]`` in pyproject.toml names the files and folders to judge.
 """

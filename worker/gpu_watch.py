@@ -37,7 +37,7 @@ class Watch(Protocol):
         """Why the GPU must compute nothing more; "" while it is fit."""
         ...
 
-    def last_look(self) -> str:
+    def final_check(self) -> str:
         """``unfit`` after one more reading, for a worker that fails: its computation may show an
         error of its GPU before the watch reads it. Waits for seconds at most, and ends the
         watch."""
@@ -55,7 +55,7 @@ class NoWatch:
     def unfit(self) -> str:
         return ""
 
-    def last_look(self) -> str:
+    def final_check(self) -> str:
         return ""
 
     def close(self) -> None:
@@ -107,7 +107,7 @@ class GpuWatch:
     def unfit(self) -> str:
         return self._unfit
 
-    def last_look(self) -> str:
+    def final_check(self) -> str:
         if not self._unfit and self._thread.stop(within_s=CLOSE_S):
             looking = threading.Thread(target=self._round, name="gpu-last-look", daemon=True)
             looking.start()

@@ -134,7 +134,7 @@ class WorkerLoop:
             self._stop_requested = True
 
     def _log_if_gpu_unfit(self) -> None:
-        reason = self._gpu.last_look()
+        reason = self._gpu.final_check()
         if reason:
             log.error("failed on an unfit GPU: %s", reason)
             with suppress(BatonError):  # the error that made the worker fail is raised instead

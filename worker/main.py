@@ -10,7 +10,7 @@ from typing import Any, get_type_hints
 import typer
 
 from engine.errors import GpuMemoryHeld
-from telemetry.last_words import CANNOT_START, TRY_AGAIN, say_why
+from telemetry.last_words import CANNOT_START, TRY_AGAIN, log_fatal
 from telemetry.logs import configure_logging
 from transport.wire.errors import BatonError, SharedMemoryFull
 from worker.options import Options
@@ -45,6 +45,6 @@ def run_service(service: str, log_level: str, log_json: bool, main: Callable[[],
     try:
         main()
     except (ValueError, OSError, BatonError) as error:
-        say_why(service, error)
+        log_fatal(service, error)
         is_full = isinstance(error, SharedMemoryFull | GpuMemoryHeld)
         raise typer.Exit(TRY_AGAIN if is_full else CANNOT_START) from None

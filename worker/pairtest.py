@@ -65,7 +65,7 @@ def gpus() -> None:
             for i in range(len(found))
         ],
     )
-    _say(report)
+    _print_line(report)
 
 
 @app.command()
@@ -78,7 +78,7 @@ def export(device: str) -> None:
         cache = CacheTensors.over(memory.allocate(size_bytes), layout, POOLS)
         write_pattern(cache, instance)
         exported = MemoryExport(memory.kind, memory.handle, size_bytes, layout, POOLS)
-        _say(PeerJoined(instance, exported))
+        _print_line(PeerJoined(instance, exported))
         sys.stdin.read()
     finally:
         memory.close()
@@ -99,11 +99,11 @@ def pull(device: str) -> None:
             try:
                 stream.open(peer.instance, peer.memory)
             except BatonError as error:
-                _say(PeerTested(peer.instance, problem=str(error)))
+                _print_line(PeerTested(peer.instance, problem=str(error)))
                 continue
             test = probe_peer(stream, own, peer.instance)
             stream.close_peer(peer.instance)
-            _say(PeerTested(peer.instance, test.num_bytes, test.seconds, test.problem))
+            _print_line(PeerTested(peer.instance, test.num_bytes, test.seconds, test.problem))
         stream.close()
     finally:
         memory.close()
@@ -116,7 +116,7 @@ def _enter(device: str) -> CacheLayout:
     return FULL_SIZE
 
 
-def _say(what: msgspec.Struct) -> None:
+def _print_line(what: msgspec.Struct) -> None:
     sys.stdout.write(msgspec.json.encode(what).decode() + "\n")
     sys.stdout.flush()
 

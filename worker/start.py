@@ -124,7 +124,7 @@ def _claim(instance: str, settings: WorkerSettings) -> str:
     seen = gpu.visible_gpus()
     wanted = [each.uuid for each in gpu.named(settings.gpu, seen)]
 
-    def say_what_holds_them(reason: str) -> None:
+    def report_holders(reason: str) -> None:
         log.warning("no GPU is free; this worker waits for one: %s", reason)
         notify(STATUS=f"waiting for a GPU: {reason}")
 
@@ -134,7 +134,7 @@ def _claim(instance: str, settings: WorkerSettings) -> str:
         settings.engine.gpu_share,
         instance,
         timeout_s=settings.claim_timeout_s,
-        on_waiting=say_what_holds_them,
+        on_waiting=report_holders,
     ).gpu
     (index,) = (each.index for each in seen if each.uuid == claimed)
     log.info("GPU %d, %s", index, claimed)

@@ -127,7 +127,7 @@ class Worker:
             self._sequences.add(sequence)
         step = self._steps.launch(willing=not self._prompts.has_work)
         self._transfers.publish()
-        for given_up in self._sequences.take_given_up():
+        for given_up in self._sequences.take_preempted():
             self._reports.failed(*given_up)
         if step == "undecided":
             return

@@ -106,9 +106,9 @@ class HostTier:
         """The longest prefix in host memory, of at most ``max_tokens`` tokens, of the prompt."""
         return self._kept.longest(keys, max_tokens)
 
-    def from_on(self, name: PrefixName) -> list[KeptPrefix]:
+    def continuations(self, name: PrefixName) -> list[KeptPrefix]:
         """This prefix, and the longer ones that have its whole pages."""
-        return self._kept.from_on(name)
+        return self._kept.continuations(name)
 
     def get(self, key: bytes) -> KeptPrefix | None:
         return self._kept.get(key)
@@ -173,7 +173,7 @@ class HostTier:
             elif batch.prefixes or self._fetching:
                 break  # the prefixes being saved hold blocks that may be enough
             else:
-                self._allocator.kept.hand_down(kept)
+                self._allocator.kept.pass_on_odds(kept)
                 self._allocator.prefixes.evict(kept)
         if batch.prefixes:
             batch.pull = self._copier.save(HostCopy(tuple(batch.pages.items()), batch.states))
@@ -215,7 +215,7 @@ class HostTier:
         while self._blocks.num_free < num_blocks:
             kept = self._kept.next_to_evict("pages")
             assert kept is not None, "blocks are kept by no prefix"
-            self._kept.hand_down(kept)
+            self._kept.pass_on_odds(kept)
             self._remove(kept)
             self.num_evicted += 1
             self.on_evict(kept)

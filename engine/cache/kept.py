@@ -52,7 +52,7 @@ class KeptPrefix:
     def name(self) -> PrefixName:
         return PrefixName(self.key, self.pages_key, self.num_tokens)
 
-    def goes_on_from(self, name: PrefixName) -> bool:
+    def continues(self, name: PrefixName) -> bool:
         """True if this is the named prefix, or a longer one that has its whole pages."""
         return name.begins(self.key, self.num_tokens, self.page_keys)
 
@@ -117,9 +117,9 @@ class KeptPrefixes:
             self._answers[asked] = None if found is None else self._kept[found[0]]
         return self._answers[asked]
 
-    def from_on(self, name: PrefixName) -> list[KeptPrefix]:
+    def continuations(self, name: PrefixName) -> list[KeptPrefix]:
         """This prefix, and the longer ones that have its whole pages."""
-        return [kept for kept in self._kept.values() if kept.goes_on_from(name)]
+        return [kept for kept in self._kept.values() if kept.continues(name)]
 
     def add(self, kept: KeptPrefix, uses: Uses | None = None) -> None:
         """Keep a prefix. ``uses``: its use history, if it comes from another memory tier."""
@@ -231,7 +231,7 @@ class KeptPrefixes:
         if before is not None:
             self._order.changed(before)
 
-    def hand_down(self, kept: KeptPrefix) -> None:
+    def pass_on_odds(self, kept: KeptPrefix) -> None:
         """Raise the worth of the next shorter prefix, because ``kept`` is about to be evicted and
         goes to no other memory: prompts that would have used it will use the shorter one."""
         found = self._next_shorter_in_either(kept)

@@ -105,10 +105,10 @@ class PrefixMemory:
         self.on_keep(kept)
         return kept
 
-    def from_on(self, name: PrefixName) -> list[KeptPrefix]:
+    def continuations(self, name: PrefixName) -> list[KeptPrefix]:
         """This prefix, and the longer ones that have its whole pages, kept or being made."""
-        making = (kept for kept in self._making if kept.goes_on_from(name))
-        return [*self.kept.from_on(name), *making]
+        making = (kept for kept in self._making if kept.continues(name))
+        return [*self.kept.continuations(name), *making]
 
     # ---- read, invalidated and evicted
 
@@ -150,7 +150,7 @@ class PrefixMemory:
             kept = self.kept.next_to_evict("pages" if no_pages else "state_slots")
             if kept is None:
                 return
-            self.kept.hand_down(kept)
+            self.kept.pass_on_odds(kept)
             self.evict(kept)
 
     def next_to_leave(self, num_pages: int, num_state_slots: int) -> KeptPrefix | None:

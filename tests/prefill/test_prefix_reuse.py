@@ -48,7 +48,7 @@ def test_what_is_dropped_is_kept_by_no_batch_or_copy_under_way(seed: int) -> Non
     copied = [each for each in pulls if each.sequence.begins_with(name, each.num_tokens)]
     prompts.plan.drop(name)
     prompts.settle()
-    assert not [kept for kept in prompts.kept if kept.goes_on_from(name)]
+    assert not [kept for kept in prompts.kept if kept.continues(name)]
     assert all(each.sequence.beginning.num_tokens == 0 for each in copied)
     assert prompts.allocator.check() == prompts.host.check() == ""
 

@@ -9,7 +9,7 @@ Order between pulls and decode steps: a pull writes only free memory, and memory
 when the host has seen the last step end that could use it. A sequence takes part in a step only
 after the host has seen its pull's event. So neither stream waits for the other, except where freed
 memory is poisoned (tests), by fills that may be queued on the decode stream. A pull waits for the
-epochs' stream: peers must see that what lay in the memory is gone before it is overwritten.
+epochs' stream: peers must see that the old epoch is gone before the memory is overwritten.
 
 NOTE: with drafts the host sees a step's tokens before the draft layer's KV of the step is written.
 A pull at that moment may copy another sequence's KV of the draft layer, or be overwritten by it.

@@ -18,7 +18,7 @@ BufferFactory = Callable[[int], torch.Tensor]
 """Allocates uint8 memory of a size in bytes on the engine's device; the tensor keeps it alive."""
 
 
-def lay(
+def sized_cache(
     config: EngineConfig,
     model: ModelConfig,
     layout: CacheLayout,
