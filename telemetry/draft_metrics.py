@@ -18,7 +18,7 @@ class DraftMetrics:
             registry=registry,
         )  # fmt: skip
         self.drafted_steps = Counter(
-            "baton_sequence_steps_with_drafts", "Those of them that verified drafts.",
+            "baton_sequence_steps_with_drafts", "Those steps that verified drafts.",
             registry=registry,
         )  # fmt: skip
         self.verified = Counter("baton_drafts_verified", "Drafts verified.", registry=registry)

@@ -101,7 +101,7 @@ class Metrics:
             "baton_itl_seconds", "Between two tokens of a request.", buckets=_ITL_S, registry=r
         )
         self.tpot_s = Histogram(
-            "baton_tpot_seconds", "Seconds a token after the first.",
+            "baton_tpot_seconds", "Seconds per token after the first.",
             buckets=_ITL_S, registry=r,
         )  # fmt: skip
 
@@ -176,7 +176,7 @@ class Metrics:
         self.gpus = GpuMetrics()
         r.register(self.gpus)
         self.workers_lost = Counter(
-            "baton_workers_lost", "Workers taken for dead.", ["role", "reason"], registry=r
+            "baton_workers_lost", "Workers considered dead.", ["role", "reason"], registry=r
         )
 
         self.ready = Gauge(

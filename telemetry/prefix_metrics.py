@@ -27,16 +27,19 @@ class PrefixMetrics:
             "baton_prefix_cache_queried_tokens", "Tokens of prompts looked up.", worker, registry=r
         )
         self._reused = Counter(
-            "baton_prefix_cache_reused_tokens", "Those of them found.", by_tier, registry=r
+            "baton_prefix_cache_reused_tokens",
+            "Looked-up tokens that were found.",
+            by_tier,
+            registry=r,
         )
         self._missed = Counter(
             "baton_prefix_cache_missed_prompts",
-            "Prompts that computed more than 256 tokens: no earlier one began alike (new), "
-            "no state was kept where they part, or it was evicted.",
+            "Prompts that computed more than 256 tokens, by reason: no earlier prompt began alike "
+            "(new), no state was kept where they part (no_state), or it was evicted (evicted).",
             [*worker, "reason"], registry=r,
         )  # fmt: skip
         self._evicted = Counter(
-            "baton_prefix_cache_evictions", "Prefixes that made room.", by_tier, registry=r
+            "baton_prefix_cache_evictions", "Evicted prefixes.", by_tier, registry=r
         )
         self._kept = Gauge("baton_prefix_cache_prefixes", "Prefixes kept.", by_tier, registry=r)
         self._pages = Gauge(
@@ -112,8 +115,8 @@ class PrefixMetrics:
 
 _VLLM = {
     "vllm:prefix_cache_queries": "Tokens of prompts looked up.",
-    "vllm:prefix_cache_hits": "Those found at the worker that computed the rest.",
+    "vllm:prefix_cache_hits": "Tokens found at the worker that computed the rest.",
     "vllm:external_prefix_cache_queries": "Tokens of prompts looked up elsewhere.",
-    "vllm:external_prefix_cache_hits": "Those found in host memory or at another worker.",
+    "vllm:external_prefix_cache_hits": "Tokens found in host memory or at another worker.",
     "vllm:prompt_tokens_cached": "Tokens of prompts that were not computed.",
 }

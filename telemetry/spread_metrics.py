@@ -39,11 +39,11 @@ class SpreadMetrics:
             worker, registry=registry,
         )  # fmt: skip
         self.wait_s = Counter(
-            "baton_spread_wait_seconds", "How long the worker's host waited for the others'.",
+            "baton_spread_wait_seconds", "How long the worker's host waited for the other hosts.",
             worker, registry=registry,
         )  # fmt: skip
         self.peer_wait_s = Counter(
-            "baton_spread_peer_wait_seconds", "How long its host waited for this member's.",
+            "baton_spread_peer_wait_seconds", "How long its host waited for this member's host.",
             [*worker, "member"], registry=registry,
         )  # fmt: skip
         self.within_s = Counter(
@@ -57,7 +57,7 @@ class SpreadMetrics:
             worker, registry=registry,
         )  # fmt: skip
         self.late = Counter(
-            "baton_spread_late", "Waits in vain for this member, of all others.",
+            "baton_spread_late", "Waits of other members for this one that ended in vain.",
             ["member"], registry=registry,
         )  # fmt: skip
 

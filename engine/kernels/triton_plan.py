@@ -108,6 +108,8 @@ def plan_tiles(counts: torch.Tensor, num_tokens: int, top_k: int, block_m: int) 
     routing does not need is -1.
     """
     num_experts = counts.shape[0]
+    assert counts.is_contiguous()
+    assert counts.dtype == torch.int32, counts.dtype
     tiles = max_tiles(num_tokens, top_k, num_experts, block_m)
     out = torch.empty((3, tiles), dtype=torch.int32, device=counts.device)
     _tiles_kernel[(triton.cdiv(tiles, 32),)](
