@@ -123,10 +123,8 @@ class StoreWriter:
                 while late:
                     self._task.cancel()
                     _, late = await asyncio.wait({self._task}, timeout=_CANCEL_AGAIN_S)
-                log.warning(
-                    "stopped before Redis had every record: %d are unwritten",
-                    self._buffer.num_dirty,
-                )
+                num_dirty = self._buffer.num_dirty
+                log.warning("stopped while Redis was away: %d records unwritten", num_dirty)
         self.connected = False
         await self._link.close()
 
