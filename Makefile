@@ -39,11 +39,12 @@ has-gpu:
 	@nvidia-smi -L 2>/dev/null | grep -q '^GPU ' || \
 	    { echo "error: no NVIDIA GPU here (nvidia-smi -L lists none): make test-gpu needs one" >&2; exit 2; }
 
-check: $(VENV)/.stamp-dev  ## format, lint, types, imports
+check: $(VENV)/.stamp-dev  ## format, lint, types, imports, style
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/mypy
 	@$(VENV)/bin/lint-imports
+	@$(PY) -m tests.style_check
 
 bench: $(VENV)/.stamp-dev  ## the benchmark on the CPU; ARGS passes on
 	@$(PY) -m bench $(ARGS)

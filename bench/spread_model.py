@@ -13,7 +13,7 @@ from bench.spread_lender import BenchLender
 from engine import weights
 from engine.batch import ForwardBatch, Row, SpreadPlan
 from engine.config import EngineConfig
-from engine.graphs import DecodeGraphs
+from engine.graphs import DecodeGraphs, Trunk
 from engine.kernels.interface import Kernels
 from engine.kernels.triton_linear import aligned_rows
 from engine.kernels.triton_set import TritonKernels
@@ -85,7 +85,7 @@ class SpreadModel:
         self.logits = aligned_rows(max_rows, NUM_IDS, dtype=torch.float32, device=self.device)
         self.kernels = TritonKernels(config, self.device, max_rows)
         self.graphs = DecodeGraphs(
-            self.model, cache, layout, self.kernels, next_token, self.logits, CONTEXT + 512,
+            Trunk(self.model, cache, layout, self.kernels, CONTEXT + 512), next_token, self.logits,
             spreads=True, buckets=self.buckets,
         )  # fmt: skip
         exchanged = ExchangeLayout(max_rows, config.num_experts_per_tok, config.hidden_size)

@@ -1,4 +1,4 @@
-"""How much of a prompt one round of a worker that does both may compute."""
+"""Limits on the prompt tokens that a colocated worker computes per round."""
 
 from dataclasses import dataclass
 
@@ -8,11 +8,12 @@ from transport.wire.layout import CHUNK_ALIGNMENT
 
 @dataclass(frozen=True)
 class ColocatedLimits:
-    """``prompts`` bounds a batch of prompts; beside running sequences it has at most
-    ``max_tokens_beside_decode`` tokens, which bounds how long they wait for their next token.
+    """Limits of a batch of prompts. ``prompts`` always applies. While sequences are decoded a batch
+    has at most ``max_tokens_beside_decode`` tokens, which bounds how long they wait for their next
+    token.
 
-    In a burst, with several prompts waiting and more than half of what runs, that bound is off:
-    small batches cost twice the time a token, and all would end later, those that run too.
+    That second bound is off in a burst, when several prompts wait, and more than half as many as
+    sequences run: small batches take twice the time per token, so every request would end later.
     """
 
     prompts: PrefillLimits
@@ -25,7 +26,7 @@ class ColocatedLimits:
             )
 
     def max_tokens(self, *, num_running: int, num_waiting: int) -> int:
-        """Prompt tokens of the next round; ``num_waiting`` prompts have no first token yet."""
+        """The most prompt tokens of the next round; ``num_waiting`` prompts have no first token."""
         burst = num_waiting > 1 and 2 * num_waiting > num_running
         if num_running == 0 or burst:
             return self.prompts.max_batch_tokens

@@ -23,7 +23,7 @@ from coordinator.http.http_settings import HttpSettings
 from coordinator.record.redis_link import RedisUnavailable
 from coordinator.record.settings import PASSWORD, ResponseLimits
 from coordinator.server import CoordinatorSettings, serve
-from telemetry.last_words import CANNOT_START, TRY_AGAIN, run_command, say_why
+from telemetry.last_words import CANNOT_START, TRY_AGAIN, log_fatal, run_command
 from telemetry.listen_fds import inherited_listener
 from telemetry.logs import configure_logging
 from transport.checkpoint_folder import (
@@ -173,7 +173,7 @@ def main(
         )
         uvloop.run(serve(settings, inherited_listener(os.environ, os.getpid())))
     except (ValueError, OSError, BatonError) as error:
-        say_why("coordinator", error)
+        log_fatal("coordinator", error)
         raise typer.Exit(exit_status(error)) from None
 
 

@@ -1,4 +1,4 @@
-"""What became of a worker's drafts since it started. Pure."""
+"""Counts a worker's verified and accepted drafts since it started. Pure."""
 
 from transport.wire.reports import DraftCounts
 
@@ -12,8 +12,8 @@ class DraftCounter:
         self._accepted: list[int] = []
 
     def note(self, num_drafts: int, num_accepted: int) -> None:
-        """A sequence's step had so many drafts, of which the first ``num_accepted`` were
-        accepted."""
+        """Count one sequence's step, in which the first ``num_accepted`` of ``num_drafts`` drafts
+        were accepted."""
         self._num_steps += 1
         for counts in (self._verified, self._accepted):
             counts += [0] * (num_drafts - len(counts))
@@ -22,5 +22,5 @@ class DraftCounter:
             self._accepted[position] += position < num_accepted
 
     def counts(self, num_next: int) -> DraftCounts:
-        """``num_next``: drafts that a step makes for each sequence now."""
+        """The counts so far. ``num_next``: drafts that a step makes for each sequence now."""
         return DraftCounts(self._num_steps, tuple(self._verified), tuple(self._accepted), num_next)

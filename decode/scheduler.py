@@ -1,14 +1,14 @@
-"""Which sequences take the next decode step: all of them, as long as there are pages.
+"""Schedules decode steps: all running sequences take each step, as long as there are pages.
 
 Pure: no tensors, sockets or clocks. A step may be launched before the previous one's tokens
 are known to the host (lookahead), so a sequence can turn out to have ended while a step for it
 is under way: its tokens are dropped, and its cache is not reused until that step has retired.
-When a page is missing, the youngest request on its way in is preempted, else the youngest that
-runs: it is computed again elsewhere or later, so the oldest that runs here always advances. Pages
-under a launched step or a copy are free only when that is done; a sequence that needs one sits out
-until then. Those pages are counted, so no sequence is preempted for a page that the end of another
-one already brings. A sequence whose grammar is still being compiled takes no step, and keeps what
-it has.
+
+When a page is missing, the youngest prompt or transfer is preempted, or else the youngest running
+sequence. It is computed again elsewhere or later, so the oldest running sequence always advances.
+Pages that a launched step or a copy uses become free when it is done; a sequence that needs one
+skips steps until then. No sequence is preempted for pages that are about to be freed. A sequence
+whose grammar is still being compiled takes no step, and keeps its memory.
 """
 
 from bisect import insort
@@ -25,13 +25,13 @@ from transport.wire.reports import DraftCounts
 
 
 class DecodeScheduler:
-    """Running sequences, oldest first, and those that retire.
+    """The running sequences, oldest first, and the retiring ones.
 
-    Prompts and transfers on this worker hold memory too. ``reclaim`` is asked before a running
-    sequence is preempted for the one of this arrival: it ends a younger prompt or transfer, or
-    answers False. ``leaving`` are those of them that have ended, and whose pages come back soon.
-    ``drafts`` chooses how many tokens the steps guess. ``keep`` is asked when the cache of a
-    finished sequence is free: it may take it over for the prefix cache.
+    Prompts and transfers on this worker hold memory too. Before a running sequence is preempted,
+    ``reclaim(arrival)`` ends a prompt or transfer younger than ``arrival``, or returns False.
+    ``leaving`` lists prompts and transfers that have ended, and whose pages are freed soon.
+    ``drafts`` chooses how many drafts the steps make. ``keep`` may take over the cache of a
+    finished sequence for the prefix cache; it returns True if it does.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class DecodeScheduler:
 
     @property
     def draft_counts(self) -> DraftCounts:
-        """What became of all drafts so far."""
+        """Counts of all verified and accepted drafts so far."""
         return self._counter.counts(self._num_made)
 
     @property
@@ -74,9 +74,9 @@ class DecodeScheduler:
         return any(self._may_step(sequence) for sequence in self.running)
 
     def schedule(self, room: Callable[[int], int] = lambda wanted: wanted) -> Scheduled | None:
-        """The next step's rows: ``room`` of the sequences that may take it. The others sit out, all
-        in turn. Sequences that were preempted are left in ``preempted``, those that the whole pool
-        cannot hold any longer in ``outgrown``, with the problem."""
+        """The next step, of as many of the ready sequences as ``room`` allows; the others sit out,
+        all in turn. Preempted sequences are added to ``preempted``; sequences that the whole pool
+        cannot hold any longer are added to ``outgrown``, with the problem."""
         rows: list[Row] = []
         sequences: list[Sequence] = []
         self._num_awaited = self._num_returning = 0
@@ -97,7 +97,7 @@ class DecodeScheduler:
     def retire(
         self, scheduled: Scheduled, result: StepResult
     ) -> list[tuple[Sequence, tuple[Sampled, ...]]]:
-        """Take in a step's result; returns the tokens of sequences that are still running."""
+        """Process a step's result; returns the tokens of sequences that are still running."""
         alive = []
         for num_drafts, sampled in zip(result.drafts, result.sampled, strict=True):
             if sampled:
@@ -118,8 +118,8 @@ class DecodeScheduler:
         return alive
 
     def take_back(self, scheduled: Scheduled) -> None:
-        """The step was not computed: its sequences take it again. Pages that they have grown by
-        stay theirs."""
+        """Undo the scheduling of a step that was not computed: its sequences take it again, and
+        keep the pages that they were given for it."""
         for sequence, row in zip(scheduled.sequences, scheduled.rows, strict=True):
             sequence.in_flight -= 1
             sequence.num_cached -= 1
@@ -128,17 +128,18 @@ class DecodeScheduler:
                 self._release_if_retired(sequence)
 
     def aborted(self, scheduled: Scheduled) -> None:
-        """The step was launched, and aborted. Its sequences take it again; their states have all
-        that was pending before it."""
+        """Undo a step that was launched and then aborted. Its sequences take it again; their states
+        hold all tokens that were pending before it."""
         for sequence in scheduled.sequences:
             sequence.num_pending = 0
         self.take_back(scheduled)
 
-    def take_in(
+    def process_results(
         self, scheduled: Scheduled, result: StepResult
     ) -> tuple[list[TokenOut], list[tuple[Sequence, str]]]:
-        """``retire``, and give every sequence its tokens: the tokens to send, and the sequences
-        that got none, each with its error. Sequences that are done have ended."""
+        """Process a step's result and append its tokens to the sequences. Returns the tokens to
+        send, and the sequences whose sampling failed, each with its error. Finished sequences have
+        ended."""
         tokens: list[TokenOut] = []
         broken: list[tuple[Sequence, str]] = []
         drafts = dict(zip(scheduled.sequences, result.drafts, strict=True))
@@ -157,8 +158,9 @@ class DecodeScheduler:
                     break
         return tokens, broken
 
-    def take_given_up(self) -> list[tuple[Sequence, FailureCode, str, bool]]:
-        """What ``schedule`` has ended: the sequence, code, message, and whether to try it anew."""
+    def take_preempted(self) -> list[tuple[Sequence, FailureCode, str, bool]]:
+        """The sequences that ``schedule`` has ended: sequence, code, message, and whether to retry
+        it."""
         given_up: list[tuple[Sequence, FailureCode, str, bool]] = []
         given_up += [(sequence, "preempted", "out of pages", True) for sequence in self.preempted]
         given_up += [(sequence, "too_long", why, False) for sequence, why in self.outgrown]
@@ -167,7 +169,7 @@ class DecodeScheduler:
         return given_up
 
     def end(self, sequence: Sequence) -> None:
-        """No further step for it; its cache is free once its launched steps have retired."""
+        """End a sequence; its cache is free once its launched steps have retired."""
         sequence.ended = True
         self.running.remove(sequence)
         self.retiring.add(sequence)
@@ -191,8 +193,8 @@ class DecodeScheduler:
         return sequence.num_output + sequence.in_flight < sequence.stop.max_tokens
 
     def _grow(self, sequence: Sequence) -> bool:
-        """Pages for one more token, taken from younger sequences if need be; False if it sits this
-        step out, was preempted itself, or is at its end here."""
+        """Give a sequence pages for one more token, preempting younger sequences if needed. False
+        if it skips this step, was preempted itself, or has outgrown the pool."""
         assert sequence.allocation is not None, "running without pages"
         num_pages = self._layout.pages_for(self._most_cached(sequence) + 1)
         while num_pages > len(sequence.allocation.pages) + self._allocator.free_pages:
@@ -212,15 +214,15 @@ class DecodeScheduler:
         return True
 
     def _grow_for_drafts(self, sequence: Sequence) -> int:
-        """How many drafts the step may verify of a sequence that has grown for its token: no page
-        is taken from another sequence for them."""
+        """Number of drafts that the step may verify for a sequence that has pages for its token. No
+        other sequence is preempted for drafts."""
         assert sequence.allocation is not None, "running without pages"
         if not self._num_made:
             return 0
         left = sequence.stop.max_tokens - sequence.num_output - sequence.in_flight - 1
         certain = self._most_cached(sequence) + 1
         num = min(self._num_made, left)
-        # With a step under way, drafts may stand behind the last token that there can be.
+        # With a step under way, drafts may lie beyond the last token that the sequence may have.
         last = sequence.num_prompt + sequence.stop.max_tokens
         pages = self._layout.pages_for(min(certain + max(0, num), last))
         missing = pages - len(sequence.allocation.pages)
@@ -235,21 +237,21 @@ class DecodeScheduler:
         return min(sequence.num_cached + sequence.drafts_in_flight, limit)
 
     def _count_returning(self) -> int:
-        """Pages that will be free once the launched steps have retired, whatever these bring: not
-        those that other sequences have too."""
+        """Number of pages that are certainly free once the launched steps have retired; pages that
+        other sequences share are not counted."""
         last_steps = [s for s in self.running if not self._wants_step(s)]
         ending = [*self._leaving(), *self.retiring, *last_steps]
         return self._allocator.num_pages_freed_by(h for s in ending for h in s.page_holds)
 
     def _preempt_youngest(self) -> Sequence:
-        """End the youngest, but not one whose last step is under way: it leaves by itself."""
+        """Preempt the youngest sequence whose last step is not under way already."""
         sequence = next(s for s in reversed(self.running) if self._wants_step(s))
         self.end(sequence)
         self.preempted.append(sequence)
         return sequence
 
     def _outgrow(self, sequence: Sequence) -> None:
-        """It cannot go on here; but a step under way may bring its last token."""
+        """End a sequence that the pool cannot hold, unless a step under way may finish it."""
         if sequence.in_flight == 0:
             problem = too_long(sequence.num_cached + 1, self._layout, self._allocator.size)
             self.end(sequence)

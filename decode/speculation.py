@@ -1,9 +1,9 @@
-"""How many drafts the next step makes for each sequence: as many as pay at this load.
+"""Chooses how many drafts the next step makes for each sequence: as many as pay at this load.
 
 Pure. A step with K drafts costs ``costs[K]`` plain steps and gives 1 + p_1 + … + p_K tokens, where
 p_i is how often the first i drafts of a sequence were all accepted. The best K has the most tokens
-for its cost. Where none pays a step only writes the draft layer's KV, so that any later one can
-draft. If that is because drafts are refused, they are tried again, after longer and longer pauses.
+for its cost. If no K pays, a step only writes the draft layer's KV, so that any later step can
+draft. If the reason is that drafts are rejected, they are tried again after ever longer pauses.
 """
 
 from bisect import bisect_left
@@ -14,22 +14,24 @@ from typing import Protocol
 from engine.config import MAX_DRAFTS
 
 ASSUMED = 0.8
-"""Of drafts, before any was verified: what this family's draft layer reaches."""
+"""The acceptance rate assumed before any draft was verified: what this family's draft layer
+reaches."""
 ASSUMED_WEIGHT = 3.0
-"""In drafts: four refused ones and no accepted one are enough for a sequence alone to stop."""
+"""Weight of the assumption, in drafts: four rejected drafts and no accepted one are enough for a
+lone sequence to stop drafting."""
 CAUTION = 8
-"""Drafts to be verified, since the start or a pause, for each draft more than one."""
+"""Drafts to verify after the start or a pause for each draft beyond the first."""
 FADE = 1.0 - 1.0 / 2048.0
-"""What an outcome counts for when the next one comes."""
+"""Factor by which an outcome's weight falls with each later outcome."""
 GAIN = 1.02
-"""A larger K must promise so many times the tokens a second."""
+"""A larger K must promise this many times the tokens per second."""
 MIN_PAUSE, MAX_PAUSE = 512, 4096
-"""Steps until refused drafts are tried again. A trial costs about three plain steps, so each pause
-is twice as long as the one before it."""
+"""Steps until rejected drafts are tried again. A trial costs about three plain steps, so each pause
+is twice as long as the previous one."""
 LASTING = 1024
-"""Drafts: with more of them between two pauses, the next pause is the shortest again."""
+"""If more drafts than this were verified between two pauses, the next pause is the shortest one."""
 AUTO_DRAFTS = {"cpu": 4, "cuda": 3}
-"""The most that ``auto`` makes: each has graphs of its own on CUDA."""
+"""The most drafts that ``auto`` makes: on CUDA each number has its own graphs."""
 COSTS: dict[str, dict[int, tuple[float, ...]]] = {
     "cpu": {
         1: (1.85, 2.34, 2.77, 3.11),
@@ -50,13 +52,14 @@ COSTS: dict[str, dict[int, tuple[float, ...]]] = {
         128: (1.17, 1.36, 1.58),
     },
 }
-"""What a step with 1, 2, … drafts takes, in plain steps, by sequences. cpu: the bundled model on
-one thread; cuda: the full size on one H200 (cpu-drafts.json, h200-drafts.json and
+"""Cost of a step with 1, 2, … drafts in plain steps, by number of sequences. cpu: the bundled model
+on one thread; cuda: the full size on one H200 (cpu-drafts.json, h200-drafts.json and
 h200-drafts-128.json in bench/results)."""
 
 
 def max_drafts(setting: str, device: str) -> int:
-    """The most drafts under ``auto``, ``off`` or a number; raises ValueError naming the setting."""
+    """The most drafts that a setting (``auto``, ``off`` or a number) allows; raises ValueError
+    naming the setting."""
     if setting in ("auto", "off"):
         return AUTO_DRAFTS[device] if setting == "auto" else 0
     if not (setting.isdecimal() and 1 <= int(setting) <= MAX_DRAFTS):
@@ -65,7 +68,7 @@ def max_drafts(setting: str, device: str) -> int:
 
 
 def draft_policy(setting: str, num_drafts: int, device: str) -> "DraftPolicy":
-    """Of an engine that makes up to ``num_drafts``, 0 where it has no draft layer."""
+    """The policy of an engine that makes up to ``num_drafts`` drafts; 0: it has no draft layer."""
     if not num_drafts:
         return NoDrafts()
     if setting != "auto":
@@ -74,50 +77,52 @@ def draft_policy(setting: str, num_drafts: int, device: str) -> "DraftPolicy":
 
 
 class DraftPolicy(Protocol):
-    """What the scheduler asks."""
+    """Chooses the number of drafts; the scheduler asks it."""
 
     @property
     def choices(self) -> tuple[int, ...]:
-        """The numbers that it may choose."""
+        """The numbers of drafts that the policy may choose."""
         ...
 
     @property
     def rate(self) -> float:
-        """How often a draft is accepted whose predecessors were, about."""
+        """Estimated probability that a draft is accepted if all drafts before it were."""
         ...
 
     def set_spread_costs(self, costs: Sequence[float] | None) -> None:
-        """The next steps are spread ones, in which 1, 2, … drafts cost so much; None: local."""
+        """Set the costs of 1, 2, … drafts in the next steps, which are spread steps; None: the next
+        steps are local."""
         ...
 
     def num_next(self, num_sequences: int) -> int:
-        """Drafts that a step of so many sequences makes for the next one. Asked once a step."""
+        """Number of drafts that a step of ``num_sequences`` makes for the next step. Called once
+        per step."""
         ...
 
     def verified(self, num_drafts: int, num_accepted: int) -> None:
-        """A sequence's step had so many drafts, of which so many were accepted."""
+        """Note one sequence's step: ``num_accepted`` of its ``num_drafts`` drafts were accepted."""
         ...
 
 
 class NoDrafts:
-    """For an engine without a draft layer."""
+    """The policy of an engine without a draft layer."""
 
     choices = (0,)
     rate = 0.0
 
     def set_spread_costs(self, costs: Sequence[float] | None) -> None:
-        """Nothing is chosen."""
+        """No effect: there are no drafts."""
 
     def num_next(self, num_sequences: int) -> int:
         return 0
 
     def verified(self, num_drafts: int, num_accepted: int) -> None:
-        """Nothing was drafted."""
+        """No effect: there are no drafts."""
 
 
 @dataclass
 class FixedDrafts:
-    """Always as many, whatever becomes of them."""
+    """A policy that always makes the same number of drafts."""
 
     num: int
     rate = ASSUMED
@@ -127,26 +132,26 @@ class FixedDrafts:
         return (self.num,)
 
     def set_spread_costs(self, costs: Sequence[float] | None) -> None:
-        """It makes no difference."""
+        """No effect: the number of drafts is fixed."""
 
     def num_next(self, num_sequences: int) -> int:
         return self.num
 
     def verified(self, num_drafts: int, num_accepted: int) -> None:
-        """It makes no difference."""
+        """No effect: the number of drafts is fixed."""
 
 
 class Acceptance:
-    """How often a draft is accepted whose predecessors were, by position, the latest counting most.
-    A position with little evidence is taken to be like the one before it."""
+    """Estimates by position how often a draft is accepted if all drafts before it were. Recent
+    outcomes count most. A position with little evidence is assumed to be like the previous one."""
 
     def __init__(self, max_drafts: int) -> None:
         self.num_noted = 0
         self._accepted, self._verified = [0.0] * max_drafts, [0.0] * max_drafts
 
     def note(self, num_drafts: int, num_accepted: int) -> None:
-        """A sequence's step had so many drafts, of which the first ``num_accepted`` were
-        accepted. What was noted before fades, also of positions that had none."""
+        """Note one sequence's step: the first ``num_accepted`` of ``num_drafts`` drafts were
+        accepted. Earlier outcomes fade, also at positions without a draft in this step."""
         if not num_drafts:
             return
         self.num_noted += 1
@@ -155,7 +160,7 @@ class Acceptance:
             self._verified[i] = self._verified[i] * FADE + (i < num_drafts and i <= num_accepted)
 
     def rates(self) -> list[float]:
-        """p_1, p_2, …: how often the first 1, 2, … drafts are all accepted."""
+        """p_1, p_2, …: probabilities that the first 1, 2, … drafts are all accepted."""
         rates, all_before, like = [], 1.0, ASSUMED
         for accepted, verified in zip(self._accepted, self._verified, strict=True):
             like = (accepted + ASSUMED_WEIGHT * like) / (verified + ASSUMED_WEIGHT)
@@ -165,9 +170,9 @@ class Acceptance:
 
 
 class AutoDrafts:
-    """The K that pays best. ``costs``: by the number of sequences, what a step with 1, 2, … drafts
-    takes, in plain steps; for other numbers that of the next larger one counts, and none pays with
-    more sequences than the largest."""
+    """A policy that chooses the K that pays best. ``costs``: by number of sequences, the cost of a
+    step with 1, 2, … drafts in plain steps. Other numbers of sequences have the costs of the next
+    larger one; beyond the largest no draft pays."""
 
     def __init__(self, max_drafts: int, costs: Mapping[int, Sequence[float]]) -> None:
         self.acceptance = Acceptance(max_drafts)
@@ -201,8 +206,8 @@ class AutoDrafts:
         self.acceptance.note(num_drafts, num_accepted)
 
     def _wait(self) -> None:
-        """A step went by without drafts because they are refused; after a pause of such steps begin
-        again with what is assumed."""
+        """Count a step without drafts because they are rejected; after a pause of such steps, start
+        again with the assumed acceptance rate."""
         self._num_paused += 1
         if self._num_paused < self._pause:
             return
@@ -219,8 +224,8 @@ class AutoDrafts:
 
 
 def best_num(costs: Sequence[float], rates: Sequence[float]) -> int:
-    """Of no drafts, 1, 2, …, which cost 1 and ``costs``, the number with the most tokens for its
-    cost; ``rates`` are p_1, p_2, …"""
+    """The number of drafts with the most tokens for its cost. No draft costs 1, and 1, 2, … drafts
+    cost ``costs``; ``rates`` are p_1, p_2, …"""
     best, gain, tokens = 0, GAIN, 1.0
     for num, (cost, rate) in enumerate(zip(costs, rates, strict=False), 1):
         tokens += rate

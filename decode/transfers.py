@@ -1,13 +1,13 @@
-"""From a Decode message to a running sequence: wait for memory, pull, report TransferDone.
+"""The queue of KV transfers into a decode worker: from a Decode message to a running sequence.
 
     pending     accepted; no memory yet, the prefill worker still holds everything
     receiving   has pages and a state slot, which the copy stream is writing
 
-Either may take ``pull_timeout_s``.
+Each of the two may take ``pull_timeout_s``.
 
 Nothing is reserved before the pull can start, and a reserved slot is reused only after its copy
-is done, whatever became of the request meanwhile. Pages that are kept here already are shared and
-not pulled: those of a conversation's earlier turns.
+is done, even if the request has ended meanwhile. Pages that this worker keeps already, such as
+those of a conversation's earlier turns, are shared and not pulled.
 """
 
 from bisect import insort
@@ -27,9 +27,9 @@ from transport.wire.offers import Offer
 
 @dataclass(eq=False)
 class KVTransfer:
-    """A sequence whose cache is to be pulled. ``pull`` is None while pending. ``in_socket_s`` is
-    how long its order may have lain in the socket; ``memory_at`` and ``launched_at`` are when there
-    was memory for it and when its copy had been enqueued; by ``deadline`` the copy must be done."""
+    """A sequence whose cache is to be pulled. ``pull`` is None while pending. ``in_socket_s``: how
+    long its order may have waited in the socket. ``memory_at``, ``launched_at``: when it got
+    memory, and when its copy was enqueued. The copy must be done by ``deadline``."""
 
     sequence: Sequence
     offer: Offer
@@ -40,7 +40,7 @@ class KVTransfer:
     deadline: float = 0.0
 
     def done(self, copied: Copied, now: float) -> TransferDone:
-        """What to report when the worker's loop sees the finished copy at ``now``."""
+        """The report of a copy whose end the worker's loop sees at ``now``."""
         return TransferDone(
             *self.sequence.key,
             num_bytes=copied.num_bytes,
@@ -53,7 +53,7 @@ class KVTransfer:
 
 
 class KVTransferQueue:
-    """Pending and receiving transfers, and the peers whose memory they come from."""
+    """Pending and receiving transfers, and the peers from which they are pulled."""
 
     def __init__(
         self,
@@ -74,14 +74,15 @@ class KVTransferQueue:
         self._unpublished: list[CacheAllocation] = []
 
     def add_peer(self, instance: str, memory: MemoryExport) -> None:
-        """Map a peer's memory, unless it is; raises PeerGone, LayoutMismatch."""
+        """Map a peer's memory, unless it is mapped already; raises PeerGone, LayoutMismatch."""
         self._layout.require_same(memory.layout, peer=instance)
         if instance not in self.peers:
             self._puller.open(instance, memory)
             self.peers.add(instance)
 
     def drop_peer(self, instance: str) -> list[Sequence]:
-        """Forget a peer; pulls under way keep its mapping. Returns what can no longer come."""
+        """Forget a peer; pulls under way keep its mapping. Returns the sequences whose pull can no
+        longer start."""
         self.peers.discard(instance)
         self._puller.close_peer(instance)
         lost = [a for a in self.pending if a.offer.instance == instance]
@@ -105,8 +106,9 @@ class KVTransferQueue:
         insort(self.pending, transfer, key=lambda a: a.sequence.arrival)
 
     def start_pulls(self, *, num_growing: int) -> bool:
-        """Start every pull there is room for, together and oldest first, keeping a page free for
-        each transfer and for ``num_growing`` other sequences. Returns whether there was one."""
+        """Start all pulls that fit in memory, oldest first, as one batch. A page stays free for
+        each transfer and for each of ``num_growing`` other sequences. Returns True if one was
+        started."""
         admitted: list[KVTransfer] = []
         wanted: list[Wanted] = []
         while self.pending:
@@ -130,7 +132,7 @@ class KVTransferQueue:
         return self._shareable(transfer.sequence, transfer.offer, num_pages) is not None
 
     def _reserve(self, sequence: Sequence, offer: Offer, num_pages: int) -> Wanted:
-        """Pages and a state slot for a sequence, and what of its offer is to be pulled there."""
+        """Reserve pages and a state slot for a sequence; returns the part of its offer to pull."""
         prefix = self._shareable(sequence, offer, num_pages)
         if prefix is not None:
             if sequence.keys is not None:
@@ -145,9 +147,8 @@ class KVTransferQueue:
         )
 
     def _shareable(self, sequence: Sequence, offer: Offer, num_pages: int) -> KeptPrefix | None:
-        """A kept prefix whose pages can stand for those offered, if there is room for ``num_pages``
-        with them. Where every handoff is verified there is none: the same tokens' KV may differ in
-        its last bits."""
+        """A kept prefix whose pages can be used instead of offered ones, if ``num_pages`` fit with
+        it. None if every handoff is verified: the same tokens' KV may differ in its last bits."""
         if sequence.keys is None or offer.digest:
             return None
         prefix = self._allocator.kept.longest(sequence.keys, offer.num_tokens)
@@ -165,18 +166,19 @@ class KVTransferQueue:
         self.receiving += admitted
         for transfer in admitted:
             if transfer.sequence.keys is not None:
-                transfer.sequence.keys.hash_all()  # while the bytes move: the answer may be kept
+                # The answer may be kept later: hash while the bytes move.
+                transfer.sequence.keys.hash_all()
 
     def publish(self) -> None:
-        """Let peers see who has the state slots of sequences on their way in. No peer needs
-        it soon: to be called once their copies and steps are launched."""
+        """Publish the epochs of the state slots of receiving sequences. No peer needs them soon, so
+        this is called after copies and steps are launched."""
         while self._unpublished:
             allocation = self._unpublished.pop()
             if not allocation.released:
                 self._allocator.publish(allocation)
 
     def done(self) -> list[KVTransfer]:
-        """Transfers whose copy is done, with or without success; they leave the queue."""
+        """Remove and return the transfers whose copy is done, with or without success."""
         done = [a for a in self.receiving if a.pull is not None and a.pull.done()]
         for transfer in done:
             self.receiving.remove(transfer)
@@ -191,13 +193,13 @@ class KVTransferQueue:
                 return
 
     def overdue(self, now: float) -> list[Sequence]:
-        """Sequences whose pull is past its deadline. They stay until the copy is done, since it
-        still writes their slots."""
+        """Sequences whose pull is past its deadline. They stay queued until the copy is done, since
+        it still writes their slots."""
         return [a.sequence for a in self.receiving if now >= a.deadline and not a.sequence.ended]
 
     def without_room(self, now: float) -> list[tuple[Sequence, int]]:
-        """Take out the pending that no room came for in time; each with how many pages copies past
-        their deadline hold."""
+        """Remove the pending transfers that got no memory in time. Each is returned with the number
+        of pages held by copies past their deadline."""
         late = [a for a in self.pending if now - a.sequence.received_at >= self._pull_timeout_s]
         if not late:
             return []
@@ -208,7 +210,7 @@ class KVTransferQueue:
         return [(transfer.sequence, stuck) for transfer in late]
 
     def end(self, sequence: Sequence) -> None:
-        """No further use for it; what a copy under way still writes is released when it is done."""
+        """End a transfer; memory that a copy still writes is released when the copy is done."""
         sequence.ended = True
         self.pending = [a for a in self.pending if not a.sequence.ended]
 
@@ -217,18 +219,18 @@ class KVTransferQueue:
         return [a.sequence for a in self.receiving if not a.sequence.ended]
 
     def leaving(self) -> list[Sequence]:
-        """Transfers that have ended, whose pages come back when their copies are done; but not
-        those that are overdue: no running sequence should wait for them."""
+        """Ended transfers whose pages are freed when their copies are done. Overdue copies are left
+        out: no running sequence should wait for them."""
         now = self._clock()
         return [a.sequence for a in self.receiving if a.sequence.ended and now < a.deadline]
 
     def release(self, sequence: Sequence) -> None:
-        """Free what a transfer held whose sequence will not run."""
+        """Free the memory of a transfer whose sequence will not run."""
         assert sequence.allocation is not None, "transferred without pages"
         self._allocator.release(sequence.allocation)
         sequence.allocation = None
 
     def sequences(self) -> list[Sequence]:
-        """Sequences on their way in that have not ended."""
+        """Sequences being transferred that have not ended."""
         transfers = [*self.pending, *self.receiving]
         return [a.sequence for a in transfers if not a.sequence.ended]

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from telemetry.last_words import CANNOT_START, run_command, say_why
+from telemetry.last_words import CANNOT_START, log_fatal, run_command
 from transport.checkpoint_folder import (
     CONFIG,
     TOKENIZER,
@@ -41,7 +41,7 @@ def main(
             names += weight_files(folder)
             require_readable(folder, names, "MODEL_DIR")
     except (ValueError, OSError) as error:
-        say_why(SERVICE, error)
+        log_fatal(SERVICE, error)
         raise typer.Exit(CANNOT_START) from None
     print(f"{folder}: all {len(names)} files can be read", flush=True)
 

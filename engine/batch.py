@@ -1,4 +1,4 @@
-"""What the engine is asked to execute, and what it answers: host data only, no tensors."""
+"""The engine's input and output: batches, and results of steps. Host data only, no tensors."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,16 +12,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Scoring:
-    """The log-probabilities that a prefill chunk gives of its prompt's tokens: those of
-    ``next_ids``, which follow the chunk's tokens from ``first`` (counted in the chunk) on, each
-    with the ``num_top`` most probable ids in its place."""
+    """The prompt log-probabilities that a prefill chunk computes: of ``next_ids``, the tokens that
+    follow the chunk's tokens from ``first`` (counted in the chunk) on, each with the ``num_top``
+    most probable ids at its position."""
 
     first: int
     next_ids: Sequence[int]
     num_top: int
 
     def within(self, offset: int, length: int) -> "Scoring | None":
-        """What ``length`` tokens of the chunk give, from its token ``offset`` on."""
+        """The part that ``length`` tokens of the chunk, from its token ``offset`` on, compute."""
         begin = max(self.first, offset)
         end = min(self.first + len(self.next_ids), offset + length)
         if begin >= end:
@@ -32,15 +32,15 @@ class Scoring:
 
 @dataclass(frozen=True)
 class Keep:
-    """The state behind a prefill chunk's first ``num_tokens`` tokens is also stored in
-    ``state_slot``, for the prefix cache. ``num_tokens`` is a multiple of 64, or the whole chunk;
-    the slot is that of no row of the batch."""
+    """A state to keep for the prefix cache: the state behind a prefill chunk's first ``num_tokens``
+    tokens is also stored in ``state_slot``. ``num_tokens`` is a multiple of 64, or the whole chunk.
+    No row of the batch has that slot."""
 
     num_tokens: int
     state_slot: int
 
     def within(self, offset: int, length: int) -> "Keep | None":
-        """What at most ``length`` tokens of the chunk keep, from its token ``offset`` on."""
+        """The state to keep within ``length`` tokens of the chunk, from its token ``offset`` on."""
         if not offset < self.num_tokens <= offset + length:
             return None
         return Keep(self.num_tokens - offset, self.state_slot)
@@ -57,11 +57,11 @@ class Row:
     ``start + length`` tokens; it may be the allocation's own list, which only grows, so that a step
     copies no table. ``sample`` is False for a chunk that is not the prompt's last; ``next_id`` is
     then the token after it, for the draft layer. ``scoring`` is for prompts whose log-probabilities
-    are asked for, ``keep`` for chunks that pass a place where the prefix cache wants the state.
+    are requested, ``keep`` for chunks that pass a place where the prefix cache keeps the state.
 
-    With drafts the device alone knows how many were accepted: ``start`` of a decode row is then the
-    least that is in the cache, and exact only where no step for the sequence is under way.
-    ``num_drafts`` are to be verified at most, of those that the step before has made."""
+    With drafts only the device knows how many were accepted. Then ``start`` of a decode row is a
+    lower bound of the tokens in the cache, and exact only if no step for the sequence is under way.
+    At most ``num_drafts`` of the drafts that the previous step made are verified."""
 
     state_slot: int
     block_table: Sequence[int]
@@ -82,7 +82,7 @@ class Row:
 class ForwardBatch:
     """Rows computed together; any mix of prefill chunks and decode tokens.
 
-    ``num_next_drafts``: drafts that the step makes for the next one, where the engine has a draft
+    ``num_next_drafts``: drafts that the step makes for the next step, if the engine has a draft
     layer.
     """
 
@@ -96,12 +96,11 @@ class ForwardBatch:
 
 @dataclass(frozen=True)
 class SpreadPlan:
-    """A decode step that all members of a group compute together, each with its own rows: the
-    ``round`` of this ``generation``, a pair that no other step ever has. Rounds rise, and may leave
-    numbers out. ``bucket`` and ``num_drafts`` are the same for all members: at least the sequences
-    of each, and the most drafts that are verified of one. A member may have no rows. ``first``:
-    this member has no spread step under way or unread, so nothing of an earlier one counts any
-    more."""
+    """A decode step that all members of a group compute together, each with its own rows. The pair
+    ``generation``, ``round`` is unique; rounds rise, and may skip numbers. All members have the
+    same ``bucket`` (at least each member's number of sequences) and ``num_drafts`` (the most drafts
+    that are verified for one sequence). A member may have no rows. ``first``: this member has no
+    spread step under way or unread, so no result of an earlier step counts any more."""
 
     generation: int
     round: int
@@ -112,13 +111,12 @@ class SpreadPlan:
 
 @dataclass(frozen=True)
 class Binding:
-    """The facts about a sequence that the engine needs before it samples the first token of a state
-    slot.
+    """What the engine must know about a sequence before it samples its first token.
 
-    ``prompt_ids`` and ``output_ids`` are what the sequence already has; the penalties count
-    them. At decode there is an output id at least, and the last is fed to the first decode row; at
-    prefill there are some where a request is resumed. ``compiled`` is the grammar that ``prepare``
-    gave; without it ``bind`` has the grammar compiled.
+    ``prompt_ids`` and ``output_ids`` are the tokens that the sequence already has; the penalties
+    count them. At decode there is at least one output id, and the last is fed to the first decode
+    row; at prefill there are output ids if a request is resumed. ``compiled`` is the grammar that
+    ``prepare`` returned; without it ``bind`` compiles the grammar.
     """
 
     state_slot: int
@@ -131,7 +129,7 @@ class Binding:
 
 @dataclass(frozen=True)
 class TokenLogprobs:
-    """Natural-log probabilities before temperature and penalties: the token's, the k best."""
+    """Natural-log probabilities before temperature and penalties, of the token and the k best."""
 
     chosen: float
     top: tuple[tuple[int, float], ...] = ()
@@ -139,8 +137,8 @@ class TokenLogprobs:
 
 @dataclass(frozen=True)
 class Sampled:
-    """One row's outcome. ``token_id`` is None when the row's logits were not finite, or when its
-    grammar cannot go on: ``error`` then says why."""
+    """One sampled token. ``token_id`` is None if the row's logits were not finite, or if no token
+    continues its grammar; then ``error`` says why."""
 
     token_id: int | None
     logprobs: TokenLogprobs | None = None
@@ -149,28 +147,28 @@ class Sampled:
 
 @dataclass(frozen=True)
 class StepResult:
-    """One entry per row of the batch: its new tokens, none for a row that did not sample. A decode
-    row has one token, and one more for each draft that was accepted.
+    """The result of a step. ``sampled`` has the new tokens of each row of the batch, none for a row
+    that did not sample. A decode row has one token, and one more per accepted draft.
 
-    ``scored`` has, by the index of a row with ``scoring``, its tokens' rows as they go on the wire
-    (transport/wire/prompt_logprobs.py); None where logits were not finite.
+    ``scored`` has the prompt log-probabilities of rows with ``scoring``, by the row's index, as
+    rows on the wire (transport/wire/prompt_logprobs.py); None if logits were not finite.
     """
 
     sampled: tuple[tuple[Sampled, ...], ...]
     scored: Mapping[int, bytes | None] = field(default_factory=dict)
     num_drafts: tuple[int, ...] = ()
-    """By row, how many drafts were verified; empty: none."""
+    """Number of verified drafts of each row; empty: none."""
     num_stored: int = 1
-    """The state slot of a decode row has so many of its tokens. The others are *pending*: the row's
-    next step adds them."""
+    """How many of a decode row's new tokens its state slot includes. The others are *pending*: the
+    row's next step adds them."""
     aborted: bool = False
-    """A spread step that not all members computed: it has no other outcome, and what is launched
-    next finds all as it was before, with nothing pending. Spread steps launched behind it have
-    aborted too."""
+    """True for a spread step that not all members computed. It has no other result, and the next
+    launch finds everything as it was before the step, with nothing pending. Spread steps launched
+    behind it have aborted too."""
     late: tuple[int, ...] = ()
-    """The ranks of the members for which an aborted step waited in vain, as far as is known."""
+    """Ranks of the members for which an aborted step waited in vain, as far as is known."""
     waited_s: tuple[float, ...] = ()
-    """By rank, how long the device waited for each member within a spread step."""
+    """How long the device waited for each member within a spread step, by rank."""
 
     @property
     def drafts(self) -> tuple[int, ...]:

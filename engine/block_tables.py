@@ -1,5 +1,4 @@
-"""The block tables of all state slots on the device: one row each, to which only new pages are
-added, so that a step sends none of what is there."""
+"""The block tables of all state slots on the device. Only new pages are sent to them."""
 
 from collections.abc import Sequence
 
@@ -11,7 +10,7 @@ from transport.wire.layout import CacheLayout
 
 
 class BlockTables:
-    """``ids`` int32 [state slots, pages of the longest sequence]."""
+    """Block tables by state slot: ``ids`` int32 [state slots, pages of the longest sequence]."""
 
     def __init__(
         self, layout: CacheLayout, num_slots: int, max_seq_len: int, device: torch.device
@@ -21,11 +20,11 @@ class BlockTables:
         self._num_known = [0] * num_slots
 
     def forget(self, state_slot: int) -> None:
-        """The slot has a new owner: its table starts anew."""
+        """Clear a slot's table, because the slot has a new owner."""
         self._num_known[state_slot] = 0
 
     def add(self, rows: Sequence[Row]) -> None:
-        """Send the pages of ``rows`` that are not there yet."""
+        """Send the pages of ``rows`` that are not in the tables yet."""
         places: list[int] = []
         pages: list[int] = []
         for row in rows:

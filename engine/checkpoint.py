@@ -1,4 +1,4 @@
-"""A Hugging Face checkpoint folder: which tensors it holds and where, before any is read."""
+"""Lists the tensors of a Hugging Face checkpoint folder, and where they are, before any is read."""
 
 import hashlib
 import json
@@ -26,9 +26,9 @@ DTYPES = {
 }
 VISION = re.compile(r"^(model\.)?visual\.")
 MTP = "mtp."
-"""What the names of a draft layer's tensors begin with."""
+"""Prefix of the names of a draft layer's tensors."""
 MTP_FILE = "mtp.safetensors"
-"""Where some releases keep them, apart and not in the index."""
+"""The file in which some releases keep a draft layer's tensors, outside of the index."""
 HASHED_BYTES = 4096
 
 
@@ -54,8 +54,8 @@ class Entry:
 
 
 def read_entries(folder: Path, *, mtp: bool = False) -> list[Entry]:
-    """Every text tensor of ``folder`` in file order; vision tensors are left out, and those of a
-    draft layer unless asked for with ``mtp``.
+    """Every text tensor of ``folder`` in file order, without vision tensors, and without a draft
+    layer's unless ``mtp``.
 
     Raises CheckpointError for a missing or truncated file, an index that disagrees with its
     shards, a tensor stored twice and a dtype the engine cannot load.
@@ -91,13 +91,13 @@ def read_entries(folder: Path, *, mtp: bool = False) -> list[Entry]:
 
 
 def has_draft_layer(entries: list[Entry]) -> bool:
-    """Whether the checkpoint holds an MTP layer; its config may name one that was left out."""
+    """True if the checkpoint holds an MTP layer; its config may name one that was left out."""
     return any(entry.name.startswith(MTP) for entry in entries)
 
 
 @contextmanager
 def open_tensors(file: Path) -> Iterator[Any]:
-    """safetensors' reader over a mapped file; its errors become CheckpointError."""
+    """Open safetensors' reader over a mapped file; its errors become CheckpointError."""
     if not file.is_file():
         raise CheckpointError(f"missing file {file}")
     try:
@@ -109,10 +109,10 @@ def open_tensors(file: Path) -> Iterator[Any]:
 
 
 def fingerprint(config: object, entries: list[Entry]) -> str:
-    """16 hex digits that two workers share when they serve the same weights.
+    """A digest, 16 hex digits, that two workers share if they serve the same weights.
 
-    Covers the config (its repr: a frozen dataclass), and every tensor's name, shape, dtype and
-    the HASHED_BYTES in its middle, which tell fine-tunes of one base apart.
+    It covers the config (its repr: a frozen dataclass), and every tensor's name, shape, dtype and
+    the HASHED_BYTES in its middle, which differ between fine-tunes of one base.
     """
     digest = hashlib.sha256(repr(config).encode())
     with ExitStack() as stack:

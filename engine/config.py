@@ -10,25 +10,25 @@ from engine.spread.shapes import GROUP_SIZES
 from transport.wire.layout import CHUNK_ALIGNMENT, CacheDtype
 
 MAX_DECODE_ROWS = 512
-"""Sequences of one decode step on CUDA: what its kernels' scratch is made for."""
+"""The most sequences of a decode step on CUDA: its kernels' scratch memory has this size."""
 
 DECODE_BUCKETS = (
     1, 2, 4, 8, 11, 16, 21, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256,
     320, 384, 448, MAX_DECODE_ROWS,
 )  # fmt: skip
-"""Rows of the decode steps that are captured on CUDA; a step runs in the smallest that holds it."""
+"""Row counts of the decode steps captured on CUDA; a step runs in the smallest that holds it."""
 
 MAX_DRAFTS = 4
-"""Guessed tokens of a sequence in one step."""
+"""The most drafts of a sequence in one step."""
 
 MAX_VERIFIED_TOKENS = 512
-"""Tokens of a decode step with drafts on CUDA; with more sequences drafts do not pay."""
+"""The most tokens of a decode step with drafts on CUDA; with more sequences drafts do not pay."""
 
 SAMPLED_AT_ONCE = 64
-"""Rows that are sampled together on CUDA where that takes temporaries of all ids."""
+"""Rows sampled together on CUDA if sampling takes temporaries of all ids."""
 
 MIN_PAGE_SIZE = 16
-"""Tokens of a page on CUDA: a side of the smallest product on tensor cores."""
+"""The fewest tokens of a page on CUDA: a side of the smallest product on tensor cores."""
 
 _ROWS = range(1, MAX_DECODE_ROWS + 1)
 
@@ -45,12 +45,12 @@ class EngineConfig:
     ``load_format`` dummy draws weights from ``seed`` instead of reading tensors (the folder then
     needs only ``config.json``). ``dtype`` auto is float32 on the CPU, bfloat16 on CUDA.
     ``num_valid_ids``: ids from here on are padding of the vocabulary and are never sampled; None:
-    the tokenizer fills the vocabulary. ``num_pages`` and ``num_state_slots`` None: what fits on the
-    GPU beside the weights; ``gpu_share``: how many workers divide the GPU's memory. ``poison``
-    starts all cache memory as NaN, so that a read of something never written shows in the logits.
-    ``decodes`` False: the engine computes prompts and first tokens only, and spends no time and
-    memory on making decode steps fast; ``prefills`` False: the other way round. Both still compute
-    the other kind of batch, by kernels that the warm-up has compiled, but no graph of it is
+    the tokenizer fills the vocabulary. ``num_pages`` and ``num_state_slots`` None: as many as fit
+    on the GPU beside the weights; ``gpu_share``: how many workers divide the GPU's memory.
+    ``poison`` fills all cache memory with NaN at the start, so that a read before a write shows in
+    the logits. ``decodes`` False: the engine computes prompts and first tokens only, and spends no
+    time and memory on making decode steps fast; ``prefills`` False: the other way round. Both still
+    compute the other kind of batch, by kernels that the warm-up has compiled, but no graph of it is
     captured: the host enqueues each pass kernel by kernel. ``max_drafts``: tokens that a decode
     step may guess for each sequence with the checkpoint's draft layer; 0 leaves that layer out, as
     does a checkpoint that has none. ``spread``: decode steps can be computed together with other
@@ -81,12 +81,12 @@ class EngineConfig:
 
     @property
     def spreads(self) -> bool:
-        """Whether there are spread steps with these settings."""
+        """True if there are spread steps with these settings."""
         return self.spread and self.device == "cuda" and self.decodes
 
     @property
     def lends(self) -> bool:
-        """Whether it takes part in others' spread steps, without sequences of its own."""
+        """True if the engine takes part in others' spread steps without sequences of its own."""
         return self.spread and self.device == "cuda" and not self.decodes
 
     def __post_init__(self) -> None:
@@ -139,7 +139,7 @@ class EngineConfig:
 
 
 def step_tokens(num_rows: int, max_drafts: int) -> int:
-    """Tokens of the largest decode step of so many sequences at most."""
+    """The most tokens of a decode step of ``num_rows`` sequences."""
     num_rows = min(num_rows, MAX_DECODE_ROWS)
     verified = num_rows * (1 + max_drafts) if max_drafts else 0
     return max(num_rows, min(verified, MAX_VERIFIED_TOKENS))

@@ -1,15 +1,15 @@
-"""Which tokens a constrained sequence may have next, as a bit mask for the sampler.
+"""Computes the tokens that a constrained sequence may have next, as bit masks for the sampler.
 
-A sequence passes through these phases, of which a request may have any:
+A sequence passes through these phases; a request may have any of them:
 
-    thought   any token, up to the one that closes the thought, or to the budget
-    forced    given tokens one after another: the close of a thought, what stands before the answer
-    grammar   what the matcher of the grammar allows
+    thought   any token, up to the token that closes the thought, or up to the budget;
+    forced    given tokens one after another: the close of a thought, the text before the answer;
+    grammar   tokens that the grammar's matcher allows.
 
-A step's mask needs the token of the step before. ``Constraints.masks`` waits for that token only
+A step's mask needs the token of the previous step. ``Constraints.masks`` waits for that token only
 after the forward pass of the new step has been launched, so the GPU computes meanwhile. A token
-behind drafts has the mask that it needs if they are accepted. Behind a draft that the sequence
-cannot have it has none: that draft is refused.
+behind drafts gets the mask for the case that they are accepted. A token behind a draft that the
+grammar forbids gets no mask: that draft is rejected.
 """
 
 from collections import deque
@@ -28,14 +28,14 @@ from engine.step import SampleRow
 from transport.wire.sampling import Constraint
 
 COMPILE_S = 10.0
-"""Until its grammar is compiled a sequence cannot go on. A worker's loop does not wait for it here:
-it holds the sequence back (worker/compilations.py)."""
+"""The longest wait for a grammar to be compiled. A worker's loop does not wait here: it holds the
+sequence back until then (worker/compilations.py)."""
 NOT_COMPILED = f"the grammar was not compiled within {COMPILE_S:g} s"
 _BITS = 32
 
 
 class TokenSource(Protocol):
-    """A step's outcome that may still be on its way to the host."""
+    """The tokens of a step, which may still be on their way to the host."""
 
     def wait(self) -> None: ...
 
@@ -44,7 +44,7 @@ class TokenSource(Protocol):
 
 @dataclass
 class ConstrainedSequence:
-    """One sequence's phase. ``error`` is set when its grammar cannot go on: its request fails.
+    """One sequence's phase. ``error`` is set if no token continues its grammar: the request fails.
 
     ``compiled`` is the matcher at the grammar's start; None without a grammar.
     """
@@ -63,14 +63,14 @@ class ConstrainedSequence:
 
     @property
     def free(self) -> bool:
-        """Whether any token may come next."""
+        """True if any token may come next."""
         return self._thinking or (not self._forced and self.compiled is None)
 
     def matcher(self) -> LLMatcher | None:
-        """The matcher of this sequence alone; waits for the grammar to be compiled."""
+        """This sequence's own matcher; waits for the grammar to be compiled."""
         if self._matcher is None and self.compiled is not None and not self.error:
             try:
-                # Looked at, not raised: a panic of the library is no Exception, and ends a worker.
+                # Not raised: a panic of the library is no Exception, and would end the worker.
                 failure = self.compiled.exception(COMPILE_S)
             except TimeoutError:
                 self.error = NOT_COMPILED
@@ -83,10 +83,10 @@ class ConstrainedSequence:
         return self._matcher
 
     def consume(self, token_id: int) -> None:
-        """The sequence has got ``token_id``."""
+        """Advance by the sequence's next token."""
         if self._forced:
             if self._forced.popleft() != token_id:
-                self.error = f"token {token_id} came where another one was forced"
+                self.error = f"token {token_id} was sampled where another token was forced"
         elif self._thinking:
             self._num_thought += 1
             if token_id == self.constraint.thought_end:
@@ -102,7 +102,7 @@ class ConstrainedSequence:
             self.error = matcher.get_error() or f"the grammar does not allow token {token_id}"
 
     def behind(self, draft: int, eos_ids: Sequence[int]) -> "ConstrainedSequence | None":
-        """The sequence as it will be if ``draft`` is its next token; None if that cannot be."""
+        """The sequence's phase after the token ``draft``; None if that token is not allowed."""
         if not self.free:
             if only := self.only(eos_ids):
                 possible = draft in only
@@ -118,7 +118,7 @@ class ConstrainedSequence:
         return other
 
     def only(self, eos_ids: Sequence[int]) -> Sequence[int]:
-        """The few ids that may come next; none where the matcher knows, or any may."""
+        """The only ids that may come next; empty if the matcher decides, or any id may come."""
         if self._forced:
             return (self._forced[0],)
         matcher = self.matcher()
@@ -133,8 +133,8 @@ class ConstrainedSequence:
 
 @dataclass(frozen=True)
 class Masks:
-    """``rows`` of a pass are constrained: bit i % 32 of word i // 32 of ``bits`` int32 [len(rows),
-    words] allows id i. ``errors``: rows whose grammar cannot go on, and why."""
+    """Masks of the constrained ``rows`` of a pass: bit i % 32 of word i // 32 of ``bits`` int32
+    [len(rows), words] allows id i. ``errors``: rows whose grammar no token continues, and why."""
 
     rows: tuple[int, ...]
     bits: torch.Tensor
@@ -154,14 +154,14 @@ class Constraints:
         self._sources: dict[int, tuple[TokenSource, int]] = {}
 
     def prepare(self, constraint: Constraint) -> Compiled | None:
-        """Begin to compile what a sequence will need soon; None without a grammar."""
+        """Begin to compile the grammar of a sequence that will be bound soon; None without one."""
         if not constraint.grammar:
             return None
         assert self._grammars is not None, "a grammar, but no tokenizer"
         return self._grammars.compile(constraint.grammar)
 
     def bind(self, binding: Binding) -> None:
-        """The slot has a new sequence; what it has put out already is replayed."""
+        """Give a slot a new sequence; the tokens that it has output already are replayed."""
         slot, constraint = binding.state_slot, binding.sampling.constraint
         self._sequences.pop(slot, None)
         self._sources.pop(slot, None)
@@ -174,12 +174,12 @@ class Constraints:
 
     @property
     def any_bound(self) -> bool:
-        """Whether any sequence is constrained; nearly always none is."""
+        """True if any sequence is constrained; nearly always none is."""
         return bool(self._sequences)
 
     def masks(self, rows: Sequence[SampleRow], drafts: FedDrafts | None = None) -> Masks | None:
-        """Masks of those rows that are not free. Waits for the tokens that their slots were given
-        last, and for the ``drafts`` that rows stand behind."""
+        """Masks of the constrained rows. Waits for the last tokens of their slots, and for the
+        ``drafts`` before them."""
         found = [(i, each) for i, each in self._behind_drafts(rows, drafts) if not each.free]
         masked, sequences = [i for i, _ in found], [sequence for _, sequence in found]
         if not masked:
@@ -206,7 +206,7 @@ class Constraints:
         return Masks(tuple(masked), bits, errors)
 
     def sampled(self, slots: Sequence[int], source: TokenSource) -> None:
-        """``source`` holds the next tokens of each slot, or will."""
+        """Note that ``source`` has, or will have, the next tokens of each slot."""
         for row, slot in enumerate(slots):
             if slot in self._sequences:
                 self._sources[slot] = source, row
@@ -214,7 +214,8 @@ class Constraints:
     def _behind_drafts(
         self, rows: Sequence[SampleRow], drafts: FedDrafts | None
     ) -> Iterator[tuple[int, ConstrainedSequence]]:
-        """(index of the row, its sequence behind the drafts before it), where that can be."""
+        """(index of a row, its sequence's phase behind the drafts before it), if they are
+        allowed."""
         runs: dict[int, list[ConstrainedSequence | None]] = {}
         for index, row in enumerate(rows):
             if (sequence := self._sequences.get(row.state_slot)) is None:
@@ -236,7 +237,7 @@ class Constraints:
         source, row = found
         source.wait()
         for token_id in source.output(row):
-            if token_id >= 0:  # else the logits were not finite, and the sequence has failed
+            if token_id >= 0:  # -1: the logits were not finite, and the sequence has failed
                 sequence.consume(token_id)
 
 

@@ -1,4 +1,4 @@
-"""What an engine has on CUDA beside weights and cache: the sampler, and graphs of its passes."""
+"""The parts of an engine that exist on CUDA only: its sampler, and graphs of its passes."""
 
 import logging
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from engine.config import EngineConfig, step_tokens
 from engine.cuda_sampler import CudaSampler, num_logits
 from engine.draft_graphs import DraftGraphs
 from engine.grammars import Grammars
-from engine.graphs import DecodeGraphs
+from engine.graphs import DecodeGraphs, Trunk
 from engine.kernels.interface import Kernels
 from engine.kernels.reference import ReferenceKernels
 from engine.kernels.shared_memory import most_shared_memory
@@ -35,11 +35,11 @@ from transport.wire.spread import MAX_ROWS
 log = logging.getLogger(__name__)
 
 SPREAD_WAIT_S = 0.02
-"""For another GPU within a step that its host has agreed to; far more than hosts are apart."""
+"""How long a GPU waits for another GPU within a spread step: far longer than hosts differ."""
 
 
 class CudaParts:
-    """Makes each part once; graphs are captured where kernels can be, else None."""
+    """Makes each part once. Graphs are None if the kernels cannot be captured."""
 
     def __init__(
         self,
@@ -54,6 +54,7 @@ class CudaParts:
     ) -> None:
         self._config, self._model, self._cache = config, model, cache
         self._layout, self._kernels, self._max_drafts = layout, kernels, max_drafts
+        self._trunk = Trunk(model, cache, layout, kernels, model.config.max_position_embeddings)
         self._captures = not isinstance(kernels, ReferenceKernels)
         self._device, self._num_slots = cache.conv.device, cache.conv.shape[0]
         self._step_tokens = step_tokens(self._num_slots, max_drafts)
@@ -64,12 +65,11 @@ class CudaParts:
         )  # fmt: skip
 
     def decode_graphs(self) -> DecodeGraphs | None:
-        """Of the decode step without a draft layer."""
+        """Graphs of decode steps without a draft layer."""
         if not self._captures or not self._config.decodes or self._max_drafts:
             return None
         graphs = DecodeGraphs(
-            self._model, self._cache, self._layout, self._kernels, self.sampler.next_token,
-            self._logits, self._model.config.max_position_embeddings,
+            self._trunk, self.sampler.next_token, self._logits,
             spreads=self._config.spreads, buckets=self._config.decode_buckets,
         )  # fmt: skip
         with most_shared_memory():
@@ -77,8 +77,8 @@ class CudaParts:
         return graphs
 
     def spread(self, graphs: DecodeGraphs | None, drafts: DraftGraphs | None) -> Spreading | None:
-        """Steps that are computed together with other workers, where the settings ask for them;
-        ``graphs`` are those without a draft layer, ``drafts`` with one."""
+        """Graphs of spread steps, if the settings ask for them. ``graphs``: the decode steps
+        without a draft layer; ``drafts``: the decode steps with one."""
         member: MemberSteps
         if drafts is not None:
             shapes = draft_shapes(self._max_drafts, self._num_slots)
@@ -105,7 +105,7 @@ class CudaParts:
         return EngineSpread(steps, memory)
 
     def lending(self) -> Lending | None:
-        """A lender's part of others' steps, where the settings ask for it."""
+        """Graphs of a lender's part of others' steps, if the settings ask for them."""
         if not self._captures or not self._config.lends or not self._shared_out():
             return None
         from transport.copy.cuda import close_handle, open_handle  # needs cupy, as own_memory does
@@ -127,23 +127,22 @@ class CudaParts:
 
     @property
     def _spread_buckets(self) -> tuple[int, ...]:
-        """The same for workers with more and with fewer state slots, so that all can be of one
-        group."""
+        """Buckets of spread steps: the same for workers with more and with fewer state slots, so
+        that all can be members of one group."""
         return tuple(bucket for bucket in self._config.decode_buckets if bucket <= MAX_ROWS)
 
     def _shared_out(self) -> bool:
-        """Whether flags of an exchange alternate in this model (engine/spread/memory.py)."""
+        """True if flags of an exchange alternate in this model (engine/spread/memory.py)."""
         if (num_layers := len(self._model.config.layer_types)) % 2:
-            log.warning("spread: a model of %d layers cannot be shared out", num_layers)
+            log.warning("spread: a model of %d layers cannot take spread steps", num_layers)
         return not num_layers % 2
 
     def draft_graphs(self) -> DraftGraphs | None:
-        """Of decode steps with drafts."""
+        """Graphs of decode steps with drafts."""
         if not self._captures or not self._config.decodes or not self._max_drafts:
             return None
         graphs = DraftGraphs(
-            self._model, self._cache, self._layout, self._kernels, self.sampler, self._logits,
-            self._max_drafts, self._model.config.max_position_embeddings,
+            self._trunk, self.sampler, self._logits, self._max_drafts,
             spreads=self._config.spreads, buckets=self._config.decode_buckets,
         )  # fmt: skip
         with most_shared_memory():
@@ -151,7 +150,7 @@ class CudaParts:
         return graphs
 
     def prefill_graphs(self) -> PrefillGraphs | None:
-        """Of short prefill passes, if this engine prefills."""
+        """Graphs of short prefill passes, if this engine prefills."""
         if not (self._captures and self._config.prefills):
             return None
         hidden = None
@@ -166,8 +165,8 @@ class CudaParts:
 
     @cached_property
     def _logits(self) -> torch.Tensor:
-        """Where all graphs leave their logits: they run one after another on one stream, and each
-        pass is sampled before the next one begins."""
+        """The memory in which all graphs leave their logits: they run one after another on one
+        stream, and each pass is sampled before the next one begins."""
         num_rows = self._step_tokens * self._config.decodes
         shape = max(num_rows, MAX_PROMPTS * self._config.prefills), self.num_logits
         return aligned_rows(*shape, dtype=torch.float32, device=self._device)

@@ -38,8 +38,8 @@ def num_logits(num_ids: int, vocab_size: int) -> int:
 
 
 class CudaSampler(Sampler):
-    """A Sampler whose tables and draws stay on one CUDA device. Logits may be wider than the
-    valid ids (``num_logits``); adjusted ones are laid out alike, and meet the same kernels."""
+    """A Sampler whose tables and draws stay on one CUDA device. Logits may be wider than the valid
+    ids (``num_logits``). Adjusted logits have the same layout, so the same kernels take them."""
 
     def __init__(
         self,
@@ -51,8 +51,8 @@ class CudaSampler(Sampler):
         max_rows: int = 0,
         guesses: bool = False,
     ) -> None:
-        """``max_rows``: of one call, where they may be more than the state slots. ``guesses``:
-        drafts are chosen too, in graphs, whose tables are to exist."""
+        """``max_rows``: the most rows of one call, if they may be more than the state slots.
+        ``guesses``: drafts are chosen too, in graphs, so the tables they read must exist."""
         super().__init__(
             num_state_slots, num_ids, device, width=aligned(num_ids), grammars=grammars
         )
@@ -99,7 +99,7 @@ class CudaSampler(Sampler):
     ) -> PinnedDraw:
         bounds, columns = self.tables.bound_to(rows), self.tables.columns
         settings = [bound.sampling for bound in bounds]
-        # What lies past the last valid id does not count.
+        # Logits past the last valid id do not count.
         if logits.shape[1] < self._width:
             logits = F.pad(logits, (0, self._width - logits.shape[1]))
         adjusted, lowest = logits, None
@@ -112,7 +112,7 @@ class CudaSampler(Sampler):
         )
         if is_adjusted:
             adjusted = self.adjusted(adjusted, slots, positions, rows, drafts)
-        # Adjusted logits may be -inf, which the draw takes for an error where nothing is filtered.
+        # Adjusted logits may be -inf, which the draw takes for an error unless filters are on.
         if is_adjusted or any(map(_is_filtered, settings)):
             lowest = self._lowest(adjusted, slots, settings)
         on_host = self._written.empty(len(rows))
@@ -147,8 +147,8 @@ class CudaSampler(Sampler):
         drafts: torch.Tensor,
         place: int,
     ) -> None:
-        """``guess`` of draft ``place`` into int64 [drafts, state slots] ``drafts``, in a graph;
-        slots of -1 have none. Changes the logits."""
+        """Write the ``guess`` of draft ``place`` into ``drafts`` int64 [drafts, state slots], in a
+        graph; slots of -1 have no guess. Changes the logits."""
         columns = self.tables.columns
         penalise(logits, self._penalty_tables(), slots, drafts[:place], in_place=True)
         draw(
@@ -170,7 +170,7 @@ class CudaSampler(Sampler):
         return penalise(logits, self._penalty_tables(), slots, drafts.ids, drafts.num_before())
 
     def _penalty_tables(self) -> PenaltyTables:
-        """Made when first asked for."""
+        """The penalty tables, made on first use."""
         tables = self.tables
         return PenaltyTables(
             tables.columns.penalties, tables.in_prompt.made(), tables.counts.made()
@@ -203,7 +203,7 @@ class CudaSampler(Sampler):
         return lowest
 
     def _lowest_of_all(self, logits: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
-        """The same for rows whose filters need all ids in order."""
+        """``_lowest`` of rows whose filters need all ids in order."""
         columns = self.tables.columns.at(slots)
         scaled = logits[:, : self._num_ids] / columns.temperature.unsqueeze(1)
         return torch_sampling.threshold(
@@ -212,17 +212,17 @@ class CudaSampler(Sampler):
 
 
 def _is_filtered(params: SamplingParams) -> bool:
-    """Whether a filter may drop ids. False for greedy rows: the best id is never dropped."""
+    """True if a filter may drop ids. False for greedy rows: the best id is never dropped."""
     return params.has_filters and params.temperature != 0.0
 
 
 def _is_long(params: SamplingParams) -> bool:
-    """Whether a filter needs all ids in order."""
+    """True if a filter needs all ids in order."""
     return not 0 < params.top_k <= torch_sampling.SHORT_TOP_K
 
 
 def _takes_temporaries(row: SampleRow, bound: Bound) -> bool:
-    """Whether sampling the row takes memory for each id, beyond its logits."""
+    """True if sampling the row takes memory for each id, beyond its logits."""
     params = bound.sampling
     if params.logprobs is not None or bound.adjusts(row.position):
         return True

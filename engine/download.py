@@ -1,4 +1,4 @@
-"""From the device to the host without waiting for what the device is doing."""
+"""Copies from the device to the host without waiting for work under way on the device."""
 
 from collections import deque
 from dataclasses import dataclass
@@ -7,9 +7,9 @@ import torch
 
 
 def download(*tensors: torch.Tensor) -> tuple[list[torch.Tensor], torch.cuda.Event]:
-    """Copies of CUDA ``tensors`` in pinned memory, enqueued on the current stream, and the event
-    behind them: what the copies hold may be read once it has passed. With no tensors the event
-    stands behind what is enqueued."""
+    """Enqueue copies of CUDA ``tensors`` to pinned memory on the current stream. Returns the
+    copies, and an event after which they may be read; without tensors, an event behind the enqueued
+    work."""
     copies = [
         torch.empty(each.shape, dtype=each.dtype, pin_memory=True).copy_(each, non_blocking=True)
         for each in tensors
@@ -21,25 +21,26 @@ def download(*tensors: torch.Tensor) -> tuple[list[torch.Tensor], torch.cuda.Eve
 
 @dataclass(frozen=True)
 class Written:
-    """Pinned memory ``values``, which a kernel has written when ``event`` has happened."""
+    """Pinned memory ``values``, which a kernel has written once ``event`` has passed."""
 
     values: torch.Tensor
     event: torch.cuda.Event
 
 
 class WrittenByKernels:
-    """Keeps pinned memory until the kernels that write it have run: torch does not know of them,
-    and gives out memory again when it is dropped."""
+    """Keeps pinned memory until the kernels that write it have run. torch does not know of these
+    writes, and would reuse memory that is dropped earlier."""
 
     def __init__(self) -> None:
         self._under_way: deque[Written] = deque()
 
     def empty(self, num_values: int) -> torch.Tensor:
-        """int64, for the next kernel."""
+        """Memory for the next kernel to write, int64 [num_values]."""
         return torch.empty(num_values, dtype=torch.int64, pin_memory=True)
 
     def keep(self, values: torch.Tensor, event: torch.cuda.Event | None = None) -> Written:
-        """Of the kernel enqueued last; ``event`` stands behind it, and is recorded if not given."""
+        """Keep the memory that the kernel enqueued last writes; ``event`` is behind that kernel,
+        and is recorded now if not given."""
         if event is None:
             event = torch.cuda.Event()
             event.record()

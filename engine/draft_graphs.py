@@ -2,18 +2,18 @@
 
 A step is enqueued whole, and the host reads its outcome while the next one runs:
 
-    verify graph (rows, drafts)     place the tokens, forward, logits
-    sampler                         the target's choices, by the settings of each sequence
-    accept                          what agrees; lengths, pending and next tokens move on
-    layer graph (rows, drafts)      the draft layer at the last accepted position, KV at the others
-    draft graphs (rows, place)      the first draft's head, then each further draft
-    or KV graph (rows, drafts)      where the next step shall have no drafts
+    verify graph (rows, drafts)     place the tokens, forward, logits;
+    sampler                         the target's choices, by the settings of each sequence;
+    accept                          equal drafts; lengths, pending and next tokens move on;
+    layer graph (rows, drafts)      the draft layer at the last accepted position, KV at the others;
+    draft graphs (rows, place)      the first draft's head, then each further draft;
+    or KV graph (rows, drafts)      if the next step has no drafts.
 
 The graphs behind ``accept`` are the draft layer's (engine/draft_layer.py).
 
-Which positions a step writes only the GPU knows: lengths are in tables there (triton_drafts.py).
-Of a step that several workers compute together (engine/spread) the verify graph is another one; the
-draft layer stays with each worker.
+Only the GPU knows which positions a step writes: lengths are in tables there (triton_drafts.py). A
+step that several workers compute together (engine/spread) has another verify graph; each worker
+computes the draft layer for itself.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +28,7 @@ from engine.cuda_sampler import CudaSampler
 from engine.download import Written, WrittenByKernels
 from engine.draft_layer import DraftLayer, Graph
 from engine.draft_memory import DraftMemory
-from engine.graphs import GraphPool, buckets_below
+from engine.graphs import GraphPool, Trunk, buckets_below
 from engine.inputs import DraftRows, Inputs
 from engine.kernels.interface import Kernels
 from engine.kernels.state_ring import StateRing
@@ -39,24 +39,21 @@ from engine.kernels.triton_drafts import (
     place_verified,
 )
 from engine.kernels.triton_linear import aligned
-from engine.model.qwen35 import Qwen35
 from engine.passes import Pass
 from engine.speculation import DRAFT_IDS, draft_prompts
 from engine.spread.shapes import SpreadShape
 from engine.target_choices import Choices, TargetChoices
 from engine.verified import Verified
-from transport.copy.tensors import CacheTensors
-from transport.wire.layout import CacheLayout
 from transport.wire.spread import MAX_ROWS
 
 Outcomes = tuple[list[int], Verified]
-"""Of each token the index of its row, and the tokens."""
+"""The index of each token's row, and the tokens."""
 
 
 @dataclass(frozen=True)
 class Verifying:
-    """A step as far as the target's choices, by the verify graph of ``bucket`` rows and
-    ``num_drafts`` drafts each."""
+    """A step up to the target's choices, by the verify graph of ``bucket`` rows with ``num_drafts``
+    drafts each."""
 
     rows: Sequence[Row]
     bucket: int
@@ -65,28 +62,23 @@ class Verifying:
 
 
 class DraftGraphs:
-    """Drafts of every state slot on CUDA; the host's ``launch``, ``forget`` and ``prefilled`` are
-    those of ``engine.speculation.Speculation``. ``logits`` float32 [tokens, ids] is where steps
-    leave theirs. ``forced`` is the probability with which a benchmark accepts a draft.
-    ``spreads``: there may be steps that several workers compute together. ``buckets`` are those
-    below the number of state slots."""
+    """Drafts of every state slot on CUDA. ``launch``, ``forget`` and ``prefilled`` are as in
+    ``engine.speculation.Speculation``. ``logits`` float32 [tokens, ids]: where steps leave theirs.
+    ``forced``: the probability with which a benchmark accepts a draft. ``spreads``: there may be
+    steps that several workers compute together. ``buckets``: row counts of captured steps."""
 
     def __init__(
         self,
-        model: Qwen35,
-        cache: CacheTensors,
-        layout: CacheLayout,
-        kernels: Kernels,
+        trunk: Trunk,
         sampler: CudaSampler,
         logits: torch.Tensor,
         max_drafts: int,
-        max_seq_len: int,
         *,
         spreads: bool = False,
         buckets: Sequence[int] = DECODE_BUCKETS,
     ) -> None:
-        self._model, self._cache = model, cache
-        self._kernels, self._sampler, self.logits = kernels, sampler, logits
+        self._model, self._cache, self._kernels = trunk.model, trunk.cache, trunk.kernels
+        self._sampler, self.logits = sampler, logits
         self.forced: float | None = None
         self._device = device = sampler.next_token.device
         num_slots = sampler.next_token.shape[0]
@@ -105,17 +97,21 @@ class DraftGraphs:
             sampler.next_token,
         )
         self._rings = StateRing.allocate(
-            layout, max_drafts + spreads, kernels.ring_shape(layout), cache.conv.dtype,
-            tables.pending,
+            trunk.layout, max_drafts + spreads, trunk.kernels.ring_shape(trunk.layout),
+            trunk.cache.conv.dtype, tables.pending,
         )  # fmt: skip
         # The graph of a spread step may have more rows than there are state slots.
         num_rows = max(MAX_ROWS * spreads, most)
         num_tokens = max(MAX_ROWS * spreads, *(bucket * (num + 1) for bucket, num in self.shapes))
-        shape = num_tokens, model.config.hidden_size
-        hidden = torch.zeros(shape, dtype=cache.conv.dtype, device=device)
-        self._memory = DraftMemory(layout, tables, max_seq_len, num_rows, num_tokens, hidden)
+        shape = num_tokens, trunk.model.config.hidden_size
+        hidden = torch.zeros(shape, dtype=trunk.cache.conv.dtype, device=device)
+        self._memory = DraftMemory(
+            trunk.layout, tables, trunk.max_seq_len, num_rows, num_tokens, hidden
+        )
         num_draft_ids = min(DRAFT_IDS, logits.shape[1])
-        self.layer = DraftLayer(model, cache, kernels, sampler, self._memory, most, num_draft_ids)
+        self.layer = DraftLayer(
+            trunk.model, trunk.cache, trunk.kernels, sampler, self._memory, most, num_draft_ids
+        )
         self._choices = TargetChoices(sampler, tables.drafts, self._memory.verified, logits)
         self._pool, self._written = GraphPool(), WrittenByKernels()
         self.verify_graphs: dict[tuple[int, int], Graph] = {}
@@ -130,8 +126,8 @@ class DraftGraphs:
             self._write_step(bucket, (), [])
             verify = partial(self._forward, bucket, num_drafts, self._kernels)
             self.verify_graphs[bucket, num_drafts] = self._capture(verify)
-            # Of no row. The kernel between the graphs is compiled too, and leaves in ``last``
-            # rows of this shape, which the layer reads.
+            # For no row. This also compiles the kernel between the graphs, which leaves rows of
+            # this shape in ``last`` for the layer to read.
             self._accept(bucket, num_drafts, self._memory.verified.ids)
             drafts = (bucket, 1) in self.shapes
             self.layer.capture(self._capture, bucket, num_drafts, drafts=drafts)
@@ -143,21 +139,21 @@ class DraftGraphs:
 
     @torch.inference_mode()
     def capture_spread(self, size: int, shapes: Sequence[SpreadShape], kernels: Kernels) -> None:
-        """The verify graphs of groups of up to ``size`` members, with the kernels of one."""
+        """Capture the verify graphs of groups of up to ``size`` members, with a member's
+        kernels."""
         aborted = torch.zeros(1, dtype=torch.int32, device=self._device)
         for shape in sorted(shapes, key=lambda each: -each.num_tokens):
             self._write_step(shape.bucket, (), [])
             forward = partial(self._forward, *shape, kernels, num_stored=0)
             self._verify_spread[size, shape] = self._capture(forward)
-            # The kernel behind the graph is compiled too: a member that compiled it within a step
-            # would be late.
+            # This also compiles the kernel behind the graph: a member that compiled it within a
+            # step would be late.
             self._accept(1, shape.num_drafts, self._memory.verified.ids, aborted)
 
     @torch.inference_mode()
     def accept_by_lot(self, probability: float) -> None:
-        """Accept each draft with this probability from now on, which only benchmarks do. The
-        kernels for that are compiled here: a member that compiled them within a spread step would
-        be late."""
+        """Accept each draft with this probability from now on (benchmarks only). Compiles the
+        kernels for it: a member that compiled them within a spread step would be late."""
         self.forced = probability
         self._write_step(1, (), [])
         for aborted in (None, torch.zeros(1, dtype=torch.int32, device=self._device)):
@@ -165,13 +161,13 @@ class DraftGraphs:
                 self._accept(1, num_drafts, self._memory.verified.ids, aborted)
 
     def forget(self, state_slot: int) -> None:
-        """The slot has a new owner."""
+        """Drop a slot's drafts, because the slot has a new owner."""
         self._memory.blocks.forget(state_slot)
         self._made[state_slot] = 0
         self._fresh[state_slot] = True
 
     def prefilled(self, part: Pass, inputs: Inputs, hidden: torch.Tensor) -> None:
-        """As Speculation's."""
+        """Write the draft layer's KV of a pass of prompts, as ``Speculation.prefilled``."""
         draft_prompts(self._model, self._cache, self._kernels, self._sampler, part, inputs, hidden)
 
     @torch.inference_mode()
@@ -186,7 +182,7 @@ class DraftGraphs:
 
     def launch_spread(self, size: int, shape: SpreadShape, rows: Sequence[Row]) -> Verifying | None:
         """Enqueue the verification of a step that all members launch with this shape, each with its
-        own rows; None where there are none. ``settle`` follows."""
+        own rows; None without rows. ``settle`` must follow."""
         wanted = self._wanted(rows, shape.num_drafts)
         self._write_step(shape.bucket, rows, wanted)
         self._verify_spread[size, shape].replay()
@@ -197,10 +193,10 @@ class DraftGraphs:
         self, step: Verifying, num_next: int, aborted: torch.Tensor | None = None
     ) -> Outcomes:
         """Enqueue the rest of a step. ``aborted`` (int32 [1] on the device) is given for a spread
-        one: unless it is 0, the sequences and their drafts are as before it."""
+        step: unless it is 0, the sequences and their drafts stay as they were before the step."""
         rows, counts, num_drafts = step.rows, step.choices.counts, step.num_drafts
         bucket = self._bucket_of(rows)
-        if aligned(bucket) != aligned(step.bucket):  # that of the largest member
+        if aligned(bucket) != aligned(step.bucket):  # step.bucket is the largest member's
             self._write_step(bucket, rows, [count - 1 for count in counts])
         written = self._accept(bucket, num_drafts, step.choices.ids, aborted)
         num_out = self._memory.num_out[: len(rows)]
@@ -210,11 +206,11 @@ class DraftGraphs:
         return owners, verified
 
     def num_made(self, rows: Sequence[Row]) -> dict[int, int]:
-        """By state slot, how many drafts there are for the next step."""
+        """Number of drafts for the next step, by state slot."""
         return {row.state_slot: self._made[row.state_slot] for row in rows}
 
     def take_back(self, num_made: Mapping[int, int]) -> None:
-        """These have their drafts from before an aborted step."""
+        """Restore the numbers of drafts from before an aborted step."""
         for state_slot, num in num_made.items():
             self._made[state_slot] = num
 
@@ -237,8 +233,9 @@ class DraftGraphs:
         chosen: torch.Tensor,
         aborted: torch.Tensor | None = None,
     ) -> Written | None:
-        """Enqueue what accepts drafts and moves the tables on: its ``num_out`` on the host. None
-        where all choices are output, for want of drafts, and because the step cannot abort."""
+        """Enqueue the kernel that accepts drafts and advances the tables. Returns its ``num_out``
+        on the host; None if all choices are output anyway (no drafts, and the step cannot
+        abort)."""
         memory, on_host = self._memory, None
         uncertain = None if aborted is None else Uncertain(aborted, memory.verified.ids)
         if num_drafts or aborted is not None:
@@ -276,7 +273,7 @@ class DraftGraphs:
         )
         hidden = self._model.forward(inputs, placed.ids, self._cache, kernels, every_token=True)
         memory.hidden[:size].copy_(hidden)
-        logits = self.logits[:size]  # no more than the worker's own sequences have tokens
+        logits = self.logits[:size]  # at most the tokens of the worker's own sequences
         self._model.logits(hidden[: len(logits)], logits.shape[1], self._kernels, logits)
 
 

@@ -20,8 +20,8 @@ Capture = Callable[[Callable[[], None]], Graph]
 
 
 class DraftLayer:
-    """Makes drafts of up to ``num_rows`` sequences, ids below ``num_ids``, from what a step's
-    verification has left in ``memory``."""
+    """Makes drafts of up to ``num_rows`` sequences, with ids below ``num_ids``, from the states and
+    tokens that a step's verification has left in ``memory``."""
 
     def __init__(
         self,
@@ -43,8 +43,8 @@ class DraftLayer:
         self.draft_graphs: dict[tuple[int, int], Graph] = {}
 
     def capture(self, capture: Capture, bucket: int, num_drafts: int, *, drafts: bool) -> None:
-        """What follows the verification of this shape; ``drafts``: so many sequences may have
-        drafts."""
+        """Capture the graphs that follow the verification of this shape; ``drafts``: steps of this
+        many sequences may make drafts."""
         shape = bucket, num_drafts
         self.kv_graphs[shape] = capture(partial(self.forward_kv, *shape))
         if drafts:
@@ -62,14 +62,14 @@ class DraftLayer:
             self.draft_graphs[bucket, place].replay()
 
     def forward_kv(self, bucket: int, num_drafts: int) -> None:
-        """Without drafts the layer's KV alone."""
+        """Compute only the layer's KV, if the next step has no drafts."""
         memory, size = self._memory, bucket * (num_drafts + 1)
         ids, hidden = memory.output.ids[:size], memory.hidden[:size]
         inputs = memory.output_inputs(size)
         draft_kv(self._model, ids, hidden, inputs, self._cache, self._kernels)
 
     def forward_layer(self, bucket: int, num_drafts: int) -> None:
-        """The layer at the last position of each row, its KV at the others."""
+        """Compute the layer at the last position of each row, and only its KV at the others."""
         memory, size = self._memory, bucket * (num_drafts + 1)
         last, chosen = memory.single.first(bucket), None
         place_draft(memory.rows(bucket), memory.tables, last, 0)
@@ -79,7 +79,7 @@ class DraftLayer:
         self._hidden[:bucket].copy_(self._layer(ids, inputs, memory.hidden[:size], chosen))
 
     def forward_draft(self, bucket: int, place: int) -> None:
-        """The draft ``place`` of each row; of all but the first the layer too."""
+        """Make draft ``place`` of each row; this computes the layer too, except for the first."""
         memory, hidden = self._memory, self._hidden[:bucket]
         placed = memory.single.first(bucket)
         if place:

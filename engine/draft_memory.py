@@ -1,5 +1,5 @@
-"""The memory that the graphs of steps with drafts share: where the host writes what a step is, and
-what one graph leaves for the next one."""
+"""The memory that the graphs of steps with drafts share: the host's description of a step, and the
+results that a graph leaves for the next one."""
 
 from collections.abc import Sequence
 
@@ -15,12 +15,11 @@ from transport.wire.layout import CacheLayout
 
 
 class DraftMemory:
-    """For steps of up to ``num_rows`` sequences and ``num_tokens`` tokens of them.
+    """Memory for steps of up to ``num_rows`` sequences with ``num_tokens`` tokens.
 
-    ``tables`` are by state slot. ``verified`` and ``output`` are a step's tokens as they are fed,
-    and as they come out; ``hidden`` [tokens, width] the trunk's states of them, which the draft
-    layer takes. ``last`` and ``num_out`` int64 [rows] are as ``accept`` leaves them, ``single`` is
-    one token a row.
+    ``tables`` are by state slot. ``verified`` and ``output`` are a step's input and output tokens;
+    ``hidden`` [tokens, width] are the trunk's states of them, which the draft layer takes.
+    ``accept`` writes ``last`` and ``num_out`` int64 [rows]. ``single`` has one token per row.
     """
 
     def __init__(
@@ -47,8 +46,8 @@ class DraftMemory:
     def write(
         self, bucket: int, rows: Sequence[Row], wanted: Sequence[int], starts: Sequence[int]
     ) -> None:
-        """What the next step is: so many drafts ``wanted`` of each row, whose tokens in the cache
-        are ``starts`` (-1: as the tables have it)."""
+        """Describe the next step to the device: number of drafts ``wanted`` of each row, and tokens
+        in its cache ``starts`` (-1: as in the tables)."""
         self.blocks.add(rows)
         padding = [0] * (aligned(bucket) - len(rows))
         rooms = [len(row.block_table) * self._layout.page_size for row in rows]
@@ -63,26 +62,27 @@ class DraftMemory:
         self._step_of(bucket).copy_(host, non_blocking=True)
 
     def rows(self, bucket: int) -> StepRows:
-        """As they were written for this bucket."""
+        """The rows that were written for this bucket."""
         slots, num_drafts, starts, rooms = self._step_of(bucket)[:, :bucket]
         return StepRows(slots, num_drafts, starts, rooms)
 
     def _step_of(self, bucket: int) -> torch.Tensor:
-        """[4, rows], in one piece: one copy writes it."""
+        """The rows as [4, rows], contiguous, so that they are written by one copy."""
         return self._step[: 4 * aligned(bucket)].view(4, aligned(bucket))
 
     def verified_inputs(self, size: int) -> Inputs:
-        """Of the first tokens of ``verified``; ``output_inputs`` takes their block tables too."""
+        """Inputs of the first ``size`` tokens of ``verified``; ``output_inputs`` has the same block
+        tables."""
         placed, tables = self.verified.first(size), self._verified_tables[:size]
         row_tables(self.blocks.ids, placed.held, placed.ends, self._layout.page_size, tables)
         return self._inputs(placed, tables)
 
     def output_inputs(self, size: int) -> Inputs:
-        """Of the first tokens of ``output``, which are those of ``verified``."""
+        """Inputs of the first ``size`` tokens of ``output``, at the positions of ``verified``."""
         return self._inputs(self.output.first(size), self._verified_tables[:size])
 
     def single_inputs(self, placed: Placed) -> Inputs:
-        """Of a token a row."""
+        """Inputs for a draft-layer pass over one token per sequence."""
         page_size = self._layout.page_size
         return self._inputs(
             placed, row_tables(self.blocks.ids, placed.held, placed.ends, page_size)

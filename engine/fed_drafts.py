@@ -1,9 +1,8 @@
-"""The drafts that a step verifies, as its sampling needs them.
+"""The drafts that a step verifies, for its sampling.
 
-A step with drafts samples a run of tokens for each sequence: the one after its last token, which is
-certain, then one after each draft. What penalties and a grammar say of a token depends on the
-tokens before it, so on the drafts before it in the run. If one of those is refused, what was
-sampled behind it is dropped.
+A step with drafts samples a run of tokens for each sequence: one after its last certain token, and
+one after each draft. Penalties and grammar of a token depend on the tokens before it, so on the
+drafts before it in the run. If one of these is rejected, the tokens sampled behind it are dropped.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,9 +15,9 @@ from engine.upload import upload
 
 @dataclass(frozen=True)
 class FedDrafts:
-    """``ids`` int64 [drafts, state slots] are on the device; of each row, ``places`` says how many
-    ids of its slot stand before its token. ``on_host`` gives those of a slot to the host, and may
-    wait for them."""
+    """The drafts of a step: ``ids`` int64 [drafts, state slots] on the device. ``places``: for each
+    row, how many drafts of its slot precede its token. ``on_host`` returns a slot's drafts on the
+    host, and may wait for them."""
 
     ids: torch.Tensor
     places: Sequence[int]
@@ -32,8 +31,8 @@ class FedDrafts:
         return upload(torch.tensor(self.places, dtype=torch.int64), self.ids.device)
 
     def counted(self, counts: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
-        """counts int32 [rows, ids], which are changed, and one more for each draft before the
-        row's token; slots int64 [rows]."""
+        """Add one to ``counts`` int32 [rows, ids], in place, for each draft before the row's token;
+        slots int64 [rows]."""
         num_before = self.num_before()
         for place, ids in enumerate(self.ids):
             stands_before = (num_before > place).to(counts.dtype).unsqueeze(1)

@@ -1,4 +1,4 @@
-"""Places of a checkpoint's tensors in weights that are in FP8 (engine/model/matrix.py)."""
+"""Targets of a checkpoint's tensors in FP8 weights (engine/model/matrix.py)."""
 
 from dataclasses import dataclass
 
@@ -8,13 +8,13 @@ from engine.model.matrix import quantise
 from engine.plan import FLOATS, Place
 
 QUANTISED_AT_ONCE = 1 << 26
-"""Values that are converted to FP8 in one go: each takes some ten bytes meanwhile."""
+"""Values converted to FP8 at a time: each takes some ten bytes meanwhile."""
 
 
 @dataclass(frozen=True)
 class ScalePlace:
-    """A ``Target`` for scales of blocks of 128 rows, of which ``into`` has one for each group of
-    rows: group i is of the stored block ``blocks[i]``."""
+    """A ``Target`` for scales of blocks of 128 rows. ``into`` has a scale for each group of rows:
+    group i belongs to the stored block ``blocks[i]``."""
 
     into: torch.Tensor
     shape: tuple[int, ...]
@@ -39,12 +39,12 @@ class ScalePlace:
 
 @dataclass(frozen=True)
 class QuantisingPlace:
-    """A ``Target`` in FP8 for a tensor that is not: converted as it arrives."""
+    """An FP8 ``Target`` for a tensor in another dtype, which is converted as it arrives."""
 
     values: Place
     scales: ScalePlace
     dtype: torch.dtype
-    """Of dummy values before they are converted."""
+    """The dtype of dummy values before they are converted."""
     stored: tuple[str, ...] = FLOATS
 
     @property

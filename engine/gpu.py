@@ -1,4 +1,4 @@
-"""Checks of the GPU and the plan of its memory, before anything is loaded."""
+"""Checks the GPU, and plans its memory, before anything is loaded."""
 
 from dataclasses import dataclass
 
@@ -11,20 +11,20 @@ from transport.wire.layout import CacheLayout, PoolSize
 
 MIN_CAPABILITY = (9, 0)
 ACTIVATIONS_BYTES = 8 << 30
-"""Kept free beside weights and pools: activations of the largest prefill batch, what graphs work
-in, the libraries' workspaces."""
+"""Memory kept free beside weights and pools: activations of the largest prefill batch, memory of
+graphs, the libraries' workspaces."""
 DEFAULT_SLOTS = 256
-"""State slots where memory is no matter."""
+"""Number of state slots if there is memory for them."""
 TYPICAL_TOKENS = 2048
-"""Of a sequence: with fewer in its part of the pages, another state slot gains nothing."""
+"""Tokens of a typical sequence: another state slot is useless if it leaves each sequence fewer."""
 TABLE_BYTES = 10
-"""Kept free for each id of each state slot: tables of penalties, which the warm-up makes, of bias
-and of min_tokens, from the first request with one on."""
+"""Bytes kept free for each id of each state slot: tables of penalties, which the warm-up makes, of
+bias and of min_tokens, which the first request that needs them makes."""
 LOGITS_BYTES = 4
-"""Of each id of each row that is sampled in one pass; twice with drafts, of which a step copies the
-logits that it samples."""
+"""Bytes of each id of each row sampled in one pass; twice that with drafts, because a step with
+drafts copies the logits that it samples."""
 SAMPLED_BYTES = 50
-"""Kept free for each id of each row that is sampled at once: 29 of temporaries where all rows want
+"""Bytes kept free for each id of each row sampled at once: 29 for temporaries if all rows have
 penalties, a long top_p and logprobs; the rest for the workspace of sorts."""
 
 
@@ -38,8 +38,8 @@ class Gpu:
 
 
 def visible_gpus() -> list[Gpu]:
-    """Every GPU that CUDA offers here; raises ValueError when there is none. Needs
-    CUDA_DEVICE_ORDER=PCI_BUS_ID, set before CUDA is first used. Takes no memory on any."""
+    """Every GPU that CUDA offers here; raises ValueError if there is none. Needs
+    CUDA_DEVICE_ORDER=PCI_BUS_ID, set before CUDA is first used. Takes no GPU memory."""
     if not torch.cuda.is_available():
         built = torch.version.cuda
         raise ValueError(
@@ -53,7 +53,7 @@ def visible_gpus() -> list[Gpu]:
 
 
 def gpu_name(device: str, gpu: str) -> str:
-    """Which GPU was asked for, "" for any; raises ValueError where the two settings differ."""
+    """The name of the requested GPU, "" for any; raises ValueError if the two settings differ."""
     _, colon, number = device.partition(":")
     if colon and not (device.startswith("cuda:") and number.isdecimal()):
         raise ValueError(f"device: {device!r} is not auto, cpu, cuda or cuda:N")
@@ -63,8 +63,8 @@ def gpu_name(device: str, gpu: str) -> str:
 
 
 def named(wanted: str, gpus: list[Gpu]) -> list[Gpu]:
-    """Those of ``gpus`` that ``wanted`` names by index or by the beginning of a UUID; all of them
-    for "". Raises ValueError when it names none, or is the beginning of several."""
+    """The GPUs that ``wanted`` names by index or by the beginning of a UUID; all of ``gpus`` for
+    "". Raises ValueError if it names none or several."""
     found = [gpu for gpu in gpus if wanted == str(gpu.index)] or [
         gpu for gpu in gpus if gpu.uuid.lower().startswith(wanted.lower())
     ]
@@ -75,9 +75,10 @@ def named(wanted: str, gpus: list[Gpu]) -> list[Gpu]:
 
 
 def require_gpu(weight_bytes: int, share: int, advice: str = "") -> None:
-    """Raise ValueError unless the current GPU is new enough and large enough for the weights, which
-    get ``1 / share`` of it, and GpuMemoryHeld where other processes hold too much of it: it may be
-    a worker that has just ended. ``advice``: what to do about weights that are too large."""
+    """Check that the current GPU is new enough, and large enough for weights in ``1 / share`` of
+    its memory. Raises ValueError otherwise, or GpuMemoryHeld if other processes hold too much of
+    it, such as a worker that has just ended. ``advice``: what to do about weights that are too
+    large."""
     name, capability = torch.cuda.get_device_name(), torch.cuda.get_device_capability()
     if capability < MIN_CAPABILITY:
         raise ValueError(
@@ -99,10 +100,10 @@ def require_gpu(weight_bytes: int, share: int, advice: str = "") -> None:
 
 @dataclass(frozen=True)
 class CacheDemand:
-    """What the cache of an engine is for, beside its layout.
+    """What the size of an engine's cache depends on, beside its layout.
 
-    A pass samples from ``num_ids`` for up to ``max_sampled`` rows. Of a GPU that ``share`` workers
-    have, each takes that part, no matter which comes first.
+    A pass samples from ``num_ids`` ids for up to ``max_sampled`` rows. Each of ``share`` workers on
+    a GPU takes ``1 / share`` of its memory, whichever starts first.
     """
 
     layout: CacheLayout
@@ -112,9 +113,9 @@ class CacheDemand:
     share: int
     max_drafts: int = 0
     ring_bytes: int = 0
-    """Of the ring of a state slot, for drafts or spread steps."""
+    """Bytes of a state slot's ring, for drafts or spread steps."""
     spread_bytes: int = 0
-    """Of the memory that other workers write into."""
+    """Bytes of the memory that other workers write into."""
 
     @property
     def probe_bytes(self) -> int:
@@ -122,7 +123,7 @@ class CacheDemand:
 
     @property
     def slot_bytes(self) -> int:
-        """Of a state slot, with its tables."""
+        """Bytes of a state slot with its tables."""
         return self.layout.state_slot_bytes + self.num_ids * TABLE_BYTES + self.ring_bytes
 
     def sampled_bytes(self, num_slots: int) -> int:
@@ -132,7 +133,8 @@ class CacheDemand:
         return self.num_ids * (logits_bytes + min(num_rows, SAMPLED_AT_ONCE) * SAMPLED_BYTES)
 
     def slots_in(self, num_bytes: int, tokens_each: int) -> int:
-        """The most state slots that fit, up to DEFAULT_SLOTS, each with pages for its tokens."""
+        """The most state slots that fit, up to DEFAULT_SLOTS, each with pages for
+        ``tokens_each`` tokens."""
         pages_bytes = self.layout.pages_for(tokens_each) * self.layout.page_bytes
         for num_slots in range(DEFAULT_SLOTS, 1, -1):
             each = num_slots * (self.slot_bytes + pages_bytes)
@@ -144,12 +146,12 @@ class CacheDemand:
 def pools_that_fit(
     demand: CacheDemand, num_pages: int | None, num_state_slots: int | None
 ) -> PoolSize:
-    """The pools, those left open (None) sized by what is free now, after the weights.
+    """The pools; a size that is None is computed from the memory that is free after the weights.
 
-    State slots left open: DEFAULT_SLOTS, or as many as leave each pages for TYPICAL_TOKENS, or
-    fit beside the ``num_pages`` given. Pages left open take the rest, but no more than as many
-    sequences as there are slots could fill. Raises ValueError with the numbers when nothing is
-    left for an open pool; two given pools are not checked.
+    State slots: DEFAULT_SLOTS, or as many as leave each sequence pages for TYPICAL_TOKENS, or as
+    many as fit beside the given ``num_pages``. Pages take the rest, but not more than the sequences
+    of all slots can fill. Raises ValueError with the numbers if nothing is left for a pool; two
+    given sizes are not checked.
     """
     if num_pages is not None and num_state_slots is not None:
         return PoolSize(num_pages, num_state_slots)
@@ -181,7 +183,7 @@ def pools_that_fit(
 
 
 def memory_plan(weight_bytes: int, layout: CacheLayout, pools: PoolSize) -> str:
-    """The plan in one line, for the log."""
+    """The memory plan in one line, for the log."""
     pages = pools.num_pages * layout.page_bytes
     slots = pools.num_state_slots * layout.state_slot_bytes
     return (
@@ -192,7 +194,8 @@ def memory_plan(weight_bytes: int, layout: CacheLayout, pools: PoolSize) -> str:
 
 
 def shortage(layout: CacheLayout, pools: PoolSize, *, in_fp8: bool) -> str:
-    """What pools with fewer state slots than DEFAULT_SLOTS mean, for the log; "" for others."""
+    """A warning for the log about pools with fewer state slots than DEFAULT_SLOTS; "" for
+    others."""
     slots = pools.num_state_slots
     if slots >= DEFAULT_SLOTS:
         return ""
@@ -211,7 +214,7 @@ def free_bytes() -> int:
 
 
 def graphs_plan(free_before: int, graphs: str) -> str:
-    """More of the plan, once some ``graphs`` are there."""
+    """A line for the log about the memory that captured ``graphs`` take and leave."""
     free = free_bytes()
     return f"{graphs} {_gib(free_before - free)}; {_gib(free)} left to work in"
 

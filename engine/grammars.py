@@ -1,7 +1,7 @@
-"""Grammars compiled for a tokenizer: llguidance's matchers, each made once, in a thread of its own.
+"""Compiles grammars for a tokenizer into llguidance's matchers, each once, in a thread of its own.
 
 A grammar is text as ``llguidance.LLMatcher.grammar_from_*`` makes it. The coordinator has compiled
-it before, within the same limits: one that fails here is a bug or another version of the library.
+it before, within the same limits, so a failure here is a bug, or another version of the library.
 """
 
 from collections import OrderedDict
@@ -19,12 +19,12 @@ from transport.grammars import compiled, grammar_tokenizer
 MAX_KEPT = 64
 
 Compiled = Future[LLMatcher]
-"""A grammar, or what is to become one."""
+"""A grammar that is compiled or being compiled."""
 
 
 def grammars_of(folder: Path, num_ids: int) -> "Grammars | None":
-    """For the tokenizer of a checkpoint's folder; None where it has none. Takes seconds for a
-    vocabulary of 250,000."""
+    """The grammars of a checkpoint folder's tokenizer; None if it has none. Takes seconds for a
+    vocabulary of 250,000 ids."""
     if not (folder / TOKENIZER).is_file():
         return None
     return Grammars(folder, num_ids, eos_ids(folder))
@@ -33,7 +33,7 @@ def grammars_of(folder: Path, num_ids: int) -> "Grammars | None":
 class Grammars:
     """Compiles grammars for the tokenizer of ``folder``, whose ids are below ``num_ids``.
 
-    ``eos_ids`` are what a matcher allows once its grammar may end. Thread-safe.
+    ``eos_ids``: the ids that a matcher allows once its grammar may end. Thread-safe.
     """
 
     def __init__(self, folder: Path, num_ids: int, eos_ids: Sequence[int]) -> None:

@@ -1,14 +1,15 @@
-"""Decode steps as CUDA graphs: one a batch bucket, from the fed tokens to the logits.
+"""Decode steps as CUDA graphs: one per batch bucket, from the fed tokens to the logits.
 
-A batch runs in the smallest bucket that holds it; the rows beyond it have state slot -1, which
-every kernel skips. What a graph reads lies in static memory: state slots and ends of the step,
-copied in before each replay, and one block table a state slot, to which only new pages are added.
-Steps that several workers compute together (engine/spread) have graphs of their own. Where there
-are such steps, states have a ring of one entry (kernels/state_ring.py): local steps apply what the
-last spread one has left in it.
+A batch runs in the smallest bucket that holds it; padding rows have state slot -1, which every
+kernel skips. A graph reads static memory: state slots and ends of the step, copied there before
+each replay, and one block table per state slot, to which only new pages are added.
+Steps that several workers compute together (engine/spread) have graphs of their own. With such
+steps, states have a ring of one entry (kernels/state_ring.py): a local step applies the update that
+the last spread step has left in it.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
@@ -25,7 +26,7 @@ from transport.copy.tensors import CacheTensors
 from transport.wire.layout import CacheLayout
 
 LOCAL = 0
-"""Size of the group of a step of none."""
+"""The group size of a local step."""
 
 T = TypeVar("T")
 Stepped = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
@@ -33,23 +34,23 @@ Stepped = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 def buckets_below(num_slots: int, buckets: Sequence[int]) -> tuple[int, ...]:
-    """Those of ``buckets`` below the number of state slots, and one with a row for each slot, as
-    far as a step has room."""
+    """The row counts to capture: the buckets below the number of state slots, and one with a row
+    for each slot, up to the largest step."""
     most = min(num_slots, MAX_DECODE_ROWS)
     return (*(bucket for bucket in buckets if bucket < most), most)
 
 
 class GraphPool:
-    """Graphs that are launched one after another on one stream, and therefore share their memory:
-    each works in the same memory as the one before. Captured largest first, they need little more
-    than the largest. The memory of returned tensors is not shared, so logits are written to memory
-    from outside."""
+    """Graphs that are launched one after another on one stream, and therefore share their working
+    memory. Captured largest first, they need little more than the largest. The memory of returned
+    tensors is not shared, so logits are written to memory from outside."""
 
     def __init__(self) -> None:
         self._first: torch.cuda.CUDAGraph | None = None
 
     def capture(self, forward: Callable[[], T]) -> tuple[torch.cuda.CUDAGraph, T]:
-        """``forward``, which has run before, as a graph, and what its launches return."""
+        """Capture ``forward``, which has run before, as a graph; returns it and its result
+        tensors."""
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._first.pool() if self._first else None):
@@ -58,38 +59,47 @@ class GraphPool:
         return graph, stepped
 
 
+@dataclass(frozen=True)
+class Trunk:
+    """The model that graphs compute, with its cache and kernels. No sequence is longer than
+    ``max_seq_len`` tokens."""
+
+    model: Qwen35
+    cache: CacheTensors
+    layout: CacheLayout
+    kernels: Kernels
+    max_seq_len: int
+
+
 class DecodeGraphs:
-    """Captured decode steps. ``next_token`` [state slots] int64 is what the rows feed; ``logits``
-    float32 [rows, ids] is where each step leaves its own. ``spreads``: there may be steps that
-    several workers compute together. ``buckets`` are those below the number of state slots."""
+    """Captured decode steps. ``next_token`` [state slots] int64: the tokens that rows feed.
+    ``logits`` float32 [rows, ids]: where each step leaves its logits. ``spreads``: there may be
+    steps that several workers compute together. ``buckets``: row counts of captured steps."""
 
     def __init__(
         self,
-        model: Qwen35,
-        cache: CacheTensors,
-        layout: CacheLayout,
-        kernels: Kernels,
+        trunk: Trunk,
         next_token: torch.Tensor,
         logits: torch.Tensor,
-        max_seq_len: int,
         *,
         spreads: bool = False,
         buckets: Sequence[int] = DECODE_BUCKETS,
     ) -> None:
-        self._model, self._cache, self._layout = model, cache, layout
-        self._kernels, self._next_token, self._logits = kernels, next_token, logits
+        self._model, self._cache = trunk.model, trunk.cache
+        self._layout, self._kernels = trunk.layout, trunk.kernels
+        self._next_token, self._logits = next_token, logits
         self._device = next_token.device
         num_slots = next_token.shape[0]
         self.buckets = buckets_below(num_slots, buckets)
-        self._tables = BlockTables(layout, num_slots, max_seq_len, self._device)
+        self._tables = BlockTables(trunk.layout, num_slots, trunk.max_seq_len, self._device)
         # State slots and ends.
         self._step = torch.zeros(2, self.buckets[-1], dtype=torch.int32, device=self._device)
         self._fed = torch.zeros(self.buckets[-1], dtype=torch.int64, device=self._device)
         self._pending = torch.zeros(num_slots, dtype=torch.int32, device=self._device)
         self._rings: tuple[StateRing, ...] = ()
         if spreads:
-            shape, dtype = kernels.ring_shape(layout), cache.conv.dtype
-            self._rings = StateRing.allocate(layout, 1, shape, dtype, self._pending)
+            shape, dtype = trunk.kernels.ring_shape(trunk.layout), trunk.cache.conv.dtype
+            self._rings = StateRing.allocate(trunk.layout, 1, shape, dtype, self._pending)
         self._pool = GraphPool()
         self._graphs: dict[tuple[int, int], tuple[torch.cuda.CUDAGraph, Stepped]] = {}
 
@@ -98,45 +108,45 @@ class DecodeGraphs:
         self._capture(LOCAL, self.buckets, self._kernels)
 
     def capture_spread(self, size: int, buckets: Sequence[int], kernels: Kernels) -> None:
-        """The steps of groups of up to ``size`` members, with the kernels of one of them."""
+        """Capture the steps of groups of up to ``size`` members, with a member's kernels."""
         assert size > LOCAL
         assert self._rings, "graphs without spread steps"
         self._capture(size, buckets, kernels)
 
     @torch.inference_mode()
     def _capture(self, size: int, buckets: Sequence[int], kernels: Kernels) -> None:
-        """The largest first, in one memory pool."""
+        """Capture these buckets, largest first, in one memory pool."""
         for bucket in sorted(buckets, reverse=True):
             self._write_step(bucket, (), ())
             forward = partial(self._forward, bucket, kernels, spread=size > LOCAL)
             forward()
             self._graphs[size, bucket] = self._pool.capture(forward)
             if size > LOCAL:
-                # Run once, on padding, what follows a step: a member that compiles a kernel when it
-                # has committed to a step is late.
+                # Run the kernels that follow a step once, on padding: a member that compiles a
+                # kernel after it has committed to a step is late.
                 self.settle_spread(1, torch.zeros(1, dtype=torch.int32, device=self._device))
 
     @torch.inference_mode()
     def forget(self, state_slot: int) -> None:
-        """The slot has a new owner: its block table starts anew, and its state has all tokens."""
+        """Reset a slot for a new owner: its block table is empty, and its state has all tokens."""
         self._tables.forget(state_slot)
         if self._rings:
             self._pending[state_slot] = 0
 
     def launch(self, rows: Sequence[Row]) -> Stepped:
-        """Enqueue one step of ``rows``, all decode. What it returns is valid for what is enqueued
+        """Enqueue one step of decode ``rows``. The returned tensors may be used by work enqueued
         before the next launch: everything is ordered on the current stream."""
         return self._launch(LOCAL, next(b for b in self.buckets if b >= len(rows)), rows)
 
     def launch_spread(self, size: int, bucket: int, rows: Sequence[Row]) -> Stepped:
-        """The same of a step that all members launch with this bucket, each with its own rows, of
-        which it may have none. ``settle_spread`` follows behind all that uses the step."""
+        """Enqueue a step that all members launch with this bucket, each with its own rows; a member
+        may have none. ``settle_spread`` must follow after all work that uses the step."""
         assert len(rows) <= bucket
         return self._launch(size, bucket, rows)
 
     def settle_spread(self, num_rows: int, aborted: torch.Tensor) -> None:
-        """Enqueue, behind the spread step launched last and the sampling of its rows: unless
-        ``aborted`` (int32 [1] on the device) is 0, the sequences are as before it."""
+        """Enqueue the end of a spread step, after the sampling of its rows: unless ``aborted``
+        (int32 [1] on the device) is 0, the sequences are reset to before the step."""
         from engine.spread.triton_settle import settle
 
         slots = self._step[0, :num_rows]

@@ -1,4 +1,4 @@
-"""One forward pass as tensors: built once a pass, read by every layer."""
+"""The inputs of a forward pass as tensors: built once per pass, read by every layer."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -23,10 +23,10 @@ class Rows:
 
     ``state_slots`` [rows], ``ends`` [rows] (tokens in the cache after this pass) and
     ``block_tables`` [rows, pages] are int64 on the device; a short table is padded with its own
-    first page. ``starts`` and ``lens`` are the same facts on the host, ``keeps`` what each prefill
-    row is to keep (empty: no row keeps anything). A *KV row* is one token's
-    ``[num_kv_heads, head_dim]`` when the page pool is seen as ``[rows, kv_heads, head_dim]``;
-    those here are of K in the first attention layer, others lie at a constant distance.
+    first page. ``starts`` and ``lens`` are the same facts on the host, ``keeps`` the state that
+    each prefill row keeps (empty: no row keeps any). A *KV row* is one token's ``[num_kv_heads,
+    head_dim]`` when the page pool is viewed as ``[rows, kv_heads, head_dim]``. KV rows here are of
+    K in the first attention layer; all others lie at a constant distance.
     """
 
     state_slots: torch.Tensor
@@ -73,12 +73,12 @@ class Rows:
 
     @cached_property
     def kept_rows(self) -> list[tuple[int, Keep]]:
-        """The rows that keep something, by their index."""
+        """The rows that keep a state, with their index."""
         return [(i, keep) for i, keep in enumerate(self.keeps) if keep is not None]
 
     @cached_property
     def kept_blocks(self) -> dict[int, list[tuple[int, int]]]:
-        """By the last block of ``blocks`` that a kept state includes: (the row's place in
+        """Kept states by the last block of ``blocks`` that they include: (the row's place in
         ``blocks.order``, the state slot)."""
         kept: dict[int, list[tuple[int, int]]] = {}
         order = self.blocks.order.tolist() if self.kept_rows else []
@@ -115,7 +115,8 @@ class Rows:
 
     @cached_property
     def context_mask(self) -> torch.Tensor | None:
-        """True where a row has a token, bool [rows, 1, 1, max_end]; None when all are as long."""
+        """True where a row has a token, bool [rows, 1, 1, max_end]; None if all rows are equally
+        long."""
         if len({s + n for s, n in zip(self.starts, self.lens, strict=True)}) == 1:
             return None
         positions = torch.arange(self.max_end, device=self.ends.device)
@@ -124,13 +125,13 @@ class Rows:
 
 @dataclass
 class DraftRows:
-    """Decode sequences whose states have a ring: a token each, then drafts to verify.
+    """Decode sequences whose states have a ring: one token each, then drafts to verify.
 
-    Each token is one of ``Inputs.decode``'s rows, those of a sequence in a run of ``counts``.
-    ``state_slots`` [sequences] on the device; ``rings`` are DeltaNet's, layer by layer. Where the
-    host knows them, ``num_pending`` are the entries that each sequence's rings have pending. The
-    states are stored behind the first ``num_stored`` tokens of each sequence: 1, or 0 where the
-    step may be aborted, so that no token is certain.
+    Each token is one of ``Inputs.decode``'s rows; a sequence's ``counts`` tokens are adjacent.
+    ``state_slots`` [sequences] on the device; ``rings`` are DeltaNet's, layer by layer.
+    ``num_pending``: number of pending entries in each sequence's rings, if the host knows it. The
+    states are stored behind the first ``num_stored`` tokens of each sequence: 1, or 0 if the step
+    may be aborted, so that no token is certain.
     """
 
     state_slots: torch.Tensor
@@ -141,13 +142,15 @@ class DraftRows:
 
     @cached_property
     def pending(self) -> list[tuple[int, torch.Tensor | None]]:
-        """(entry, which sequences have it pending: bool [sequences], None: all), in order."""
+        """Pending entries in order: (entry, sequences that have it pending as bool [sequences], or
+        None for all)."""
         every = torch.tensor(self.num_pending, device=self.state_slots.device)
         having = [every > i for i in range(max(self.num_pending))]
         return [(i, None if bool(mask.all()) else mask) for i, mask in enumerate(having)]
 
     def filled(self, x: torch.Tensor) -> torch.Tensor:
-        """[tokens, …] -> [sequences, longest run, …], shorter runs filled with their last token."""
+        """Pad runs: [tokens, …] -> [sequences, longest run, …], filled with each run's last
+        token."""
         longest = max(self.counts)
         if x.shape[0] == longest * len(self.counts):
             return x.view(len(self.counts), longest, *x.shape[1:])
@@ -161,7 +164,7 @@ class DraftRows:
         return x.index_select(0, index).view(len(self.counts), longest, *x.shape[1:])
 
     def emptied(self, x: torch.Tensor) -> torch.Tensor:
-        """[sequences, longest run, …] -> [tokens, …]: without what ``filled`` added."""
+        """Undo ``filled``: [sequences, longest run, …] -> [tokens, …]."""
         if sum(self.counts) == x.shape[0] * x.shape[1]:
             return x.reshape(-1, *x.shape[2:])
         return torch.cat([run[:count] for run, count in zip(x, self.counts, strict=True)])
@@ -174,8 +177,8 @@ class Inputs:
     ``prefill_ids`` [prefill tokens], ``positions`` [tokens], ``sample_index`` [sampled rows] (the
     tokens whose logits are wanted) and ``sample_slots`` [sampled rows] are int64 on the device;
     ``sample_positions`` [sampled rows] is the index that each sampled token will have.
-    ``live`` (integers [tokens] on the device) is negative where no result of a token is used, so
-    that it needs no expert; None: all are used. Padding rows come last, with state slot -1, end 0
+    ``live`` (integers [tokens] on the device) is negative for a token whose results are unused, so
+    that it needs no experts; None: all are used. Padding rows come last, with state slot -1, end 0
     and position -1. With ``drafts`` the decode rows are its sequences' tokens.
     """
 
@@ -191,7 +194,7 @@ class Inputs:
     _made: dict[str, Any] = field(default_factory=dict)
 
     def once(self, name: str, make: Callable[[], T]) -> T:
-        """What a kernel set derives from this pass, made at its first use."""
+        """A value that a kernel set derives from this pass, made at its first use."""
         if name not in self._made:
             self._made[name] = make()
         found: T = self._made[name]

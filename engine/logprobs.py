@@ -1,7 +1,7 @@
 """Log-probabilities of sampled tokens, for the rows whose requests ask for them.
 
-log_softmax of the raw logits: neither settings nor grammars change it. Those of a prompt's tokens
-are prompt_scores.py's.
+They are the log_softmax of the raw logits: neither settings nor grammars change them.
+prompt_scores.py computes those of a prompt's tokens.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ def draw_with_logprobs(
     settings: Sequence[SamplingParams],
 ) -> Draw:
     """The Draw of ``checked_ids`` int64 [rows], -1 where logits were not finite, with the
-    log-probabilities that ``settings``, one a row, ask for of ``ids`` (the same, but never
+    log-probabilities that ``settings``, one per row, ask for: of ``ids`` (the same, but never
     negative) and of the best ids. logits float32 [rows, ids]."""
     wanted = tuple(
         (row, params.logprobs) for row, params in enumerate(settings) if params.logprobs is not None

@@ -1,4 +1,4 @@
-"""Which model the settings make of a checkpoint folder, before any tensor is read."""
+"""Reads the model that the settings make of a checkpoint folder, before any tensor is read."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Cut a batch into forward passes, and check that it can be computed at all."""
+"""Cuts a batch into forward passes, and checks its preconditions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -9,8 +9,8 @@ from transport.wire.layout import CHUNK_ALIGNMENT, CacheLayout, PoolSize
 
 @dataclass(frozen=True)
 class Pass:
-    """Rows computed together, decode rows first. ``sampled`` are the batch indices of those that
-    sample, ``scored`` of those that score, in their order."""
+    """Rows computed together, decode rows first. ``sampled`` and ``scored``: batch indices of the
+    rows that sample, and of the rows with prompt log-probabilities, in their order."""
 
     rows: tuple[Row, ...]
     sampled: tuple[int, ...]
@@ -18,16 +18,16 @@ class Pass:
 
     @property
     def decodes(self) -> bool:
-        """Whether all its rows are decode rows."""
+        """True if all rows are decode rows."""
         return all(row.token_ids is None for row in self.rows)
 
 
 def passes(
     batch: ForwardBatch, block: int | None, scored_block: int | None = None, *, apart: bool = False
 ) -> list[Pass]:
-    """Decode rows together, then prefill, in blocks or (``block`` None) in the same pass, unless
-    they are to be ``apart``; prompts that are scored come last, in passes of their own, as
-    ``scored_block`` says.
+    """The passes of a batch: all decode rows, then prefill rows, in blocks, or (``block`` None) in
+    the same pass, unless ``apart``. Scored prompts come last, in passes of their own, in blocks of
+    ``scored_block``.
 
     A block is at most ``block`` tokens of one prompt, counted from its chunk's start, which is
     aligned: the same blocks, thus the same arithmetic, however the prompt was cut and whatever runs
@@ -44,13 +44,13 @@ def passes(
 
 
 class Checks:
-    """Asserts what the engine relies on; a violation is a bug of the scheduler's.
+    """Asserts the engine's preconditions; a violation is a bug of the scheduler.
 
     Chunks are aligned from the place where their sequence began: its first token, or the end of
     the prefix whose state it was given (``begin_at``).
 
-    Of a decode row's block table only the pages are looked at that were not there in its last
-    step: a table grows, and hundreds of long ones would cost more than the launch.
+    For decode rows, only pages added since the previous step are checked: checking long tables
+    whole would cost more than the launch.
     """
 
     def __init__(self, layout: CacheLayout, pools: PoolSize, max_position_embeddings: int) -> None:
@@ -59,11 +59,11 @@ class Checks:
         self._begin = [0] * pools.num_state_slots
 
     def forget(self, state_slot: int) -> None:
-        """The slot has a new owner: its block table starts anew, at its first token."""
+        """Reset a slot for a new owner, which begins at its first token."""
         self._num_checked[state_slot] = self._begin[state_slot] = 0
 
     def begin_at(self, state_slot: int, num_tokens: int) -> None:
-        """The slot's new owner is given the state behind its first ``num_tokens`` tokens."""
+        """Note that the slot's new owner begins behind its first ``num_tokens`` tokens."""
         assert num_tokens > 0, f"state slot {state_slot}: a prefix of {num_tokens} tokens"
         self._begin[state_slot] = num_tokens
 
@@ -153,6 +153,6 @@ def _blocks(row: Row, block: int) -> list[Row]:
 
 
 def _following(row: Row, end: int) -> int | None:
-    """The token behind a block of a chunk."""
+    """The token that follows a block of a chunk."""
     assert row.token_ids is not None
     return row.token_ids[end] if end < row.length else row.next_id

@@ -1,4 +1,4 @@
-"""How long each phase of a start took, for the log."""
+"""Measures the phases of a start, for the log."""
 
 import time
 from collections.abc import Callable
@@ -21,7 +21,7 @@ class Phases:
         self._took_s: dict[str, float] = {}
 
     def ended(self, phase: str) -> None:
-        """``phase`` ends now, and the next one begins."""
+        """Note that ``phase`` ends now, and the next phase begins."""
         now = self._clock()
         self._took_s[phase], self._last = now - self._last, now
 

@@ -12,8 +12,8 @@ from engine.step import Draw
 
 @dataclass(frozen=True)
 class PinnedDraw(Draw):
-    """A draw whose ``ids`` are in pinned memory once ``copied`` has passed; ``on_device`` are the
-    same on the device."""
+    """A draw whose ``ids`` are in pinned memory once ``copied`` has passed; ``on_device`` has the
+    same ids on the device."""
 
     copied: torch.cuda.Event | None = None
     on_device: torch.Tensor | None = None
@@ -42,7 +42,7 @@ class PinnedDraw(Draw):
 
 @dataclass(frozen=True)
 class DrawInBlocks(Draw):
-    """Draws of one pass, each of some of its rows; ``ids`` are all of them, on the device."""
+    """Draws of blocks of a pass's rows; ``ids`` are the ids of all rows, on the device."""
 
     parts: tuple[PinnedDraw, ...] = ()
 

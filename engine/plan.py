@@ -1,4 +1,4 @@
-"""Where each checkpoint tensor goes: the model's side of loading, without files."""
+"""The loading plan: the place of each checkpoint tensor in the model, without files."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -23,11 +23,12 @@ class Target(Protocol):
     def device(self) -> torch.device: ...
 
     def direct(self, dtype: torch.dtype) -> torch.Tensor | None:
-        """Where the stored bytes of ``dtype`` may be written as they are; None: use ``copy``."""
+        """Memory to which stored bytes of ``dtype`` may be written unchanged; None: use
+        ``copy``."""
         ...
 
     def copy(self, source: torch.Tensor) -> None:
-        """Put ``source`` of ``shape`` there."""
+        """Write ``source``, of ``shape``, to this place."""
         ...
 
     def draw(self, generator: torch.Generator) -> None:
@@ -61,7 +62,7 @@ class Place:
         return into if same and self.view is None and into.is_contiguous() else None
 
     def copy(self, source: torch.Tensor) -> None:
-        """One pass, no second copy of ``source`` in memory."""
+        """Write ``source`` in one pass, without a second copy of it in memory."""
         self.into.copy_(source.view(self.view) if self.view else source)
 
     def draw(self, generator: torch.Generator) -> None:
@@ -73,11 +74,11 @@ class Place:
 
 @dataclass
 class Plan:
-    """All tensors a model needs, by checkpoint name without its prefix.
+    """All tensors that a model needs, by checkpoint name without its prefix.
 
-    ``split`` lists, for a tensor that some checkpoints store in parts, the names of the parts, and
-    what makes their targets: there are tens of thousands, and most loads need none. A checkpoint
-    holds either the whole or every part. ``ignored`` names may be there or not.
+    ``split`` lists the parts of tensors that some checkpoints store in parts, with functions that
+    make their targets: there are tens of thousands, and most loads need none. A checkpoint holds
+    either the whole tensor or every part. ``ignored``: tensors that may be present, and are unused.
     """
 
     targets: dict[str, Target] = field(default_factory=dict)
@@ -101,6 +102,6 @@ class Plan:
         self.targets[name] = target
 
     def add_part(self, whole: str, name: str, target: Callable[[], Target]) -> None:
-        """Let ``whole`` also arrive in parts, of which ``name`` is one."""
+        """Register ``name`` as a part in which ``whole`` may be stored."""
         assert whole in self.targets, whole
         self.split.setdefault(whole, {})[name] = target

@@ -1,9 +1,9 @@
 """Short prefill passes as CUDA graphs, from the prompts' ids to the logits.
 
-A pass is some 1,000 kernels, and the host takes 40 ms to enqueue them: longer than a GPU computes
-4,000 tokens. So passes up to that run as one of a few graphs, the smallest that holds their
-tokens and rows. Tokens beyond them have position -1 and no expert; rows beyond them are empty, and
-kernels leave those alone. All that a graph reads of a pass lies in one static buffer.
+A pass is some 1,000 kernels, and the host takes 40 ms to enqueue them, while a GPU computes 4,000
+tokens in less time. So passes up to that size run as one of a few graphs, the smallest that holds
+their tokens and rows. Padding tokens have position -1 and no expert; padding rows are empty, and
+kernels skip them. Everything that a graph reads of a pass is in one static buffer.
 """
 
 from collections.abc import Sequence
@@ -28,8 +28,8 @@ TOKENS = (128, 256, 512, 768, 1024, 1280, 1536, 2048, 3072, 4096)
 MAX_PROMPTS = 32
 ROWS = (1, MAX_PROMPTS)
 MAX_PAGES = {1: 4096, MAX_PROMPTS: 1024}
-"""Of each row, by the rows of a graph: 262,144 tokens of context of a prompt alone, else 65,536. A
-table is sent whole with each pass."""
+"""The most pages of a row, by the rows of a graph: 262,144 tokens of context for a single prompt,
+else 65,536. Whole block tables are sent with each pass."""
 _PINNED_UNDER_WAY = 4
 _NONE = np.empty(0, dtype=np.int32)
 
@@ -38,8 +38,8 @@ Buffer = TypeVar("Buffer", np.ndarray, torch.Tensor)
 
 @dataclass(frozen=True)
 class Shape:
-    """What one graph holds. ``lengths`` are those of the parts of the static buffer, int32; the
-    last of its rows is always empty."""
+    """The shape of one graph. ``lengths``: lengths of the static buffer's parts, int32. The last
+    row is always empty."""
 
     tokens: int
     rows: int
@@ -60,21 +60,21 @@ class Shape:
 
     @property
     def pages(self) -> int:
-        """The most that a row can have."""
+        """The most pages that a row can have."""
         return MAX_PAGES[self.rows]
 
     @cached_property
     def starts(self) -> list[int]:
-        """Where the parts begin in the static buffer, and where the last ends."""
+        """Offsets of the parts in the static buffer, and the end of the last part."""
         return aligned_starts(list(self.lengths.values()), torch.int32)
 
     def split(self, buffer: Buffer) -> dict[str, Buffer]:
-        """The parts of the static buffer, or of what is sent there."""
+        """The parts of the static buffer, or of a buffer that is copied there."""
         places = zip(self.starts, self.lengths.items(), strict=False)
         return {name: buffer[start : start + length] for start, (name, length) in places}
 
     def parts(self, rows: Sequence[Row], layout: CacheLayout) -> dict[str, np.ndarray]:
-        """``rows``, or none, as the static buffer has them: every part of ``lengths``, padded."""
+        """``rows`` (possibly none) in the form of the static buffer: every part, padded."""
         sampled = [(i, row) for i, row in enumerate(rows) if row.sample]
         lens = [row.length for row in rows]
         ends = [row.start + row.length for row in rows]
@@ -105,8 +105,9 @@ class Shape:
 
 
 class PrefillGraphs:
-    """Captured prefill passes of the Triton kernels. ``logits`` float32 [rows, ids] is where each
-    pass leaves its own, ``hidden`` [tokens, hidden], where given, the states of all its tokens."""
+    """Captured prefill passes of the Triton kernels. Each pass leaves its logits in ``logits``
+    float32 [rows, ids], and the states of all its tokens in ``hidden`` [tokens, hidden], if
+    given."""
 
     def __init__(
         self,
@@ -132,13 +133,14 @@ class PrefillGraphs:
             self._send(shape, ())
             self._forward(shape)
             self._graphs[shape] = pool.capture(partial(self._forward, shape))
-        # Torch keeps these for later: asking the driver for memory waits for the pass under way.
+        # torch keeps this memory for later: allocating from the driver waits for the pass under
+        # way.
         held = [_staged(shape) for shape in self.shapes for _ in range(_PINNED_UNDER_WAY)]
         del held
 
     def shape_of(self, rows: Sequence[Row]) -> Shape | None:
-        """The smallest that holds a pass of ``rows``, None when it has to be enqueued piece by
-        piece: it is long, of many rows, or not of prompts alone."""
+        """The smallest shape that holds a pass of ``rows``. None if the pass has no graph: it is
+        long, has many rows, or does not consist of prompts only."""
         if any(row.token_ids is None for row in rows):
             return None
         num_pages = self._layout.pages_for(max(row.start + row.length for row in rows))
@@ -149,8 +151,8 @@ class PrefillGraphs:
         return None
 
     def launch(self, shape: Shape, rows: Sequence[Row]) -> Stepped:
-        """Enqueue a pass of ``rows`` -> what its sampled rows need, valid for what is enqueued
-        before the next launch."""
+        """Enqueue a pass of ``rows``. Returns the tensors that sampling needs, which may be used by
+        work enqueued before the next launch."""
         self._send(shape, rows)
         graph, (logits, slots, positions) = self._graphs[shape]
         graph.replay()
@@ -158,12 +160,12 @@ class PrefillGraphs:
         return logits[:n], slots[:n], positions[:n]
 
     def hidden_of(self, rows: Sequence[Row]) -> torch.Tensor:
-        """The states of all tokens of the pass just launched, valid like what it returned."""
+        """The states of all tokens of the last launched pass, valid until the next launch."""
         assert self._hidden is not None, "no memory for all states"
         return self._hidden[: sum(row.length for row in rows)]
 
     def _send(self, shape: Shape, rows: Sequence[Row]) -> None:
-        # A fresh pinned tensor a pass: the one before may still be on its way.
+        # A fresh pinned tensor per pass: the previous one may still be on its way.
         staged = _staged(shape)
         parts = shape.parts(rows, self._layout)
         for name, place in shape.split(staged.numpy()).items():

@@ -2,9 +2,9 @@
 
     logprob[t + 1] = logits[t][id of t + 1] - logsumexp(logits[t])
 
-Every token of such a prompt needs the logits of the token before it: at 248,320 ids 1 MB a token,
-4 GB for a chunk of 4,096. So the logits of a few rows at a time are computed, and of each row only
-what is sent is kept. A token's rank is one more than the number of ids that are more probable.
+Every token of such a prompt needs the logits of the token before it: 1 MB per token at 248,320 ids,
+4 GB for a chunk of 4,096. So the logits of a few rows at a time are computed, and only the results
+of each row are kept. A token's rank is one more than the number of more probable ids.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,37 +19,36 @@ from engine.upload import upload
 from transport.wire.layout import CHUNK_ALIGNMENT
 
 SCRATCH_BYTES = 128 << 20
-"""Of the logits of one block. Its temporaries take about twice as much: they are part of
+"""Memory of the logits of one block. Its temporaries take about twice as much; they are part of
 ``gpu.ACTIVATIONS_BYTES``."""
 
 Logits = Callable[[torch.Tensor], torch.Tensor]
-"""From hidden states [rows, hidden] to float32 logits [rows, ids], of the valid ids first."""
+"""A function from hidden states [rows, hidden] to float32 logits [rows, ids], valid ids first."""
 
 
 def scored_block(device: str, prefill_block: int | None) -> int | None:
-    """Tokens that go through one pass where a prompt is scored; None: as many as come. On the CPU
-    the bits depend on that number, and so it is fixed: a log-probability does not depend on the
-    chunks that its prompt was cut into."""
+    """Tokens of a scored prompt per pass; None: any number. On the CPU the bits depend on that
+    number, so it is fixed: a log-probability must not depend on the chunks of its prompt."""
     return prefill_block or (CHUNK_ALIGNMENT if device == "cpu" else None)
 
 
 @dataclass(frozen=True)
 class Scores:
-    """The rows of some scored prompts, on their way to the host: int32 [tokens, words] each."""
+    """Results of some scored prompts on their way to the host: int32 [tokens, words] each."""
 
     words: tuple[torch.Tensor, ...]
     copied: torch.cuda.Event | None
 
     def to_host(self) -> list[bytes | None]:
-        """One entry a prompt, None where logits were not finite; waits for the device."""
+        """One entry per prompt, None if logits were not finite; waits for the device."""
         if self.copied is not None:
             self.copied.synchronize()
         return [_checked(words.numpy()) for words in self.words]
 
 
 def score(hidden: torch.Tensor, rows: Sequence[Row], logits: Logits, num_ids: int) -> Scores:
-    """``hidden`` [tokens, hidden] are the normed states of all tokens of ``rows``, one row after
-    another; scored are the rows that have a ``scoring``."""
+    """Score the rows that have a ``scoring``. ``hidden`` [tokens, hidden]: normed states of all
+    tokens of ``rows``, one row after another."""
     words, begin = [], 0
     for row in rows:
         if row.scoring is not None:
@@ -64,8 +63,8 @@ def score(hidden: torch.Tensor, rows: Sequence[Row], logits: Logits, num_ids: in
 
 
 def by_row(scores: Sequence[tuple[Sequence[int], Scores]]) -> dict[int, bytes | None]:
-    """What each row of a batch has, given the rows of each pass and their scores; a row that took
-    several passes has them one after another."""
+    """The scores of each row of a batch, from the rows and scores of each pass; the scores of a row
+    that took several passes are joined."""
     found: dict[int, bytes | None] = {}
     for indices, scored in scores:
         for index, words in zip(indices, scored.to_host(), strict=True):
@@ -86,8 +85,8 @@ def _score_prompt(
 
 
 def score_block(logits: torch.Tensor, next_ids: torch.Tensor, num_top: int) -> torch.Tensor:
-    """The rows of ``next_ids`` (int64 [tokens]) given the float32 logits [tokens, ids] in their
-    places -> int32 [tokens, 2 + 2 * num_top], floats as their bits."""
+    """Scores of ``next_ids`` (int64 [tokens]) from float32 logits [tokens, ids] at their positions
+    -> int32 [tokens, 2 + 2 * num_top], floats as their bits."""
     total = logits.logsumexp(-1, keepdim=True)
     own = logits.gather(1, next_ids.unsqueeze(1))
     rank = (logits > own).sum(-1, keepdim=True) + 1

@@ -1,6 +1,6 @@
-"""Where the tokens of several chunks lie when they are computed side by side.
+"""Index arithmetic of rows with different lengths: where the tokens of several chunks are.
 
-Built once a pass and read by every layer: the index arithmetic of rows with different lengths.
+It is built once per pass and read by every layer.
 """
 
 from collections.abc import Sequence
@@ -9,16 +9,17 @@ from dataclasses import dataclass
 import torch
 
 BLOCK = 16
-"""Tokens of the delta rule's blocks. Its work within a block grows with the square, the steps from
-block to block shrink; it divides CHUNK_ALIGNMENT, so that chunks have the blocks of the prompt."""
+"""Tokens of the delta rule's blocks. With larger blocks the work within a block grows with the
+square, and there are fewer steps from block to block. It divides CHUNK_ALIGNMENT, so that chunks
+have the blocks of the whole prompt."""
 
 
 @dataclass(frozen=True)
 class Blocks:
     """Chunks cut into blocks of ``size`` tokens, all first blocks before all second ones.
 
-    ``order`` int64 [rows] sorts the chunks by length, longest first, so those that have an i-th
-    block, ``active[i]`` of them, lead the others. ``tokens`` int64 [blocks * size] is the token
+    ``order`` int64 [rows] sorts the chunks by length, longest first, so the ``active[i]`` chunks
+    that have an i-th block come first. ``tokens`` int64 [blocks * size] is the token
     at each place; past a chunk's end its last token repeats, and ``padding`` (bool
     [blocks, size], None without any) is True. ``places`` int64 [tokens] is the inverse.
     """
@@ -32,7 +33,8 @@ class Blocks:
 
     @classmethod
     def of(cls, lens: Sequence[int], device: torch.device) -> "Blocks":
-        """A block is ``BLOCK`` tokens, or the longest chunk where that is shorter."""
+        """The blocks of chunks of these lengths: ``BLOCK`` tokens, or the longest chunk if that is
+        shorter."""
         size = min(BLOCK, max(lens))
         order = sorted(range(len(lens)), key=lambda row: -lens[row])
         firsts = [sum(lens[:row]) for row in range(len(lens))]
@@ -60,10 +62,10 @@ class Blocks:
 
 @dataclass(frozen=True)
 class BehindHistory:
-    """Chunks one after the other, each behind the few inputs that came before it.
+    """Chunks one after another, each preceded by the few inputs before it.
 
-    Places there, int64: ``tokens`` [tokens]; ``history`` and ``last`` [rows * history], the
-    inputs before each chunk and those that the next chunk needs.
+    Indices, int64: ``tokens`` [tokens]; ``history`` [rows * history], the inputs before each chunk;
+    ``last`` [rows * history], the inputs that the next chunk needs.
     """
 
     num_history: int

@@ -1,10 +1,10 @@
-"""The engine: weights, cache and kernels of one device, executing batches.
+"""The engine executes batches with the weights, cache and kernels of one device.
 
-engine = Engine.load(config, buffer_factory)     weights in, cache laid over the buffer
-engine.bind(binding)                             before a sequence's first sampled token
-engine.restore(slot, kept_slot, num_tokens)      where a kept prefix saves its first tokens
-step = engine.launch(batch)                      enqueue; sampled tokens feed the next launch
-result = step.result()                           wait, and read what was sampled
+engine = Engine.load(config, buffer_factory)     load weights, lay the cache over the buffer;
+engine.bind(binding)                             before a sequence's first sampled token;
+engine.restore(slot, kept_slot, num_tokens)      reuse a kept prefix;
+step = engine.launch(batch)                      enqueue; sampled tokens feed the next launch;
+result = step.result()                           wait, and read the sampled tokens.
 """
 
 import logging
@@ -16,7 +16,7 @@ import torch
 
 from engine import checkpoint, gpu, prompt_scores, warm_up, weights
 from engine.batch import Binding, ForwardBatch
-from engine.cache.lay import BufferFactory, lay
+from engine.cache.pool_sizes import BufferFactory, sized_cache
 from engine.config import EngineConfig, step_tokens
 from engine.grammars import Compiled, Grammars, grammars_of
 from engine.graphs import DecodeGraphs
@@ -46,16 +46,16 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LOAD_S = 120.0
-"""For the tokenizer, which is read while the weights are."""
+"""The longest wait for the tokenizer, which is read while the weights are loaded."""
 
 
 class Engine:
     """Executes ``ForwardBatch``es over one cache region.
 
-    ``layout``, ``pools`` and ``fingerprint`` are what a peer must match to exchange sequences;
-    ``cache`` is the region, whose pages and state slots others may read between steps. One
-    thread calls it. State slots and pages are the caller's to hand out: the engine writes exactly
-    those that a batch names, and never reads what its rows did not write.
+    A peer must match ``layout``, ``pools`` and ``fingerprint`` to exchange sequences. ``cache`` is
+    the region, whose pages and state slots others may read between steps. One thread calls it. The
+    caller manages state slots and pages: the engine writes only those that a batch names, and never
+    reads memory that its rows did not write.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Engine:
                 pools.num_state_slots, self.num_ids, self._device, grammars=grammars
             )
         if self.max_drafts and self._drafts is None:
-            # A prefill worker verifies none.
+            # A prefill worker verifies no drafts.
             num_drafts = self.max_drafts if config.decodes else 0
             self._drafts = Speculation(
                 model, cache, layout, kernels, self._sampler, self._num_logits, num_drafts
@@ -149,14 +149,16 @@ class Engine:
             fingerprint = checkpoint.fingerprint(model_config, entries)
         model.prepare()
         phases.ended("weights")
-        pools, cache = lay(config, model_config, layout, num_ids, max_drafts, buffer_factory)
+        pools, cache = sized_cache(
+            config, model_config, layout, num_ids, max_drafts, buffer_factory
+        )
         log.info("memory: %s", gpu.memory_plan(weight_bytes, layout, pools))
         if config.num_state_slots is None and (short := gpu.shortage(layout, pools, in_fp8=in_fp8)):
             log.warning("memory: %s", short)
         cache.epochs.zero_()
         phases.ended("cache")
         most = step_tokens(pools.num_state_slots, max_drafts)
-        if config.spreads:  # padding included, which members have alike
+        if config.spreads:  # padding included, which is the same for all members
             most = max(most, MAX_ROWS)
         kernels = kernels or kernels_for(model_config, config.torch_dtype, config.device, most)
         ahead.wait()
@@ -176,8 +178,8 @@ class Engine:
         return engine
 
     def prepare(self, sampling: SamplingParams) -> Compiled | None:
-        """A sequence with these settings has arrived: begin with what takes long on the host.
-        Until the grammar that is returned is done, ``bind`` and sampling may wait for it."""
+        """Begin the slow work on the host for a sequence with these settings. ``bind`` and sampling
+        may wait for the returned grammar until it is compiled."""
         return self._sampler.prepare(sampling)
 
     def bind(self, binding: Binding) -> None:
@@ -194,7 +196,7 @@ class Engine:
     def restore(self, state_slot: int, from_slot: int, num_tokens: int) -> None:
         """Let the sequence just bound to ``state_slot`` begin behind its first ``num_tokens``
         tokens, any number: copy the state behind them from ``from_slot``, unless that is the slot
-        itself. Ordered between launches like ``bind``; the sequence's chunks are then aligned from
+        itself. Ordered between launches like ``bind``. The sequence's chunks are then aligned from
         ``num_tokens`` on, and its pages hold the tokens before.
         """
         self._checks.begin_at(state_slot, num_tokens)
@@ -209,7 +211,7 @@ class Engine:
 
     @torch.inference_mode()
     def launch(self, batch: ForwardBatch) -> Step:
-        """Compute ``batch`` and sample; the chosen ids feed later decode rows by themselves.
+        """Compute ``batch`` and sample; later decode rows are fed the chosen ids automatically.
 
         Asserts its preconditions (engine/passes.py), and that rows that sample are bound.
         """
@@ -236,9 +238,9 @@ class Engine:
     def warm_up(self) -> None:
         """Run every kind of batch once, so that no request waits for a kernel to be compiled.
 
-        To be called before any page or state slot is handed out: it uses the first ones.
+        Call it before any page or state slot is handed out: it uses the first ones.
         """
-        # First of all: capturing frees the memory that passes without a graph work in.
+        # Before all else: capturing frees the memory in which passes without a graph work.
         prefill_graphs = self._cuda.prefill_graphs() if self._cuda else None
         longest = self.model_config.max_position_embeddings
         decodes = self.config.decodes
@@ -279,7 +281,8 @@ class Engine:
         return self._sample_every(self._forward_every(inputs, ids), inputs, part)
 
     def _run_scored(self, part: Pass) -> tuple[Draw | None, Scores]:
-        """Never in a graph, whose memory has only the states of the tokens that are sampled."""
+        """Run a pass of scored prompts; never in a graph, which keeps only the states of sampled
+        tokens."""
         inputs = Inputs.of(part.rows, self.layout, self._device)
         hidden = self._forward_every(inputs, inputs.prefill_ids)
         scores = prompt_scores.score(hidden, part.rows, self._logits, self.num_ids)
@@ -292,7 +295,7 @@ class Engine:
         return self._model.logits(hidden, self._num_logits, self._kernels)
 
     def _sample_every(self, hidden: torch.Tensor, inputs: Inputs, part: Pass) -> Draw | None:
-        """``_sample`` of the hidden states of every token, which the draft layer needs too."""
+        """``_sample`` from the hidden states of every token, which the draft layer needs too."""
         draw = self._sample(hidden.index_select(0, inputs.sample_index), inputs, part)
         if self._drafts is not None:
             self._drafts.prefilled(part, inputs, hidden)
@@ -306,7 +309,7 @@ class Engine:
 
 
 def cuda_parts(*args: Any) -> "CudaParts":
-    """Imported here: triton compiles for the GPU that is there, and a CPU has none."""
+    """Make CudaParts; imported here, since triton needs a GPU."""
     from engine.cuda_parts import CudaParts
 
     return CudaParts(*args)

@@ -1,22 +1,22 @@
-"""Choose each row's next token, reproducibly.
+"""Chooses each row's next token, reproducibly.
 
-Order, per row (vLLM's, so that the same request means the same there and here):
+The order per row is vLLM's, so that a request means the same there and here:
 
-1. logprobs, if asked for: log_softmax of the raw logits
-2. ids masked that the request's grammar does not allow (constraints.py), and stop ids while fewer
-   than min_tokens are out
+1. logprobs, if requested: log_softmax of the raw logits
+2. mask ids that the request's grammar does not allow (constraints.py), and stop ids while there are
+   fewer than min_tokens output tokens
 3. logit_bias
 4. repetition, then presence and frequency penalty
-5. temperature 0: argmax, ties to the lowest id. Else divide by temperature
-6. min_p, top_k, top_p, each among what the ones before it keep
+5. temperature 0: argmax, ties to the lowest id. Otherwise divide by temperature
+6. min_p, top_k, top_p, each among the ids that the previous ones keep
 7. argmax of logits + Gumbel noise, keyed by (seed, position, id) alone (kernels/philox.py):
    a draw from the softmax that depends on neither batch nor worker nor retry
 
-The host knows each state slot's settings and launches only what some row needs; steps 2 to 4 then
-go through all rows of the batch, with neutral values for those that did not ask
-(sampling_tables.py). Ids past the tokenizer's never get logits at all.
+The host knows each state slot's settings and launches only the steps that some row needs. Steps 2
+to 4 then apply to all rows of the batch, with neutral values for rows that do not need them
+(sampling_tables.py). No logits are computed for ids beyond the tokenizer's.
 
-Where a step verifies drafts, the steps 2 and 4 of a token see the drafts before it (fed_drafts.py).
+If a decode step verifies drafts, steps 2 and 4 of a token see the drafts before it (fed_drafts.py).
 """
 
 from collections.abc import Iterable, Sequence
@@ -41,8 +41,8 @@ from transport.wire.sampling import SamplingParams
 class Sampler:
     """Chooses tokens by the settings and penalty counts of every state slot (``tables``).
 
-    ``next_token`` int64 [state slots] is what the next decode row of a slot feeds: the last
-    output token given to ``bind``, then whatever ``sample`` chose.
+    ``next_token`` int64 [state slots] is the token that a slot's next decode row feeds: the last
+    output token given to ``bind``, then the tokens that ``sample`` chose.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Sampler:
         width: int = 0,
         grammars: Grammars | None = None,
     ) -> None:
-        """``width``: ids of the tables, where logits are wider than the ``num_ids`` valid ones.
+        """``width``: ids of the tables, if logits are wider than the ``num_ids`` valid ids.
         ``grammars``: needed for sequences with a grammar."""
         self._num_slots, self._device = num_state_slots, device
         self.next_token = torch.zeros(num_state_slots, dtype=torch.int64, device=device)
@@ -62,8 +62,7 @@ class Sampler:
         self._constraints = Constraints(num_ids, grammars, pinned=device.type == "cuda")
 
     def prepare(self, params: SamplingParams) -> Compiled | None:
-        """A sequence with these settings will be bound soon: its grammar, which a thread begins to
-        compile; None without one."""
+        """Begin to compile the grammar of a sequence that will be bound soon; None without one."""
         if params.constraint is None:
             return None
         return self._constraints.prepare(params.constraint)
@@ -92,8 +91,8 @@ class Sampler:
         """Choose a token for each row of ``logits`` (float32 [rows, ids]) and feed it onward.
 
         ``slots`` and ``positions`` (int64 [rows]) say on the device what ``rows`` says on the
-        host. Writes ``next_token`` and, for rows with penalties, their counts. With ``drafts`` that
-        the rows stand behind, or ``held``, the counts and grammars wait for ``output``.
+        host. Writes ``next_token`` and, for rows with penalties, their counts. With ``drafts``
+        before the rows, or ``held``, the counts and grammars wait for ``output``.
         """
         settings = [bound.sampling for bound in self.tables.bound_to(rows)]
         finite = logits.sum(-1).isfinite()
@@ -120,9 +119,9 @@ class Sampler:
         num_out: torch.Tensor,
         outcome: TokenSource,
     ) -> None:
-        """Of the ``ids`` that ``sample`` chose for ``rows`` with drafts, or held, the first
-        ``num_out`` int64 [sequences] of each run are output; ``outcome`` will say so on the
-        host."""
+        """Note which of the ``ids`` that ``sample`` chose for ``rows``, with drafts or held, are
+        output: the first ``num_out`` int64 [sequences] of each run. ``outcome`` has them on the
+        host later."""
         kept: torch.Tensor | int = 1
         if self._has_penalties(rows):
             runs = list(accumulate(int(row.place == 0) for row in rows))
@@ -139,9 +138,9 @@ class Sampler:
         positions: torch.Tensor,
         drafts: FedDrafts | None = None,
     ) -> torch.Tensor:
-        """Drafts, int64 [rows], from the draft layer's logits float32 [rows, first ids]: drawn with
-        the penalties and the noise that the target's own choice will have, so that the two agree
-        more often (Gumbel coupling). Filters, bias and grammars are the target's alone."""
+        """Drafts, int64 [rows], from the draft layer's logits float32 [rows, first ids]. They are
+        drawn with the penalties and the noise of the target's own choice, so that the two agree
+        more often (Gumbel coupling). Filters, bias and grammars only apply to the target."""
         if self.tables.counts.values is not None:
             logits = self._penalised(logits, slots, drafts)
         columns = self.tables.columns.at(slots)
@@ -160,7 +159,7 @@ class Sampler:
         rows: Sequence[SampleRow],
         drafts: FedDrafts | None = None,
     ) -> torch.Tensor:
-        """Steps 2 to 4 but for grammars; arguments as ``sample``'s."""
+        """The logits after steps 2 to 4 without grammars; arguments as in ``sample``."""
         bounds = self.tables.bound_to(rows)
         if any(b.masks_stops(row.position) for row, b in zip(rows, bounds, strict=True)):
             logits = self.tables.without_early_stops(logits, slots, positions)
@@ -171,19 +170,20 @@ class Sampler:
         return logits
 
     def has_history(self, state_slots: Iterable[int]) -> bool:
-        """Whether a token sampled for one of these slots changes more than what is fed next."""
+        """True if a token sampled for one of these slots changes more than the next fed token."""
         found = [self.tables.bound[slot].sampling for slot in state_slots]
         return any(each.has_penalties or each.constraint is not None for each in found)
 
     def is_constrained(self, state_slot: int) -> bool:
-        """Whether the host looks at the drafts of this slot."""
+        """True if the slot has a grammar, for which the host reads its drafts."""
         return self.tables.bound[state_slot].sampling.constraint is not None
 
     def _has_penalties(self, rows: Sequence[SampleRow]) -> bool:
         return any(bound.sampling.has_penalties for bound in self.tables.bound_to(rows))
 
     def _masks(self, rows: Sequence[SampleRow], drafts: FedDrafts | None) -> Masks | None:
-        """Of the constrained rows; waits for their last tokens, while this step is computed."""
+        """Masks of the constrained rows; waits for their last tokens, while this step is
+        computed."""
         return self._constraints.masks(rows, drafts) if self._constraints.any_bound else None
 
     def _put_out(
@@ -194,8 +194,8 @@ class Sampler:
         kept: torch.Tensor | int,
         outcome: TokenSource,
     ) -> None:
-        """What the next step depends on: the counts of the ``ids`` that are ``kept`` (1, else 0),
-        and the tokens of ``outcome``, whose rows are ``rows``."""
+        """Update what the next step depends on: the counts of the ``ids`` that are ``kept`` (1,
+        else 0), and the grammars by the tokens of ``outcome``, whose rows are ``rows``."""
         if self._has_penalties(rows):
             self.tables.count(slots, ids, kept)
         if self._constraints.any_bound:
@@ -204,7 +204,7 @@ class Sampler:
     def _penalised(
         self, logits: torch.Tensor, slots: torch.Tensor, drafts: FedDrafts | None
     ) -> torch.Tensor:
-        """Step 4 of the first ids, as many as there are logits."""
+        """Apply step 4 to the first ids, as many as there are logits."""
         num_ids = logits.shape[1]
         counts = self.tables.counts.rows(slots)[:, :num_ids]
         if drafts is not None:
@@ -220,7 +220,7 @@ class Sampler:
         positions: torch.Tensor,
         settings: Sequence[SamplingParams],
     ) -> torch.Tensor:
-        """Steps 5 to 7 -> ids int64 [rows]."""
+        """Apply steps 5 to 7 -> ids int64 [rows]."""
         columns = self.tables.columns.at(slots)
         temperature = columns.temperature
         greedy = temperature == 0.0

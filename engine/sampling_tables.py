@@ -1,8 +1,8 @@
-"""What each state slot's sequence asks of sampling: on the host, and in tables on the device.
+"""The sampling settings of each state slot: on the host, and in tables on the device.
 
-The host's side says what a step must launch. The tables are indexed by state slot, so that a
-captured graph can read them. Those of [state slots, ids] exist from the first sequence that needs
-them, and hold neutral values for the slots that did not ask.
+The host's copy says what a step must launch. The tables are indexed by state slot, so that a
+captured graph can read them. Tables of [state slots, ids] exist from the first sequence that needs
+them, and hold neutral values for all other slots.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,33 +19,33 @@ from transport.wire.sampling import SamplingParams, StopRule
 
 @dataclass(frozen=True)
 class Bound:
-    """What is kept of a state slot's Binding: all but the ids, of which a prompt has many."""
+    """The part of a state slot's Binding that is kept: all except the many ids of a prompt."""
 
     num_prompt: int
     sampling: SamplingParams
     stop: StopRule
 
     def masks_stops(self, position: int) -> bool:
-        """Whether the token at ``position`` cannot be a stop id: fewer than min_tokens are out."""
+        """True if the token at ``position`` must not be a stop id, because of min_tokens."""
         return self.stop.min_tokens > max(0, position - self.num_prompt)
 
     def adjusts(self, position: int) -> bool:
-        """Whether the logits of the token at ``position`` change before they are divided by its
-        temperature, by more than a grammar."""
+        """True if the logits of the token at ``position`` are changed, by more than a grammar,
+        before they are divided by its temperature."""
         params = self.sampling
         return params.has_penalties or bool(params.logit_bias) or self.masks_stops(position)
 
 
 @dataclass(frozen=True)
 class Columns:
-    """The numbers among the settings, of n state slots or of n rows: ``floats`` float32 [n, 6] and
-    ``ints`` int64 [n, 3]."""
+    """The numeric settings of n state slots or of n rows: ``floats`` float32 [n, 6], and ``ints``
+    int64 [n, 3]."""
 
     floats: torch.Tensor
     ints: torch.Tensor
 
     def at(self, slots: torch.Tensor) -> "Columns":
-        """Those of each row, given its state slot: int64 [rows]."""
+        """The columns of each row, given the rows' state slots int64 [rows]."""
         return Columns(self.floats.index_select(0, slots), self.ints.index_select(0, slots))
 
     @property
@@ -80,34 +80,34 @@ class Columns:
 
 
 class IdTable:
-    """[state slots, ids] on the device, of zeros where nothing was ``put``. It takes no memory
-    until it is needed: ``values`` is None until then."""
+    """A table [state slots, ids] on the device, with zeros where nothing was ``put``. It takes no
+    memory until it is needed; until then ``values`` is None."""
 
     def __init__(self, shape: tuple[int, int], dtype: torch.dtype, device: torch.device) -> None:
         self._shape, self._dtype, self._device = shape, dtype, device
         self.values: torch.Tensor | None = None
 
     def made(self) -> torch.Tensor:
-        """``values``, made when first asked for."""
+        """``values``, allocated on first use."""
         if self.values is None:
             self.values = torch.zeros(self._shape, dtype=self._dtype, device=self._device)
         return self.values
 
     def put(self, slot: int, row: torch.Tensor) -> None:
-        """Replace the slot's row by ``row`` [ids], which is on the host."""
+        """Replace a slot's row by ``row`` [ids], which is on the host."""
         self.made()[slot] = upload(row.to(self._dtype), self._device)
 
     def rows(self, slots: torch.Tensor) -> torch.Tensor:
-        """Of the slots int64 [rows]: a copy [rows, ids]."""
+        """A copy [rows, ids] of the rows of ``slots`` int64 [rows]."""
         assert self.values is not None, "no sequence has needed this table"
         return self.values.index_select(0, slots)
 
 
 class SamplingTables:
-    """Settings of ``num_slots`` state slots. Tables of ids have ``width`` of them, of which the
-    first ``num_ids`` are valid.
+    """Settings of ``num_slots`` state slots. Tables of ids are ``width`` wide; the first
+    ``num_ids`` ids are valid.
 
-    ``in_prompt`` bool and ``counts`` int32 (how often an id was output) are of slots with
+    ``in_prompt`` bool and ``counts`` int32 (how often an id was output) are for slots with
     penalties.
     """
 
@@ -124,7 +124,7 @@ class SamplingTables:
         self._stops = IdTable(shape, torch.bool, device)
 
     def bound_to(self, rows: Iterable[SampleRow]) -> list[Bound]:
-        """What each row's sequence asked for."""
+        """The settings of each row's sequence."""
         return [self.bound[row.state_slot] for row in rows]
 
     def bind(self, binding: Binding) -> None:
@@ -157,8 +157,8 @@ class SamplingTables:
         self.bound[slot] = Bound(num_prompt, params, stop)
 
     def count(self, slots: torch.Tensor, ids: torch.Tensor, kept: torch.Tensor | int) -> None:
-        """Of the ``ids`` int64 [rows], -1 where there is none, those are output that are ``kept``
-        (1, else 0)."""
+        """Count the ``ids`` int64 [rows] (-1: none) that are output: those with ``kept`` 1, not
+        0."""
         counts = self.counts.values
         assert counts is not None
         places = slots * self._width + ids.clamp(min=0)
@@ -182,7 +182,7 @@ class SamplingTables:
         return found[found < self._num_ids]
 
     def _row(self, values: Mapping[int, float]) -> torch.Tensor:
-        """float32 [ids] with ``values`` by id; ids that are not valid are left out."""
+        """A row, float32 [ids], with ``values`` by id; invalid ids are left out."""
         row = torch.zeros(self._width)
         known = [token_id for token_id in values if 0 <= token_id < self._num_ids]
         row[torch.tensor(known, dtype=torch.int64)] = torch.tensor(

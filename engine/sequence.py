@@ -1,4 +1,5 @@
-"""One request on one worker: its tokens, its allocation, and the number of its launched steps."""
+"""A sequence: one attempt of a request on one worker, with its tokens, memory and launched
+steps."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -25,9 +26,9 @@ from transport.wire.token_ids import TokenIds, from_wire
 
 @dataclass(frozen=True)
 class Beginning:
-    """The first ``num_tokens`` of a sequence, which were ``reused`` from there and not computed.
-    They are in the sequence's own pages and state slot, or in the kept ``prefix``, which is pinned
-    until the first chunk is done."""
+    """The first ``num_tokens`` tokens of a sequence, which were not computed but ``reused``. They
+    are in the sequence's own pages and state slot, or in the kept ``prefix``, which is pinned until
+    the first chunk is done."""
 
     num_tokens: int = 0
     reused: ReusedFrom = ""
@@ -35,33 +36,33 @@ class Beginning:
 
 
 WHOLE = Beginning()
-"""Of a sequence that is computed from its first token."""
+"""The beginning of a sequence that is computed from its first token."""
 
 
 @dataclass(eq=False)
 class Sequence:
     """Engine-side state of one attempt at one request.
 
-    ``token_ids`` are prompt and output as far as the host knows them. ``num_cached`` tokens are
-    in the cache once every launched step has retired; ``in_flight`` counts the steps that have
-    not. With drafts it is the least that will be: each step brings one token, and at most
-    ``drafts_in_flight`` more come of all launched steps. ``ended`` sequences are computed no
-    further, and their allocation is released when ``in_flight`` falls to zero. ``received_at``,
-    ``started_at`` (its first chunk) and ``transferred_at`` (until its first decode step is done)
-    are of this process's monotonic clock.
-    ``http_id`` is the client's own id of the request, for the log. ``hands_off``: when its prompt
-    is done its cache is offered to a decode worker; else it runs on here. ``num_scored`` tokens of
-    its prompt got their log-probabilities in earlier attempts. Its state does not have the
-    last ``num_pending`` of the tokens in its pages yet, which its last step has left to the next.
-    ``begun``: its first batch here was launched. ``finished``: it has got its last token.
-    ``compiled`` is its grammar; while ``compiling`` it takes part in no batch.
+    ``token_ids``: prompt and output, as far as the host knows them. ``num_cached`` tokens are in
+    the cache once every launched step has retired; ``in_flight`` counts launched steps that have
+    not. With drafts ``num_cached`` is a lower bound: each step brings one token, and all launched
+    steps bring at most ``drafts_in_flight`` more. ``ended``: no further step is launched, and the
+    allocation is released when ``in_flight`` falls to zero. ``received_at``, ``started_at`` (of its
+    first chunk) and ``transferred_at`` (until its first decode step is done) are times of this
+    process's monotonic clock. ``http_id``: the client's own id of the request, for the log.
+    ``hands_off``: the cache of the finished prompt is offered to a decode worker; otherwise the
+    sequence is decoded here. ``num_scored``: prompt tokens whose log-probabilities were computed in
+    earlier attempts. ``num_pending``: last tokens in its pages that its state does not include yet;
+    its next step adds them. ``begun``: its first batch here was launched. ``finished``: it has got
+    its last token. ``compiled``: its grammar; while ``compiling`` it takes part in no batch.
 
-    Of the prefix cache: ``salt`` and ``boundaries`` as in the order; ``keys`` are those of its
-    tokens when it came, None where nothing may be shared; ``source`` is what a peer keeps of it,
-    and ``pulling`` the copy of that, while under way; ``beginning`` is what it reuses; another
-    prompt begins with ``num_seen`` of its tokens; while it waits, another sequence is about to keep
-    so many tokens ``awaited``. States are kept at ``places``, counted in tokens; ``making`` are
-    those that launched chunks and copies write, ``made`` what it has used and kept.
+    For the prefix cache: ``salt`` and ``boundaries`` as in the order. ``keys``: keys of the tokens
+    that it arrived with; None if nothing may be shared. ``source``: a prefix of it that a peer
+    keeps; ``pulling``: the copy of that, while under way. ``beginning``: the prefix that it reuses.
+    ``num_seen``: number of its tokens that another prompt begins with. ``awaited``: the sequence
+    for whose longer prefix it waits, and that prefix's length. States are kept at ``places``,
+    counted in tokens; ``making``: prefixes that launched chunks and copies write; ``made``:
+    prefixes that it has used and kept.
     """
 
     request_id: str
@@ -125,8 +126,8 @@ class Sequence:
 
     @property
     def page_holds(self) -> list[list[int] | tuple[int, ...]]:
-        """The uses of pages that end with it: its own, of the prefix that it is begun with, and of
-        those that it is making."""
+        """The uses of pages that end with the sequence: its own pages, and the pages of the prefix
+        that it began with and of the prefixes that it is making."""
         held = [self.allocation, self.beginning.prefix, *self.making]
         return [each.pages for each in held if each is not None]
 
@@ -145,14 +146,14 @@ class Sequence:
 
     @property
     def pulled(self) -> PrefixName | None:
-        """The prefix from a peer that it began with."""
+        """The prefix, pulled from a peer, that the sequence began with."""
         keys, num_tokens = self.keys, self.beginning.num_tokens
         if keys is None or self.beginning.reused != "peer":
             return None
         return PrefixName(keys.prefix(num_tokens), keys.pages_within(num_tokens), num_tokens)
 
     def begins_with(self, name: PrefixName, num_tokens: int) -> bool:
-        """Whether its first ``num_tokens`` are this prefix, or a longer one that came from it."""
+        """True if its first ``num_tokens`` tokens are this prefix, or a longer one with it."""
         keys = self.keys
         if keys is None or num_tokens < name.num_tokens:
             return False
@@ -160,7 +161,7 @@ class Sequence:
         return name.begins(keys.prefix(num_tokens), num_tokens, page_keys)
 
     def binding(self) -> Binding:
-        """The facts that the engine needs before this worker samples the sequence's first token."""
+        """The Binding that the engine needs before it samples the sequence's first token here."""
         assert self.allocation is not None, "bound without a state slot"
         return Binding(
             state_slot=self.allocation.slot.id,
@@ -172,7 +173,7 @@ class Sequence:
         )
 
     def scoring(self, start: int, end: int) -> Scoring | None:
-        """The log-probabilities that the chunk of the tokens from ``start`` to ``end`` gives."""
+        """The log-probabilities that the chunk of tokens ``start`` to ``end`` has to compute."""
         num_top = self.sampling.prompt_logprobs
         first, last = max(start, self.num_scored), min(end, self.num_prompt - 1)
         if num_top is None or first >= last:
@@ -180,8 +181,8 @@ class Sequence:
         return Scoring(first - start, self.token_ids[first + 1 : last + 1], num_top)
 
     def append(self, sampled: Sampled, drafts: tuple[int, int] = (0, 0)) -> TokenOut:
-        """Append a sampled token; the result's ``finish`` says whether it was the last. ``drafts``
-        are those of the step that begins with it: verified, accepted."""
+        """Append a sampled token; the result's ``finish`` is set if it was the last one.
+        ``drafts``: (verified, accepted) drafts of the step whose first token this is."""
         assert sampled.token_id is not None, "appended a token that was not finite"
         self.token_ids.append(sampled.token_id)
         logprobs = sampled.logprobs

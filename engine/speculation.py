@@ -5,12 +5,12 @@ A sequence's step, with L tokens in the cache and ``next_token`` the one after t
 1. verify    forward of next_token and its drafts at positions L, L + 1, …
 2. sample    the target's choice for each, with the noise of its (seed, position)
 3. accept    as many drafts as equal that choice; the token after them is new too
-4. draft     the draft layer at the accepted positions, then for each further draft alone;
-             where the next step shall have no drafts, the layer's KV alone
+4. draft     the draft layer at the accepted positions, then once per further draft;
+             if the next step has no drafts, only the layer's KV
 
 A draft is accepted only if the target chose the same token itself, so the output does not depend
-on drafts. A refused one leaves no trace: its KV lies behind the sequence's end and is overwritten,
-and the recurrent states move on by accepted tokens alone (kernels/state_ring.py).
+on drafts. A rejected draft leaves no trace: its KV is behind the sequence's end and is overwritten,
+and the recurrent states advance by accepted tokens only (kernels/state_ring.py).
 """
 
 from collections.abc import Sequence
@@ -35,14 +35,15 @@ from transport.copy.tensors import CacheTensors
 from transport.wire.layout import CacheLayout
 
 DRAFT_IDS = 65_536
-"""Ids that a draft may be, the first ones: a BPE vocabulary has its most frequent merges first. Of
-the tokens of GSM8K's answers, this repository's docs and its code they are 99.3, 98.1 and 97.8 % in
-Qwen3.5's vocabulary; the first 32,768 are 97.4, 93.7 and 92.7 %, and the 31 µs less of a draft are
-worth less than that. NOTE: of Chinese text they are 63 %, the first 131,072 98 %."""
+"""Only the first ids can be drafts: a BPE vocabulary has its most frequent merges first. With
+Qwen3.5's vocabulary they cover 99.3, 98.1 and 97.8 % of the tokens of GSM8K's answers, this
+repository's docs and its code. The first 32,768 ids cover 97.4, 93.7 and 92.7 %, which costs more
+than the 31 µs per draft that they save. NOTE: of Chinese text these ids cover 63 %, the first
+131,072 98 %."""
 
 
 class Drafts(Protocol):
-    """Decode steps with drafts, however they are launched."""
+    """Computes decode steps with drafts."""
 
     def forget(self, state_slot: int) -> None: ...
 
@@ -60,8 +61,8 @@ def draft_prompts(
     inputs: Inputs,
     hidden: torch.Tensor,
 ) -> None:
-    """Write the draft layer's KV of a pass of prompts: it takes each token's hidden state with the
-    id that follows, which for the last token of a prompt is the one just sampled."""
+    """Write the draft layer's KV of a pass of prompts. The layer takes each token's hidden state
+    and the id that follows; for the last token of a prompt that is the id just sampled."""
     ids: list[int] = []
     for row in part.rows:
         assert row.token_ids is not None, "a decode row among prompts"
@@ -75,8 +76,8 @@ def draft_prompts(
 class Speculation:
     """Drafts of every state slot, on a device whose results the host has when a launch returns.
 
-    What the next step needs: ``_lengths`` (tokens in the cache, None: the row's ``start``),
-    ``_made`` drafts in ``_ids`` [drafts, state slots], and in the rings what is pending.
+    State for the next step: ``_lengths`` (tokens in the cache, None: the row's ``start``),
+    ``_made`` drafts in ``_ids`` [drafts, state slots], and pending entries in the rings.
     """
 
     def __init__(
@@ -104,17 +105,17 @@ class Speculation:
         self._num_pending = [0] * num_slots
 
     def forget(self, state_slot: int) -> None:
-        """The slot has a new owner."""
+        """Drop a slot's drafts, because the slot has a new owner."""
         self._lengths[state_slot], self._made[state_slot] = None, 0
         self._pending[state_slot] = self._num_pending[state_slot] = 0
 
     def prefilled(self, part: Pass, inputs: Inputs, hidden: torch.Tensor) -> None:
-        """Write the draft layer's KV of a pass of prompts, whose hidden states of every token are
-        ``hidden``, once the tokens that follow are sampled."""
+        """Write the draft layer's KV of a pass of prompts, once the tokens that follow are sampled.
+        ``hidden``: the hidden states of every token."""
         draft_prompts(self._model, self._cache, self._kernels, self._sampler, part, inputs, hidden)
 
     def launch(self, rows: Sequence[Row], num_next: int) -> tuple[list[int], Verified]:
-        """One step -> (of each token the index of its row, the tokens)."""
+        """Compute one step -> (the index of each token's row, the tokens)."""
         counts = tuple(1 + self._num_drafts(row) for row in rows)
         tokens = [
             replace(row, start=self._length(row) + j)
@@ -165,7 +166,8 @@ class Speculation:
         sampled: torch.Tensor,
         fed: Sequence[torch.Tensor],
     ) -> tuple[list[int], list[bool]]:
-        """(drafts accepted of each row, whether each token is output)."""
+        """Compare drafts with the target's choices -> (accepted drafts of each row, whether each
+        token is output)."""
         accepted: list[int] = []
         kept: list[bool] = []
         for row, count, ids, own in zip(
@@ -188,8 +190,8 @@ class Speculation:
         hidden: torch.Tensor,
         ids: torch.Tensor,
     ) -> None:
-        """Make the next step's drafts: ``tokens`` are this step's output, as ``inputs``, with the
-        trunk's hidden states and the ids that follow; ``ended`` is each row's last one."""
+        """Make the next step's drafts. ``tokens`` and ``inputs``: this step's output tokens, with
+        the trunk's hidden states and the ids that follow. ``ended``: each row's last token."""
         for row in ended:
             self._made[row.state_slot] = 0
         if not num_next:
@@ -205,7 +207,7 @@ class Speculation:
         inputs = last
         for i in range(min(num_next, len(self._ids))):
             logits = self._model.logits(hidden, self._num_draft_ids, self._kernels)
-            # The layer is at the last token, and guesses the one after the next.
+            # The layer is at the last token, and guesses the token after the next.
             guessed = self._sampler.guess(
                 logits, inputs.sample_slots, inputs.sample_positions + 1, self._fed([i] * len(rows))
             )
@@ -236,7 +238,7 @@ class Speculation:
         return FedDrafts(self._ids, places, lambda slot: self._ids[:, slot].tolist())
 
     def _run(self, slot: int, count: int) -> torch.Tensor:
-        """What a row of so many tokens is fed."""
+        """The ids that are fed to a row of ``count`` tokens."""
         return torch.cat((self._sampler.next_token[slot : slot + 1], self._ids[: count - 1, slot]))
 
     def _num_drafts(self, row: Row) -> int:
@@ -244,12 +246,12 @@ class Speculation:
         return min(row.num_drafts, self._made[row.state_slot], room)
 
     def _length(self, row: Row) -> int:
-        """Tokens in the cache, at most one fewer than the row's pages hold: more are there only
-        after the end of a sequence, which the host may learn one step late. It then drops what
-        comes of this step."""
+        """Tokens in the cache, at most one fewer than the row's pages hold. There are only more
+        after the end of a sequence, which the host may learn one step late; it then drops the
+        results of this step."""
         known = self._lengths[row.state_slot]
         return min(row.start if known is None else known, self._room(row) - 1)
 
     def _room(self, row: Row) -> int:
-        """Tokens that the row's pages hold."""
+        """Number of tokens that the row's pages hold."""
         return len(row.block_table) * self._layout.page_size

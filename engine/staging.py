@@ -1,9 +1,9 @@
-"""Checkpoint bytes onto a GPU at the speed of the page cache.
+"""Copies checkpoint bytes to a GPU at the speed of the page cache.
 
 A mapped file is read page by page through faults, by one thread, from memory that the copy engine
-cannot use. Here a few threads read pieces of tensors into pinned buffers and copy them on, some
-reading while others copy. A tensor whose place has its dtype and order goes straight there; any
-other lands beside it first, and is cast, transposed or made FP8 on the GPU.
+cannot use. Here a few threads read pieces of tensors into pinned buffers and copy them to the GPU,
+some reading while others copy. A tensor whose place has the same dtype and order is copied straight
+there; any other is first copied to temporary memory, and cast, transposed or made FP8 on the GPU.
 """
 
 import os
@@ -24,11 +24,11 @@ from engine.plan import Target
 PIECE_BYTES = 32 << 20
 NUM_THREADS = 8
 MAX_UNDER_WAY_BYTES = 1 << 30
-"""What may be submitted before the oldest tensor is waited for."""
+"""The most bytes submitted before the oldest tensor is waited for."""
 MAX_KEPT_BYTES = 256 << 20
-"""Of tensors beside their places, before the copies to their places are waited for. An FP8
-checkpoint stores the scales of its experts in 30,000 tensors of a hundred bytes: one wait for each
-would take longer than the copies."""
+"""The most bytes of tensors in temporary memory before the copies to their places are waited for.
+An FP8 checkpoint stores the scales of its experts in 30,000 tensors of a hundred bytes: a wait for
+each would take longer than the copies."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,8 @@ class _Arrival:
 def copy_to_gpu(
     matched: Sequence[tuple[Entry, Target]], device: torch.device, done: Callable[[int], None]
 ) -> None:
-    """Fill every target from its entry; ``done`` is called with the number of bytes of each tensor
-    that is in place.
+    """Fill every target from its entry; call ``done`` with the number of bytes of each tensor that
+    is in place.
 
     Raises CheckpointError for a file that cannot be read or ends early.
     """
@@ -91,8 +91,8 @@ def copy_to_gpu(
 
 
 class _CopySources:
-    """Tensors that the current stream still copies from. Memory that is let go earlier may be the
-    next one that a thread's stream writes to."""
+    """Tensors that the current stream still copies from. Memory that is freed earlier may be
+    reused, and overwritten, by a thread's stream."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -121,7 +121,7 @@ class _Lane:
         self._buffer = torch.empty(PIECE_BYTES, dtype=torch.uint8, pin_memory=True)
 
     def move(self, descriptor: int, offset: int, destination: torch.Tensor) -> int:
-        """Read bytes of a file to ``destination`` (uint8, on the GPU), and wait until there."""
+        """Read bytes of a file to ``destination`` (uint8, on the GPU), and wait for the copy."""
         num_bytes, filled = destination.numel(), 0
         view = memoryview(self._buffer.numpy())[:num_bytes]  # type: ignore[arg-type]
         while filled < num_bytes:

@@ -1,4 +1,4 @@
-"""A launched batch, and what its passes sample: on the device, until the host reads it."""
+"""A launched batch, whose sampled tokens stay on the device until the host reads them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,8 +13,8 @@ from engine.prompt_scores import Scores
 
 @dataclass(frozen=True)
 class SampleRow:
-    """Host facts of one sampled row; ``position`` is the index its new token will have, ``place``
-    the number of drafts before it in this step."""
+    """One sampled row, on the host. ``position``: the index that its new token will have.
+    ``place``: the number of drafts before it in this step."""
 
     state_slot: int
     position: int
@@ -36,7 +36,7 @@ class Draw:
 
     @property
     def device_ids(self) -> torch.Tensor:
-        """``ids`` where the next pass needs them."""
+        """``ids`` on the device, for the next pass."""
         return self.ids
 
     @property
@@ -45,14 +45,14 @@ class Draw:
         return self.ids
 
     def wait(self) -> None:
-        """Return when the ids are on the host; on the CPU they are."""
+        """Wait until the ids are on the host; on the CPU they already are."""
 
     def output(self, row: int) -> Sequence[int]:
-        """What the row's sequence has got, after ``wait``; -1 where logits were not finite."""
+        """The tokens of the row's sequence, after ``wait``; -1 where logits were not finite."""
         return (int(self.host_ids[row]),)
 
     def to_host(self) -> list[Sampled]:
-        """One entry a row; waits for the device."""
+        """One entry per row; waits for the device."""
         ids = self.ids.tolist()
         found: dict[int, TokenLogprobs] = {}
         if self.logprobs is not None:
@@ -69,20 +69,20 @@ class Draw:
 
 
 class Outcome(Protocol):
-    """What the host gets of a pass: a ``Draw``, or one with drafts."""
+    """The result of a pass for the host: a ``Draw``, or tokens verified with drafts."""
 
     def wait(self) -> None: ...
 
     def to_host(self) -> Sequence[Sampled | None]:
-        """One entry a token, None for those behind a refused draft; waits for the device."""
+        """One entry per token, None for tokens behind a rejected draft; waits for the device."""
         ...
 
 
 @dataclass(frozen=True)
 class Step:
-    """One launched batch. The host knows nothing of its outcome before ``result``. ``draws`` and
-    ``scores`` have for each pass the batch indices of its tokens' rows, and what those get.
-    ``ended``: of a batch on CUDA that gives neither, so that it too is done only when the GPU has
+    """One launched batch, whose results the host only knows after ``result``. ``draws`` and
+    ``scores`` have the results of each pass, with the batch indices of its tokens' rows. ``ended``:
+    an event for a batch on CUDA without such results, so that it too is done only when the GPU has
     computed it."""
 
     num_rows: int
@@ -91,14 +91,14 @@ class Step:
     ended: torch.cuda.Event | None = None
 
     def wait(self) -> None:
-        """Return when the step is done, without reading its outcome."""
+        """Wait until the step is done, without reading its results."""
         if self.ended is not None:
             self.ended.synchronize()
         for _, draw in self.draws:
             draw.wait()
 
     def result(self) -> StepResult:
-        """Wait for the step and read it."""
+        """Wait for the step, and read its results."""
         if self.ended is not None:
             self.ended.synchronize()
         sampled: list[list[Sampled]] = [[] for _ in range(self.num_rows)]

@@ -1,8 +1,8 @@
-"""What the target chooses for the tokens of a step with drafts, on CUDA.
+"""The target's choices for the tokens of a step with drafts, on CUDA.
 
-The host launches all of it without knowing the drafts. Only the mask of a constrained sequence
-needs them there: these are copied when they are made, and waited for when the next step's forward
-pass has been launched.
+The host launches everything without knowing the drafts. It needs drafts only for the mask of a
+constrained sequence: they are copied when they are made, and waited for after the next step's
+forward pass has been launched.
 """
 
 from collections.abc import Sequence
@@ -23,9 +23,9 @@ from engine.verified import Verified, VerifiedOnGpu
 
 @dataclass(frozen=True)
 class Choices:
-    """``draw`` has one token for each of ``rows``, whose state slots are int64 ``slots`` on the
-    device; ``counts`` are the rows of each sequence. ``ids`` int64 [tokens], there too, has all
-    tokens of the step, -1 for those without a choice."""
+    """The target's choices. ``draw`` has one token for each of ``rows``, whose state slots are
+    ``slots`` int64 on the device; ``counts``: rows of each sequence. ``ids`` int64 [tokens], on the
+    device, has all tokens of the step, -1 for tokens without a choice."""
 
     draw: Draw
     rows: Sequence[SampleRow]
@@ -36,15 +36,15 @@ class Choices:
 
 @dataclass(frozen=True)
 class CopiedDrafts:
-    """One sequence's, on their way to the host until ``copied``."""
+    """One sequence's drafts, on their way to the host until ``copied`` has passed."""
 
     ids: torch.Tensor
     copied: torch.cuda.Event
 
 
 class TargetChoices:
-    """``drafts`` int64 [drafts, state slots] are those that are fed, ``placed`` says where, and
-    ``logits`` float32 [tokens, ids] is where the forward pass leaves its own."""
+    """Samples the target's choices. ``drafts`` int64 [drafts, state slots]: the fed drafts;
+    ``placed``: their positions; ``logits`` float32 [tokens, ids]: the forward pass's result."""
 
     def __init__(
         self, sampler: CudaSampler, drafts: torch.Tensor, placed: Placed, logits: torch.Tensor
@@ -52,7 +52,7 @@ class TargetChoices:
         self._sampler, self._drafts, self._placed = sampler, drafts, placed
         self._logits, self._device = logits, logits.device
         self._ids = torch.zeros_like(placed.ids)
-        # Memory of the same size each step: torch would keep a block for each number of rows.
+        # The same memory in each step: torch would keep a block for each number of rows.
         self._chosen = aligned_rows(*logits.shape, dtype=torch.float32, device=self._device)
         self._on_host: dict[int, CopiedDrafts] = {}
 
@@ -81,8 +81,8 @@ class TargetChoices:
     def accepted(
         self, choices: Choices, num_out: torch.Tensor, written: Written | None
     ) -> Verified:
-        """Of each row the first ``num_out`` int64 [rows] choices are output, which is ``written``
-        to the host, or all: what the host gets."""
+        """The result for the host: the first ``num_out`` int64 [rows] choices of each row are
+        output. The host reads ``num_out`` in ``written``; None: all are output."""
         draw, counts = choices.draw, choices.counts
         if written is None:
             verified = Verified(draw, counts, torch.ones(len(counts), dtype=torch.int64))
@@ -93,8 +93,8 @@ class TargetChoices:
         return verified
 
     def drafted(self, rows: Sequence[Row], num_drafts: int) -> None:
-        """So many drafts of each row's next step were enqueued. All that the table has are copied:
-        those from before a step that was aborted are still there, and may be more."""
+        """Note that ``num_drafts`` drafts for each row's next step were enqueued. All drafts in the
+        table are copied: those from before an aborted step are still there, and may be more."""
         slots = [row.state_slot for row in rows if self._sampler.is_constrained(row.state_slot)]
         if not (slots and num_drafts):
             return

@@ -1,4 +1,4 @@
-"""From the host to the device without waiting for what the device is doing."""
+"""Copies from the host to the device without waiting for work under way on the device."""
 
 from collections.abc import Sequence
 from itertools import accumulate
@@ -7,16 +7,16 @@ import numpy as np
 import torch
 
 ALIGNMENT_BYTES = 16
-"""Kernels are compiled anew for pointers that are aligned otherwise."""
+"""Alignment of all parts: Triton compiles a kernel again for pointers with another alignment."""
 _NUMPY = {torch.int32: np.int32, torch.int64: np.int64}
 
 
 def upload(host: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """``host`` on ``device``, ordered on the current stream.
+    """Copy ``host`` to ``device``, ordered on the current stream.
 
-    A copy from pageable memory ends only when everything enqueued before it has: the host would
-    wait for the step under way. A copy from pinned memory does not make it wait, and torch does not
-    reuse that memory before the copy is done. On the CPU it is ``host`` itself.
+    A copy from pageable memory ends only after all work enqueued before it: the host would wait for
+    the step under way. It does not wait for a copy from pinned memory, and torch does not reuse
+    that memory before the copy is done. On the CPU this returns ``host`` itself.
     """
     if device.type != "cuda":
         return host.to(device)
@@ -36,7 +36,7 @@ def upload_parts(
 
 
 def aligned_starts(lengths: Sequence[int], dtype: torch.dtype) -> list[int]:
-    """Where parts of these lengths begin one after another, and where the last ends."""
+    """Aligned offsets of parts of these lengths one after another, and the end of the last."""
     unit = ALIGNMENT_BYTES // dtype.itemsize
     return [0, *accumulate(-(-length // unit) * unit for length in lengths)]
 

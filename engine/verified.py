@@ -1,4 +1,4 @@
-"""What the host gets of a decode step with drafts."""
+"""The result of a decode step with drafts, for the host."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,25 +11,25 @@ from engine.step import Draw
 
 @dataclass(frozen=True)
 class Verified:
-    """The tokens of a step. ``counts``: of each row the tokens that were sampled; ``num_out``, on
-    the host, how many of them are output."""
+    """The tokens of a step. ``counts``: number of sampled tokens of each row. ``num_out``, on the
+    host: how many of them are output."""
 
     draw: Draw
     counts: Sequence[int]
     num_out: torch.Tensor
 
     def wait(self) -> None:
-        """Return when ``num_out`` is on the host."""
+        """Wait until ``num_out`` is on the host."""
         self.draw.wait()
 
     def output(self, row: int) -> Sequence[int]:
-        """What the row's sequence has got, after ``wait``; -1 where logits were not finite."""
+        """The tokens of the row's sequence, after ``wait``; -1 where logits were not finite."""
         first = sum(self.counts[:row])
         ids: list[int] = self.draw.host_ids[first : first + int(self.num_out[row])].tolist()
         return ids
 
     def to_host(self) -> list[Sampled | None]:
-        """One entry a token, None for those behind a refused draft."""
+        """One entry per token, None for tokens behind a rejected draft."""
         self.wait()
         sampled = self.draw.to_host()
         kept = [
@@ -42,7 +42,7 @@ class Verified:
 
 @dataclass(frozen=True)
 class VerifiedOnGpu(Verified):
-    """A step under way: the pinned ``num_out`` is written when ``event`` has happened."""
+    """A step under way: the pinned ``num_out`` is written once ``event`` has passed."""
 
     event: torch.cuda.Event
 

@@ -1,4 +1,4 @@
-"""Batches that take each path of the kernels once, so that no request waits for one to be compiled.
+"""Batches that use each path of the kernels once, so that no request waits for a compilation.
 
 Pure: the engine runs them before any page or state slot is handed out, and uses the first ones.
 tests/engine/test_warm_up.py checks that they miss none.
@@ -20,14 +20,14 @@ SAMPLING = (
     SamplingParams(temperature=1.0, presence_penalty=1.0),
     SamplingParams(constraint=Constraint(thought_end=0, thought_budget=0, closing_ids=(0, 0, 0))),
 )
-"""Of the first row: a batch takes other kernels where one row has filters or penalties, or is
-constrained."""
+"""Sampling settings of the first row: a batch uses other kernels if a row has filters or penalties,
+or is constrained."""
 
 
 def batches(
     layout: CacheLayout, pools: PoolSize, max_seq_len: int, *, decodes: bool
 ) -> Iterator[tuple[list[Binding], ForwardBatch]]:
-    """What to run one after another, each with what to bind before it."""
+    """The batches to run one after another, each with the bindings that it needs."""
     capacity = min(layout.page_size * pools.num_pages, max_seq_len)
     slots = range(pools.num_state_slots)
     new = [_binding(slot, SAMPLING[0]) for slot in slots[: max(*ROWS, *PROMPTS)]]

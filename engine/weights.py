@@ -1,4 +1,4 @@
-"""Fill a model's weights from a checkpoint, tensor by tensor, or from a seed."""
+"""Fills a model's weights from a checkpoint, tensor by tensor, or with dummy values from a seed."""
 
 from collections.abc import Callable
 from itertools import groupby
@@ -11,16 +11,16 @@ from engine.plan import Plan, Target
 from engine.staging import copy_to_gpu
 
 Progress = Callable[[int, int], None]
-"""Called as (done_bytes, total_bytes) after each tensor."""
+"""A callback, called with (done_bytes, total_bytes) after each tensor."""
 
 
 def load(plan: Plan, entries: list[Entry], progress: Progress | None = None) -> None:
-    """Copy every tensor of ``entries`` to its place in ``plan``.
+    """Load every tensor of ``entries`` into its place in ``plan``.
 
     On the CPU files are mapped and tensors copied one at a time into their final dtype; to a GPU
     they go through pinned memory (staging.py). Neither holds the model twice. Raises
-    CheckpointError naming the tensor, before anything is copied, when one is missing, unexpected,
-    stored twice or of another shape than expected.
+    CheckpointError naming the tensor, before anything is copied, if a tensor is missing,
+    unexpected, stored twice or has the wrong shape.
     """
     matched = _match(plan, entries)
     total = sum(entry.num_bytes for entry, _ in matched)
@@ -44,7 +44,7 @@ def load(plan: Plan, entries: list[Entry], progress: Progress | None = None) -> 
 
 
 def draw(plan: Plan, seed: int) -> None:
-    """Dummy weights: scaled so that activations stay finite and routing near uniform."""
+    """Draw dummy weights, scaled so that activations stay finite and routing is near uniform."""
     generators: dict[torch.device, torch.Generator] = {}
     for target in plan.targets.values():
         device = target.device
@@ -90,7 +90,7 @@ def _match(plan: Plan, entries: list[Entry]) -> list[tuple[Entry, Target]]:
 
 
 def _require(whole: str, plan: Plan, seen: dict[str, Entry]) -> None:
-    """Raise unless ``whole`` is there, or all of its parts are, but not both."""
+    """Raise CheckpointError unless either ``whole`` or all of its parts are stored."""
     parts = plan.split.get(whole, {})
     present = [part for part in parts if part in seen]
     if whole in seen:

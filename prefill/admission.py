@@ -1,8 +1,8 @@
-"""Memory for prompts: whether there is room for one, and what it begins with. Pure.
+"""Admits prompts: checks and reserves their memory, and finds the prefix that they reuse. Pure.
 
-A prompt is admitted when a state slot and all the pages that it does not share are free, so it can
-always be finished. It begins behind what is kept of it, here (reuse.py), in host memory or at a
-peer (pulls.py).
+A prompt is admitted when a state slot and all pages that it does not share are free, so it can
+always be finished. It starts behind its longest kept prefix, which is here (reuse.py), in host
+memory or at a peer (pulls.py).
 """
 
 from collections.abc import Callable
@@ -16,8 +16,8 @@ from transport.wire.layout import CacheLayout
 
 
 class Admission:
-    """``headroom`` is how many pages must stay free beside a prompt that is admitted. ``reuse`` and
-    ``pulls`` are the prefix cache's, None without."""
+    """Admission of prompts. ``headroom``: how many pages must stay free beside an admitted prompt.
+    ``reuse`` and ``pulls`` are the prefix cache's; None without a prefix cache."""
 
     def __init__(
         self,
@@ -40,8 +40,8 @@ class Admission:
         return self._shareable(sequence, num_pages) is not None
 
     def admit(self, sequence: Sequence) -> None:
-        """Give it its pages and state slot, and a beginning; that comes later where it has to be
-        copied (``Sequence.pulling``)."""
+        """Reserve pages and a state slot for a prompt, and give it its prefix; a prefix that must
+        be copied comes later (``Sequence.pulling``)."""
         num_pages = self._num_pages(sequence)
         prefix = self._shareable(sequence, num_pages)
         unshared = num_pages + self._headroom()
@@ -57,12 +57,12 @@ class Admission:
             self.begin(sequence, begin)
 
     def begin(self, sequence: Sequence, beginning: Beginning) -> None:
-        """Compute the sequence from the end of ``beginning`` on, which is in its pages."""
+        """Start the sequence behind ``beginning``, which is in its pages."""
         if self._reuse is not None:
             self._reuse.admitted(sequence, beginning)
 
     def release(self, sequence: Sequence) -> None:
-        """Free its pages and state slot: nothing under way writes them."""
+        """Free a prompt's pages and state slot, which nothing under way writes."""
         if self._reuse is not None:
             self._reuse.ended(sequence)
         assert sequence.allocation is not None, "released without pages"

@@ -1,7 +1,7 @@
-"""Finished prompts waiting to be pulled. Pure.
+"""Offers: finished prompts that wait to be pulled. Pure.
 
-An offer is readable by one puller at a time and leaves by a release that names its epoch,
-by its request's end, or at its deadline, the last resort against a coordinator that forgot it.
+An offer is readable by one puller at a time. It ends by a release that names its epoch, by the end
+of its request, or at its deadline, in case the coordinator forgot it.
 """
 
 from dataclasses import dataclass
@@ -31,12 +31,12 @@ class Offers:
         return [offered.sequence for offered in self._offered.values()]
 
     def add(self, sequence: Sequence, now: float) -> None:
-        """Keep a finished prompt's cache until it leaves; any older attempt's goes first."""
+        """Offer a finished prompt's cache; an offer of an older attempt is freed first."""
         self.withdraw(sequence.request_id, sequence.attempt)
         self._offered[sequence.request_id] = Offered(sequence, now + self._ttl_s)
 
     def release(self, request_id: str, attempt: int, epoch: int) -> bool:
-        """Free a transferred offer; False, changing nothing, unless it is this very offer."""
+        """Free a transferred offer. Returns False, changing nothing, if attempt or epoch differ."""
         offered = self._offered.get(request_id)
         if offered is None or offered.sequence.attempt != attempt:
             return False
@@ -47,7 +47,7 @@ class Offers:
         return True
 
     def withdraw(self, request_id: str, attempt: int) -> bool:
-        """Free the request's offer if it is of ``attempt`` or older."""
+        """Free the request's offer if it is of ``attempt`` or older; returns True if it was."""
         offered = self._offered.get(request_id)
         if offered is None or offered.sequence.attempt > attempt:
             return False

@@ -1,9 +1,9 @@
-"""Prefixes that are kept elsewhere, copied into the pages of a prompt.
+"""Copies prefixes that are kept elsewhere into the pages of a prompt.
 
-From a peer: like a handoff, but nothing is held there for it. The peer may evict the prefix
-meanwhile; the epoch of the state slot tells, and the prompt is computed without it then.
-From host memory (engine/cache/host_tier.py): the device had evicted it. Either is kept here from
-then on, so that other prompts that begin with it need no copy.
+A copy from a peer is like a handoff, but the peer holds nothing for it. The peer may evict the
+prefix meanwhile: then the epoch of the state slot has changed, and the prompt is computed without
+the prefix. A copy from host memory (engine/cache/host_tier.py) brings back a prefix that the device
+had evicted. Copied prefixes are kept here, so that other prompts can reuse them without a copy.
 """
 
 import logging
@@ -28,9 +28,9 @@ log = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class PrefixCopy:
-    """``num_tokens`` of the sequence, which ``reused_from`` keeps, are being copied. ``deadline``
-    is when the request is given up. ``making``: what is kept on the device when it is done.
-    ``doubted``: what it brings may be wrong, and is not used."""
+    """A copy under way of the sequence's first ``num_tokens`` tokens, which ``reused_from`` keeps.
+    The request fails at ``deadline``. ``making``: the prefix that is kept on the device when the
+    copy is done. ``invalidated``: the copied prefix may be wrong, and is not used."""
 
     sequence: Sequence
     pull: Pull
@@ -39,12 +39,12 @@ class PrefixCopy:
     deadline: float
     digest: str = ""
     making: KeptPrefix | None = None
-    doubted: bool = False
+    invalidated: bool = False
 
 
 class PrefixPulls:
-    """The copies under way. ``peers`` are those whose memory is open; a copy may take
-    ``timeout_s``. What host memory has is copied where it saves ``min_saved_tokens``."""
+    """The copies under way. ``peers``: instances whose memory is open. A copy may take
+    ``timeout_s``. Host memory is used if that saves ``min_saved_tokens`` tokens."""
 
     def __init__(
         self,
@@ -70,8 +70,8 @@ class PrefixPulls:
         self.num_stale = 0
 
     def pays(self, sequence: Sequence, prefix: KeptPrefix | None, unshared: int) -> bool:
-        """Whether more of the sequence is kept elsewhere than ``prefix``, which is kept here. A
-        copy that does not share its pages needs ``unshared`` free ones."""
+        """True if a longer prefix of the sequence is kept elsewhere than ``prefix``, which is kept
+        here. A copy that shares no pages needs ``unshared`` free pages."""
         if not (self.shares(sequence, prefix) or self._allocator.can_reserve(unshared)):
             return False
         num_here = prefix.num_tokens if prefix else 0
@@ -81,15 +81,15 @@ class PrefixPulls:
         return on_host is not None and on_host.num_tokens >= num_here + self._min_saved
 
     def shares(self, sequence: Sequence, prefix: KeptPrefix | None) -> bool:
-        """Whether the pages of ``prefix`` can stand for those that are to be copied. Not where
-        every copy is verified: the same tokens' KV may differ in its last bits."""
+        """True if the pages of ``prefix`` can be used instead of copied ones. False if every copy
+        is verified: the same tokens' KV may differ in its last bits."""
         source = self._source(sequence)
         verified = source is not None and source.digest
         return prefix is not None and not verified
 
     def start(self, sequence: Sequence) -> None:
-        """Copy the most that is kept of the sequence into its own pages and a state slot. The pages
-        that it shares have it already."""
+        """Start to copy the longest prefix of the sequence that is kept elsewhere into its pages
+        and a state slot. Shared pages hold their part already."""
         source, kept = self._source(sequence), self._on_host(sequence)
         if kept is not None and (source is None or kept.num_tokens >= source.num_tokens):
             copy = self._fetch(sequence, kept)
@@ -102,7 +102,7 @@ class PrefixPulls:
     def _pull(self, sequence: Sequence, source: Offer) -> PrefixCopy:
         allocation, deadline = sequence.allocation, self._clock() + self._timeout_s
         assert allocation is not None, "a copy without pages"
-        # Only one conversation goes on behind an answer: that is not kept here too.
+        # Only one conversation continues behind an answer, so an answer is not kept here too.
         is_answer = source.num_tokens % CHUNK_ALIGNMENT
         making = None if is_answer else self._begin(sequence, source, "copied")
         slot = making.slot if making is not None else allocation.slot
@@ -124,7 +124,8 @@ class PrefixPulls:
     def _begin(
         self, sequence: Sequence, source: Offer | KeptPrefix, kind: Kind
     ) -> KeptPrefix | None:
-        """A slot for the copied state, in which it is kept; None: the sequence's own has to do."""
+        """Reserve a slot in which the copied state is kept; None: it is copied to the sequence's
+        own slot, and not kept."""
         allocation, keys = sequence.allocation, sequence.keys
         if allocation is None or keys is None:
             return None
@@ -134,8 +135,8 @@ class PrefixPulls:
         return making
 
     def done(self) -> list[tuple[Sequence, Beginning | None]]:
-        """Sequences whose copy has ended, and what it brought: None when the peer had evicted it,
-        it came wrong, or it was dropped meanwhile. Those have no source any more."""
+        """Sequences whose copy has ended, with the copied prefix. None: the peer had evicted it, it
+        was damaged, or it was dropped meanwhile; then the sequence has no source any more."""
         ended = [copy for copy in self._under_way if copy.pull.done()]
         self._under_way = [copy for copy in self._under_way if copy not in ended]
         return [(copy.sequence, self._end(copy)) for copy in ended]
@@ -143,23 +144,24 @@ class PrefixPulls:
     def _end(self, copy: PrefixCopy) -> Beginning | None:
         sequence, making = copy.sequence, copy.making
         sequence.pulling = sequence.source = None
-        is_right = self._came_right(copy)
+        is_intact = self._is_intact(copy)
         if making is not None:
             sequence.making.remove(making)
-            if not self._allocator.prefixes.finish(making, sound=is_right):
+            if not self._allocator.prefixes.finish(making, sound=is_intact):
                 making = self._allocator.kept.get(making.key)
-        return Beginning(copy.num_tokens, copy.reused_from, making) if is_right else None
+        return Beginning(copy.num_tokens, copy.reused_from, making) if is_intact else None
 
-    def _came_right(self, copy: PrefixCopy) -> bool:
+    def _is_intact(self, copy: PrefixCopy) -> bool:
         try:
             copy.pull.result()
         except StaleEpoch:
             self.num_stale += 1
             return False
-        if copy.doubted:
+        if copy.invalidated:
             return False
         if copy.digest and copy.digest != self._digest(copy):
-            log.error("a prefix changed on its way from a peer", extra=copy.sequence.log_fields)
+            log.error("a prefix changed while it was copied from a peer; it is not used",
+                      extra=copy.sequence.log_fields)  # fmt: skip
             return False
         return True
 
@@ -171,12 +173,12 @@ class PrefixPulls:
         return digest(self._cache, tuple(allocation.pages[:num_pages]), slot.id, num_tokens)
 
     def drop(self, name: PrefixName) -> None:
-        """What is being copied of this prefix, or of one that came from it, is not to be used."""
+        """Do not use copies under way of this prefix, or of prefixes that continue it."""
         for copy in self._under_way:
-            copy.doubted |= copy.sequence.begins_with(name, copy.num_tokens)
+            copy.invalidated |= copy.sequence.begins_with(name, copy.num_tokens)
 
     def overdue(self) -> list[Sequence]:
-        """Those past their deadline that have not ended. Their copies still write their slots."""
+        """Sequences whose copy is past its deadline, but not done: it still writes their slots."""
         now = self._clock()
         late = (copy.sequence for copy in self._under_way if now >= copy.deadline)
         return [sequence for sequence in late if not sequence.ended]
@@ -193,14 +195,14 @@ class PrefixPulls:
         return bool(self._under_way)
 
     def _source(self, sequence: Sequence) -> Offer | None:
-        """What a peer keeps of the sequence."""
+        """The offer of a prefix of the sequence that a peer with open memory keeps."""
         source = sequence.source
         if source is None or source.instance not in self._peers:
             return None
         return source if 0 < source.num_tokens < sequence.num_tokens else None
 
     def _on_host(self, sequence: Sequence) -> KeptPrefix | None:
-        """What host memory keeps of the sequence."""
+        """The prefix of the sequence that host memory keeps."""
         if sequence.keys is None:
             return None
         return self._host.longest(sequence.keys, sequence.num_tokens - 1)

@@ -1,10 +1,10 @@
-"""What a prompt reuses of earlier ones, and what it leaves for later ones. Pure.
+"""Reuse of prefixes: what a prompt takes from earlier prompts and keeps for later ones. Pure.
 
-    find      the longest kept prefix, when a prompt is admitted
-    waits     it should wait instead: a prompt that is being filled will keep a longer one soon
-    admitted  from where it is computed, and where it keeps states (prefix_policy.py)
-    keep      a chunk's part of that
-    retired   a chunk is done: what it kept can be found from now on
+    find      the longest kept prefix, when a prompt is admitted;
+    waits     whether to wait instead, because a prompt being filled will soon keep a longer one;
+    admitted  where to start computing, and where to keep states (prefix_policy.py);
+    chunk     the length of the next chunk, and the state that it keeps;
+    retired   a chunk is done: the prefix that it kept can be found from now on.
 
 A prompt whose log-probabilities are asked for is computed whole, and has no keys.
 """
@@ -24,11 +24,12 @@ from transport.wire.offers import PrefixName
 from transport.wire.seen_pages import SeenPages
 
 MAX_PLACES = 8
-"""Where a prompt keeps states, at most: a chunk ends at each but the last."""
+"""The most places at which a prompt keeps states: a chunk ends at each place except the last."""
 
 
 class PrefixReuse:
-    """The prefixes of one worker's prompts. ``counts`` are those of PrefixCounts for lookups."""
+    """The prefixes that a worker's prompts reuse and keep. ``counts``: PrefixCounts' fields about
+    lookups."""
 
     def __init__(
         self,
@@ -45,22 +46,24 @@ class PrefixReuse:
         self.counts: Counter[str] = Counter()
 
     def find(self, sequence: Sequence) -> KeptPrefix | None:
-        """The longest kept prefix of the sequence; it leaves one token to compute at least."""
+        """The longest kept prefix of the sequence that leaves at least one token to compute."""
         if sequence.keys is None:
             return None
         return self._allocator.kept.longest(sequence.keys, sequence.num_tokens - 1)
 
     def shareable(self, sequence: Sequence, num_pages: int) -> KeptPrefix | None:
-        """``find``, if there is room for ``num_pages`` pages of which that is the beginning."""
+        """The prefix that ``find`` returns, if ``num_pages`` pages that begin with it fit in
+        memory."""
         prefix = self.find(sequence)
         if prefix is None or not self._allocator.can_share(num_pages, prefix):
             return None
         return prefix
 
     def waits(self, sequence: Sequence, filling: Iterable[Sequence]) -> bool:
-        """Whether a prompt that is being filled will soon keep so much more of the sequence than
-        is kept now, that computing or copying it twice would be a waste. What they share is added
-        to the places where that prompt keeps states, if it has not passed it."""
+        """True if a prompt being filled will soon keep a prefix of the sequence that is much longer
+        than any kept now, so that it should not be computed or copied twice. The end of their
+        common prefix is added to the places where that prompt keeps states, unless it has passed
+        there."""
         if sequence.keys is None:
             return False
         if sequence.awaited is not None and _is_coming(*sequence.awaited):
@@ -78,7 +81,7 @@ class PrefixReuse:
         return False
 
     def _shared_soon(self, other: Sequence, sequence: Sequence) -> int:
-        """Tokens of the longest prefix of both that ``other`` is going to keep; 0: of none."""
+        """Length of the longest common prefix that ``other`` is going to keep; 0: none."""
         if other.keys is None or (other.pulling is not None and not other.making):
             return 0
         shared = common_pages(other, sequence) * self._layout.page_size
@@ -96,7 +99,8 @@ class PrefixReuse:
         return most
 
     def admitted(self, sequence: Sequence, beginning: Beginning) -> None:
-        """The sequence has pages, and is computed from the end of ``beginning`` on."""
+        """Note that the sequence has pages and is computed from the end of ``beginning`` on; choose
+        the places where it keeps states."""
         sequence.beginning, sequence.num_cached = beginning, beginning.num_tokens
         sequence.awaited = None
         if sequence.keys is None:
@@ -104,7 +108,7 @@ class PrefixReuse:
         self._allocator.kept.note_prompt(sequence.keys, sequence.num_tokens - 1)
         if beginning.prefix is not None:
             self._allocator.prefixes.pin(beginning.prefix)
-            if beginning.reused == "gpu":  # what a copy has brought counts its use already
+            if beginning.reused == "gpu":  # a copy has counted the use of its prefix already
                 self._allocator.kept.hit(beginning.prefix.key)
         num_seen = self._seen.note(sequence.keys)
         sequence.num_seen = num_seen * self._layout.page_size
@@ -131,8 +135,8 @@ class PrefixReuse:
             counts[f"missed_{miss(self._seen, sequence.keys, num_pages, num_pages_seen)}"] += 1
 
     def chunk(self, sequence: Sequence, length: int) -> tuple[int, Keep | None]:
-        """How long the chunk of at most ``length`` tokens is, and what it keeps: of two places in
-        it the first one is where it ends."""
+        """Length of the next chunk, at most ``length`` tokens, and the state that it keeps. A chunk
+        with two places ends at the first."""
         start = sequence.num_cached
         inside = [p - start for p in sequence.places if start < p <= start + length]
         if not inside:
@@ -150,7 +154,7 @@ class PrefixReuse:
         return length, Keep(inside[0], kept.slot.id)
 
     def retired(self, sequence: Sequence, keep: Keep | None) -> None:
-        """One of the sequence's chunks is done."""
+        """Process the end of one of the sequence's chunks; ``keep`` is the state that it kept."""
         prefix = self._unpin(sequence)
         if prefix is not None:
             sequence.made.append(prefix)
@@ -159,50 +163,51 @@ class PrefixReuse:
             if self._allocator.prefixes.finish(kept):
                 sequence.made.append(kept)
                 self._seen.note_kept(kept.pages_key)
-                if kept.num_tokens <= sequence.num_seen:  # two prompts have come by here
+                if kept.num_tokens <= sequence.num_seen:  # another prompt began like this too
                     self._allocator.kept.touch(kept.key)
 
     def ended(self, sequence: Sequence) -> None:
-        """No batch of the sequence is under way, and none will be."""
+        """Release what the sequence still uses: no batch of it is or will be under way."""
         self._unpin(sequence)
 
-    def doubt(self, sequence: Sequence) -> list[PrefixName]:
-        """Its logits were not finite: neither what it kept nor what it came from is to be used.
-        Returns their names."""
+    def invalidate(self, sequence: Sequence) -> list[PrefixName]:
+        """Invalidate the prefix that a sequence began with and all that it kept, because its logits
+        were not finite. Returns their names."""
         made, sequence.made = sequence.made, []
         for kept in made:
-            self._doubt(kept)
+            self._invalidate(kept)
         if sequence.keys is not None and sequence.beginning.reused == "host":
             self._host.drop(sequence.keys.prefix(sequence.beginning.num_tokens))
         return [kept.name for kept in made]
 
     def drop(self, name: PrefixName) -> int:
-        """This prefix and those that came from it are not to be used, nor kept by a batch or copy
-        under way; returns their number."""
-        kept, on_host = self._allocator.prefixes.from_on(name), self._host.from_on(name)
+        """Invalidate this prefix and all that continue it, also those that a batch or copy under
+        way is making. Returns their number."""
+        kept, on_host = self._allocator.prefixes.continuations(name), self._host.continuations(name)
         for each in kept:
-            self._doubt(each)
+            self._invalidate(each)
         for each in on_host:
             self._host.drop(each.key)
         return len(kept) + len(on_host)
 
     def _unpin(self, sequence: Sequence) -> KeptPrefix | None:
-        """Its first chunk is done: returns the prefix that it has begun with, if it had one."""
+        """Unpin the prefix that a sequence began with, since its first chunk is done. Returns that
+        prefix, if it had one."""
         prefix = sequence.beginning.prefix
         if prefix is not None:
             self._allocator.prefixes.unpin(prefix)
             sequence.beginning = replace(sequence.beginning, prefix=None)
         return prefix
 
-    def _doubt(self, kept: KeptPrefix) -> None:
+    def _invalidate(self, kept: KeptPrefix) -> None:
         making = [each for each in self._allocator.prefixes.being_made if each.key == kept.key]
-        for each in (kept, *making):  # it may be on its way back
-            self._allocator.prefixes.doubt(each)
-        self._host.drop(kept.key)  # it may be there by now, or on its way
+        for each in (kept, *making):  # it may be on its way back from host memory
+            self._allocator.prefixes.invalidate(each)
+        self._host.drop(kept.key)  # it may be in host memory by now, or on its way there
 
 
 def _is_coming(other: Sequence, num_tokens: int) -> bool:
-    """Whether a sequence is yet to keep this prefix."""
+    """True if ``other`` has yet to keep its prefix of ``num_tokens`` tokens."""
     if other.ended:
         return False
     being_made = any(kept.num_tokens == num_tokens for kept in other.making)
@@ -210,7 +215,8 @@ def _is_coming(other: Sequence, num_tokens: int) -> bool:
 
 
 def common_pages(a: Sequence, b: Sequence) -> int:
-    """Whole pages that both begin with. Keys are chains: behind one that differs all do."""
+    """Number of whole pages that both begin with. Keys are chained: after the first difference all
+    keys differ."""
     assert a.keys is not None, "no keys"
     assert b.keys is not None, "no keys"
     low, high = 0, min(a.keys.num_pages, b.keys.num_pages)

@@ -1,4 +1,4 @@
-"""Which prompts to compute next: first come, first served, in chunks, several in a batch.
+"""Schedules prompts: first come, first served, in chunks, several in a batch.
 
 Pure: no tensors, sockets or clocks. The next prompt (waiting.py) is admitted when there is room for
 all of it (admission.py). Its chunks end at multiples of 64, except the last. The pool that finished
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class PrefillLimits:
-    """``max_batch_tokens`` bounds a batch's tokens, ``max_batch_rows`` its prompts."""
+    """Limits of one batch: ``max_batch_tokens`` tokens of ``max_batch_rows`` prompts."""
 
     max_batch_tokens: int
     max_batch_rows: int
@@ -37,8 +37,8 @@ class PrefillLimits:
 
 
 class PrefillScheduler:
-    """Prompts waiting, prompts being filled, and those that ended under a launched batch and drain
-    until it has retired.
+    """Waiting prompts, prompts being filled, and retiring prompts: ended, with a launched batch
+    still under way.
 
     ``headroom`` is how many pages must stay free beside a prompt that is admitted. ``reuse`` and
     ``pulls`` are the prefix cache's, None without.
@@ -63,14 +63,14 @@ class PrefillScheduler:
 
     @property
     def has_work(self) -> bool:
-        """Whether a call to ``schedule`` could launch something now."""
+        """True if ``schedule`` could return a batch now."""
         if any(_unfinished(sequence) for sequence in self.filling):
             return True
         following = self.waiting.next()
         return following is not None and self._admission.has_room(following)
 
     def leaving(self) -> list[Sequence]:
-        """Those retiring, but for those that a copy still writes, which may not end."""
+        """The retiring prompts, except those that a copy still writes: it may never end."""
         return [sequence for sequence in self.retiring if sequence.pulling is None]
 
     def sequences(self) -> list[Sequence]:
@@ -80,12 +80,12 @@ class PrefillScheduler:
         self.waiting.add(sequence)
 
     def compiled(self) -> None:
-        """Of sequences that wait here some may be ``compiling`` no longer."""
+        """Note that waiting prompts may have stopped ``compiling``."""
         self.waiting.changed()
 
     def schedule(self, max_tokens: int | None = None) -> Scheduled | None:
-        """The next batch, of at most ``max_tokens`` where the limits allow more, or None without
-        anything to compute."""
+        """The next batch, within the limits and ``max_tokens``; None if there is nothing to
+        compute."""
         budget = min(max_tokens or self._limits.max_batch_tokens, self._limits.max_batch_tokens)
         rows: list[Row] = []
         sequences: list[Sequence] = []
@@ -104,7 +104,7 @@ class PrefillScheduler:
         return Scheduled(tuple(rows), tuple(sequences)) if rows else None
 
     def retire(self, scheduled: Scheduled, result: StepResult) -> list[tuple[Sequence, Sampled]]:
-        """Take in a batch's result; returns the prompts it finished, still holding their cache."""
+        """Process a batch's result; returns the prompts that it finished, with their caches."""
         finished = []
         self.waiting.changed()
         for sequence, row, sampled in scheduled.outcomes(result):
@@ -120,8 +120,8 @@ class PrefillScheduler:
         return finished
 
     def pulled(self) -> list[tuple[Sequence, str]]:
-        """Take in the prefixes that have been copied. Returns the sequences whose copy has not
-        ended in time, each with the problem; they have ended."""
+        """Start the prompts whose prefix has been copied. Ends and returns the prompts whose copy
+        took too long, each with the problem."""
         if self._pulls is None:
             return []
         for sequence, beginning in self._pulls.done():
@@ -131,7 +131,7 @@ class PrefillScheduler:
                 self._release_if_retired(sequence)
             elif beginning is not None:
                 self._admission.begin(sequence, beginning)
-            else:  # a peer has evicted it meanwhile: as if there had been none
+            else:  # the prefix was evicted meanwhile: compute the prompt without it
                 self.filling.remove(sequence)
                 self._release_if_retired(sequence)
                 self.add(sequence)
@@ -140,21 +140,21 @@ class PrefillScheduler:
             self.end(sequence)
         return [(sequence, "the copy of its prefix did not finish in time") for sequence in late]
 
-    def doubt(self, sequence: Sequence) -> None:
-        """What it has kept or come from may be wrong."""
+    def invalidate_prefixes(self, sequence: Sequence) -> None:
+        """Invalidate the prefixes that a sequence has kept or began with: they may be wrong."""
         if self._reuse is not None:
-            for name in self._reuse.doubt(sequence):
+            for name in self._reuse.invalidate(sequence):
                 self._stop_using(name)
 
     def drop(self, name: PrefixName) -> None:
-        """A peer that pulled this prefix says that it may be wrong: it and those that came from it
-        are not used any more, nor kept by what is under way."""
+        """Handle DropPrefix: a peer that pulled this prefix found that it may be wrong. Stop using
+        and making it and the prefixes that continue it."""
         self._stop_using(name)
         num_dropped = self._reuse.drop(name) if self._reuse is not None else 0
-        log.warning("%d prefixes dropped: what a peer computed behind one was NaN", num_dropped)
+        log.warning("dropped %d prefixes: a peer that pulled one computed NaN from it", num_dropped)
 
     def _stop_using(self, name: PrefixName) -> None:
-        """Of what is under way."""
+        """Stop running prompts and copies from using a prefix that may be wrong."""
         self.waiting.changed()
         if self._pulls is not None:
             self._pulls.drop(name)
@@ -175,7 +175,7 @@ class PrefillScheduler:
     def _candidates(self) -> list[Sequence]:
         """Prompts with something left to launch, oldest first, new ones admitted as they fit."""
         unfinished = [sequence for sequence in self.filling if _unfinished(sequence)]
-        # The next one is compared with those that are filled also where a batch has no room for it.
+        # The next prompt is compared with prompts being filled even if a batch has no room for it.
         while (sequence := self.waiting.next()) is not None:
             if len(unfinished) >= self._limits.max_batch_rows:
                 break
@@ -217,5 +217,5 @@ class PrefillScheduler:
 
 
 def _unfinished(sequence: Sequence) -> bool:
-    """Whether it has tokens that can be launched."""
+    """True if a sequence has tokens that can be launched."""
     return sequence.pulling is None and sequence.num_cached < len(sequence.token_ids)

@@ -1,7 +1,7 @@
-"""Prompts that wait for memory, in the order of acceptance, and which of them is next. Pure.
+"""Prompts that wait for memory, in the order of acceptance, and the choice of the next. Pure.
 
-Passed over is a prompt whose grammar is still being compiled, and one that shares much with a
-prompt that is being filled: it waits for what that one will keep (reuse.py).
+A prompt is skipped while its grammar compiles, or while a running prompt is computing a prefix that
+it can reuse (reuse.py).
 """
 
 from bisect import insort
@@ -12,8 +12,8 @@ from prefill.reuse import PrefixReuse
 
 
 class WaitingPrompts:
-    """The waiting prompts of one worker. ``filling`` are those that have memory; whoever changes
-    that, or lets one of them advance, calls ``changed``."""
+    """The waiting prompts of one worker. ``filling`` are the prompts that have memory. A caller
+    that changes that list, or lets one of those prompts advance, calls ``changed``."""
 
     def __init__(self, filling: list[Sequence], reuse: PrefixReuse | None) -> None:
         self._filling = filling
@@ -37,12 +37,12 @@ class WaitingPrompts:
         self.changed()
 
     def changed(self) -> None:
-        """Prompts that are filled have begun, advanced or ended, or a grammar is compiled."""
+        """Note that prompts being filled began, advanced or ended, or that a grammar compiled."""
         self._has_compared = False
 
     def next(self) -> Sequence | None:
-        """The oldest that waits for memory only. Asked several times a round: prompts are compared
-        after a change."""
+        """The oldest prompt that waits for nothing but memory. Called several times per round, so
+        prompts are compared only after a change."""
         if not self._has_compared:
             self._next, self._has_compared = self._compared(), True
         return self._next

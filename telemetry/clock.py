@@ -1,13 +1,13 @@
-"""Unix time that never steps: the system clock is read once, then the monotonic clock is added.
+"""A Unix clock that never steps: the system clock is read once, then the monotonic clock is added.
 
-For time stamps of one process that are also subtracted from each other.
+It is for time stamps of one process that are also subtracted from each other.
 """
 
 import time
 
 
 class SteadyClock:
-    """Call it for Unix seconds."""
+    """A clock; calling it returns Unix seconds."""
 
     def __init__(self) -> None:
         self._offset_s = time.time() - time.monotonic()

@@ -1,6 +1,6 @@
 """The Prometheus metrics of speculative decoding, over all workers.
 
-They grow by what each heartbeat brings, so that no restart of a worker makes them fall.
+The counters grow by the growth between heartbeats, so a worker's restart does not make them fall.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from prometheus_client.registry import Collector
 
 
 class DraftMetrics:
-    """``position`` counts a sequence's drafts in a step from 0, as vLLM does."""
+    """Counters of drafts. ``position`` counts a sequence's drafts in a step from 0, as in vLLM."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.steps = Counter(
@@ -18,7 +18,7 @@ class DraftMetrics:
             registry=registry,
         )  # fmt: skip
         self.drafted_steps = Counter(
-            "baton_sequence_steps_with_drafts", "Those of them that verified drafts.",
+            "baton_sequence_steps_with_drafts", "Those steps that verified drafts.",
             registry=registry,
         )  # fmt: skip
         self.verified = Counter("baton_drafts_verified", "Drafts verified.", registry=registry)
@@ -33,7 +33,7 @@ class DraftMetrics:
         )  # fmt: skip
 
     def vllm(self) -> dict[str, Collector]:
-        """Those that vLLM has too, by vLLM's names."""
+        """The metrics that vLLM has too, by vLLM's names."""
         return {
             "vllm:spec_decode_num_drafts": self.drafted_steps,
             "vllm:spec_decode_num_draft_tokens": self.verified,
@@ -42,7 +42,7 @@ class DraftMetrics:
         }
 
     def grow(self, num_steps: int, verified: Sequence[int], accepted: Sequence[int]) -> None:
-        """So many more steps of sequences, and drafts by position."""
+        """Add steps of sequences, and drafts by position."""
         self.steps.inc(num_steps)
         self.drafted_steps.inc(verified[0] if verified else 0)
         self.verified.inc(sum(verified))

@@ -1,7 +1,7 @@
 """The Prometheus metrics of workers' GPUs, by the last heartbeat.
 
-A figure that a GPU does not report has no series. The counters are counted by NVML and the workers;
-here they are only repeated.
+A figure that a GPU does not report has no series. NVML and the workers count the counters; this
+file only exports them.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -57,7 +57,7 @@ _FIGURES: Final = {
 
 
 @dataclass(frozen=True)
-class _Told:
+class _Report:
     labels: tuple[str, ...]
     figures: Mapping[str, float]
     xids: Mapping[int, int]
@@ -67,9 +67,9 @@ class GpuMetrics(Collector):
     """The newest figures of each worker's GPU, by instance."""
 
     def __init__(self) -> None:
-        self._told: dict[str, _Told] = {}
+        self._reports: dict[str, _Report] = {}
 
-    def tell(
+    def report(
         self,
         instance: str,
         role: str,
@@ -77,33 +77,33 @@ class GpuMetrics(Collector):
         figures: Mapping[str, float],
         xids: Mapping[int, int],
     ) -> None:
-        """``gpu`` is a UUID; ``figures`` has only those that are known; ``xids`` is how often
-        each occurred since the worker started."""
-        self._told[instance] = _Told((instance, role, gpu), figures, xids)
+        """Set the figures of a worker's GPU. ``gpu`` is a UUID; ``figures`` has only the known
+        ones; ``xids``: how often each Xid occurred since the worker started."""
+        self._reports[instance] = _Report((instance, role, gpu), figures, xids)
 
     def forget(self, instance: str) -> None:
         """Remove the worker's series; no-op for one without any."""
-        self._told.pop(instance, None)
+        self._reports.pop(instance, None)
 
     def collect(self) -> Iterator[Metric]:
-        told = list(self._told.values())
+        reports = list(self._reports.values())
         for figure, exported in _FIGURES.items():
-            yield _family(exported, figure, told)
+            yield _family(exported, figure, reports)
         xids = CounterMetricFamily(
             "baton_gpu_xid_events",
             "Errors that the driver reported since the worker started.",
             labels=(*LABELS, "xid"),
         )
-        for each in told:
+        for each in reports:
             for number, times in each.xids.items():
                 xids.add_metric((*each.labels, str(number)), times)
         yield xids
 
 
-def _family(exported: _Exported, figure: str, told: Iterable[_Told]) -> Metric:
+def _family(exported: _Exported, figure: str, reports: Iterable[_Report]) -> Metric:
     kind = CounterMetricFamily if exported.counter else GaugeMetricFamily
     family = kind(exported.name, exported.documentation, labels=LABELS)
-    for each in told:
+    for each in reports:
         if figure in each.figures:
             family.add_metric(each.labels, exported.factor * each.figures[figure])
     return family

@@ -1,4 +1,4 @@
-"""Plain values about a GPU: what does not change, and one reading of what does.
+"""Plain values about a GPU: its constant properties, and one reading of its changing figures.
 
 ``None``: this GPU or driver does not report the figure.
 """
@@ -9,8 +9,8 @@ from typing import Protocol
 
 @dataclass(frozen=True)
 class GpuInfo:
-    """What does not change while the GPU runs. ``slowdown_c`` is the temperature at which the
-    hardware slows down, ``power_limit_w`` the limit that is set."""
+    """The constant properties of a GPU. ``slowdown_c`` is the temperature at which the hardware
+    slows down, ``power_limit_w`` the limit that is set."""
 
     index: int
     uuid: str

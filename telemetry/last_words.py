@@ -1,4 +1,4 @@
-"""The end of a service that cannot go on: one line in the format of its log, and an exit status.
+"""Ends a service that cannot continue with one line in the format of its log, and an exit status.
 
 The line's message begins with ``error: ``, and ``baton up`` repeats it (``fatal_reason``).
 """
@@ -25,15 +25,15 @@ _FATAL = re.compile(r"(?:[\d:.]+ CRITICAL \S+ )?error: (.*)")
 _TRUE = frozenset({"1", "true", "t", "yes", "y", "on"})
 
 
-def say_why(service: str, error: Exception) -> None:
-    """Log an error that a user can correct; at level debug with its traceback."""
+def log_fatal(service: str, error: Exception) -> None:
+    """Log an error that a user can correct, and its traceback at level debug."""
     log = logging.getLogger(service)
     log.debug("the service ends", exc_info=True)
     log.critical("error: %s", error)
 
 
 def fatal_reason(line: str) -> str:
-    """Why a service cannot go on, if ``line`` of its log says so, in either format; else "".
+    """The reason why a service ends, if ``line`` of its log gives one, in either format; else "".
 
     >>> fatal_reason("12:00:01.234 CRITICAL prefill error: port: -1 is not between 0 and 65535")
     'port: -1 is not between 0 and 65535'
@@ -61,7 +61,7 @@ def run_command(
     except Exception as error:
         # NOTE: typer brings its own copy of click, whose exceptions it does not export.
         if told := getattr(error, "format_message", None):
-            say_why(service, ValueError(told()))
+            log_fatal(service, ValueError(told()))
             return CANNOT_START
         logging.getLogger(service).critical("error: %r", error, exc_info=True)
         return FAILED

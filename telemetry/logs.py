@@ -30,7 +30,7 @@ _MAX_LEN = 8000
 
 @contextmanager
 def bind_request(http_id: str) -> Iterator[None]:
-    """Every line logged inside, also in tasks started inside, has the field ``http_id``."""
+    """Context in which every logged line has the field ``http_id``, also in tasks started there."""
     token = _http_id.set(http_id)
     try:
         yield

@@ -1,5 +1,6 @@
-"""Every Prometheus metric of Baton: its name, labels and buckets. Those of GPUs are in
-gpu_metrics.py.
+"""The Prometheus metrics of Baton, with names, labels and buckets.
+
+Metrics of drafts, GPUs, the prefix cache and spread steps are in files of their own.
 
 Baton's names have the prefix ``baton_``. Metrics that vLLM has too are exported a second time under
 vLLM's names (vllm_aliases.py).
@@ -100,7 +101,7 @@ class Metrics:
             "baton_itl_seconds", "Between two tokens of a request.", buckets=_ITL_S, registry=r
         )
         self.tpot_s = Histogram(
-            "baton_tpot_seconds", "Seconds a token after the first.",
+            "baton_tpot_seconds", "Seconds per token after the first.",
             buckets=_ITL_S, registry=r,
         )  # fmt: skip
 
@@ -175,7 +176,7 @@ class Metrics:
         self.gpus = GpuMetrics()
         r.register(self.gpus)
         self.workers_lost = Counter(
-            "baton_workers_lost", "Workers taken for dead.", ["role", "reason"], registry=r
+            "baton_workers_lost", "Workers considered dead.", ["role", "reason"], registry=r
         )
 
         self.ready = Gauge(

@@ -1,4 +1,4 @@
-"""A service's state, sent to its supervisor by the sd_notify protocol (sd_notify(3)).
+"""Sends a service's state to its supervisor by the sd_notify protocol (sd_notify(3)).
 
 Each notice is one datagram of ``KEY=value`` lines to the socket in ``NOTIFY_SOCKET``; without that
 variable none is sent. The supervisor is systemd, or ``baton up``, which also sets

@@ -1,4 +1,4 @@
-"""GPUs of this machine through NVIDIA's management library (package ``nvidia-ml-py``)."""
+"""Reads this machine's GPUs through NVIDIA's management library (package ``nvidia-ml-py``)."""
 
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
@@ -35,8 +35,8 @@ def local_gpus(uuid: str = "") -> Gpus:
 
 
 class NvmlGpus:
-    """``library`` is the initialised module ``pynvml``, or a recording of it. With a ``uuid`` only
-    that GPU is read, as number 0."""
+    """The GPUs that NVML lists. ``library`` is the initialised module ``pynvml``, or a recording of
+    it. With a ``uuid`` only that GPU is read, as number 0."""
 
     def __init__(self, library: Any, uuid: str = "") -> None:
         self._nvml = library
@@ -174,8 +174,8 @@ class NvmlGpus:
         return offered
 
     def _ask(self, what: str, question: Callable[[], _T]) -> _T | None:
-        """What ``question`` returns; None, with a note, where this GPU or driver does not report
-        it. Every call fails for a GPU that fell off the bus; the notes say so.
+        """The result of ``question``; None, with a note, if this GPU or driver does not report it.
+        Every call fails for a GPU that fell off the bus; the notes say so.
         """
         try:
             return question()

@@ -1,7 +1,7 @@
-"""The Prometheus metrics of the prefix cache, by worker, and vLLM's, over all workers.
+"""The Prometheus metrics of the prefix cache: Baton's by worker, and vLLM's over all workers.
 
-Counters grow by what each heartbeat brings. So those under vLLM's names, which have no worker's
-name, do not fall when a worker leaves.
+The counters grow by the growth between heartbeats. So the counters with vLLM's names, which have no
+label for the worker, do not fall when a worker leaves.
 """
 
 from collections.abc import Mapping
@@ -17,8 +17,8 @@ _BYTES = {"gpu": "gpu_bytes", "host": "host_bytes"}
 
 
 class PrefixMetrics:
-    """``tier`` is where prefixes are: ``gpu`` (of a CPU worker its memory), ``host``, or ``peer``,
-    another worker's. Counts have the names of PrefixCounts (transport/wire/reports.py)."""
+    """Metrics by memory ``tier``: ``gpu`` (a CPU worker's own memory too), ``host``, or ``peer``,
+    another worker. Counts have the names of PrefixCounts (transport/wire/reports.py)."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         worker, r = ["instance", "role"], registry
@@ -27,16 +27,19 @@ class PrefixMetrics:
             "baton_prefix_cache_queried_tokens", "Tokens of prompts looked up.", worker, registry=r
         )
         self._reused = Counter(
-            "baton_prefix_cache_reused_tokens", "Those of them found.", by_tier, registry=r
+            "baton_prefix_cache_reused_tokens",
+            "Looked-up tokens that were found.",
+            by_tier,
+            registry=r,
         )
         self._missed = Counter(
             "baton_prefix_cache_missed_prompts",
-            "Prompts that computed more than 256 tokens: no earlier one began alike (new), "
-            "no state was kept where they part, or it was evicted.",
+            "Prompts that computed more than 256 tokens, by reason: no earlier prompt began alike "
+            "(new), no state was kept where they part (no_state), or it was evicted (evicted).",
             [*worker, "reason"], registry=r,
         )  # fmt: skip
         self._evicted = Counter(
-            "baton_prefix_cache_evictions", "Prefixes that made room.", by_tier, registry=r
+            "baton_prefix_cache_evictions", "Evicted prefixes.", by_tier, registry=r
         )
         self._kept = Gauge("baton_prefix_cache_prefixes", "Prefixes kept.", by_tier, registry=r)
         self._pages = Gauge(
@@ -70,7 +73,7 @@ class PrefixMetrics:
         return self._vllm
 
     def grow(self, instance: str, role: str, grown: Mapping[str, int]) -> None:
-        """So much more was looked up, found, missed and evicted at a worker."""
+        """Add tokens and prefixes that a worker looked up, found, missed and evicted."""
         worker = instance, role
         self._queried.labels(*worker).inc(grown["queried"])
         for counter, names in (
@@ -89,8 +92,8 @@ class PrefixMetrics:
         ):
             self._vllm[name].inc(num)
 
-    def tell(self, instance: str, role: str, held: Mapping[str, int]) -> None:
-        """What a worker keeps now; ``gpu_bytes`` too."""
+    def report(self, instance: str, role: str, held: Mapping[str, int]) -> None:
+        """Set the gauges of the prefixes that a worker keeps now; ``gpu_bytes`` too."""
         worker = instance, role
         for gauge, names in ((self._kept, _KEPT), (self._bytes, _BYTES)):
             for tier, name in names.items():
@@ -99,7 +102,7 @@ class PrefixMetrics:
         self._size.labels(*worker).set(held["host_size_bytes"])
 
     def tested(self, keeper: str, puller: str, bytes_per_s: float) -> None:
-        """The self-test of a pair; 0: it failed."""
+        """Set the speed of a pair's self-test; 0: it failed."""
         self._selftest.labels(keeper, puller).set(bytes_per_s)
 
     def forget(self, instance: str, role: str) -> None:
@@ -112,8 +115,8 @@ class PrefixMetrics:
 
 _VLLM = {
     "vllm:prefix_cache_queries": "Tokens of prompts looked up.",
-    "vllm:prefix_cache_hits": "Those found at the worker that computed the rest.",
+    "vllm:prefix_cache_hits": "Tokens found at the worker that computed the rest.",
     "vllm:external_prefix_cache_queries": "Tokens of prompts looked up elsewhere.",
-    "vllm:external_prefix_cache_hits": "Those found in host memory or at another worker.",
+    "vllm:external_prefix_cache_hits": "Tokens found in host memory or at another worker.",
     "vllm:prompt_tokens_cached": "Tokens of prompts that were not computed.",
 }

@@ -1,13 +1,13 @@
 """The Prometheus metrics of decode steps that workers compute together.
 
-The counters grow by what each heartbeat brings, as those of drafts do.
+The counters grow by the growth between heartbeats, as the counters of drafts do.
 """
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 
 class SpreadMetrics:
-    """By worker; ``member`` is the one that was waited for."""
+    """Metrics of spread steps by worker; ``member``: the worker that it waited for."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         worker = ["instance", "role"]
@@ -39,11 +39,11 @@ class SpreadMetrics:
             worker, registry=registry,
         )  # fmt: skip
         self.wait_s = Counter(
-            "baton_spread_wait_seconds", "How long the worker's host waited for the others'.",
+            "baton_spread_wait_seconds", "How long the worker's host waited for the other hosts.",
             worker, registry=registry,
         )  # fmt: skip
         self.peer_wait_s = Counter(
-            "baton_spread_peer_wait_seconds", "How long its host waited for this member's.",
+            "baton_spread_peer_wait_seconds", "How long its host waited for this member's host.",
             [*worker, "member"], registry=registry,
         )  # fmt: skip
         self.within_s = Counter(
@@ -57,14 +57,14 @@ class SpreadMetrics:
             worker, registry=registry,
         )  # fmt: skip
         self.late = Counter(
-            "baton_spread_late", "Waits in vain for this member, of all others.",
+            "baton_spread_late", "Waits of other members for this one that ended in vain.",
             ["member"], registry=registry,
         )  # fmt: skip
 
-    def tell(self, instance: str, role: str, num_members: int) -> None:
+    def report(self, instance: str, role: str, num_members: int) -> None:
         self.members.labels(instance, role).set(num_members)
 
-    def tell_left_out(self, instance: str, role: str, left_out: bool) -> None:
+    def report_left_out(self, instance: str, role: str, left_out: bool) -> None:
         self.left_out.labels(instance, role).set(left_out)
 
     def grow(
@@ -72,7 +72,7 @@ class SpreadMetrics:
         steps: int, local: int, step_s: float, local_s: float, aborted: int, wait_s: float,
         saved_s: float,
     ) -> None:  # fmt: skip
-        """So much more since the worker's last heartbeat."""
+        """Add the counts since the worker's last heartbeat."""
         self.steps.labels(instance, role).inc(steps)
         self.local.labels(instance, role).inc(local)
         self.step_s.labels(instance, role).inc(step_s)
@@ -91,7 +91,7 @@ class SpreadMetrics:
         self.late.labels(member).inc(times)
 
     def forget(self, instance: str, role: str) -> None:
-        """The worker is gone."""
+        """Remove the series of a worker that is gone."""
         worker = {"instance": instance, "role": role}
         for metric in (
             self.members, self.left_out, self.steps, self.step_s, self.local, self.local_s,

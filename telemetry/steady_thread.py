@@ -29,7 +29,7 @@ class SteadyThread:
         self._thread.start()
 
     def stop(self, within_s: float) -> bool:
-        """End the thread; whether it ended within ``within_s``. A thread that hangs is left
+        """End the thread; returns True if it ended within ``within_s``. A thread that hangs is left
         running."""
         self._stop.set()
         self._thread.join(within_s)

@@ -1,5 +1,6 @@
-"""The standard metrics again under vLLM's names and labels (``vllm:…{model_name,engine}``), so that
-dashboards and autoscalers made for vLLM keep working.
+"""Exports the standard metrics under vLLM's names and labels too (``vllm:…{model_name,engine}``).
+
+So dashboards and autoscalers made for vLLM keep working.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

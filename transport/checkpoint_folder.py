@@ -1,12 +1,12 @@
-"""Which folder holds the checkpoint that a path names, and whether this process can read it.
+"""Finds the folder of the checkpoint that a path names, and checks that it can be read.
 
 The path is a checkpoint's folder, or a model's folder in a Hugging Face cache:
 
     models--ORG--NAME/refs/main            the name of a commit
     models--ORG--NAME/snapshots/COMMIT/    links to ../../blobs/…
 
-A container that mounts a snapshot alone has its links without the blobs, so the model's folder is
-what it must mount.
+A container that mounts only a snapshot has links without blobs, so it must mount the model's
+folder.
 """
 
 import json
@@ -44,7 +44,7 @@ def checkpoint_folder(path: Path, setting: str = "model") -> Path:
 
 
 def model_name(folder: Path) -> str:
-    """What to call the model of a checkpoint's folder: of a cache's snapshot, its NAME."""
+    """The name of the model in a checkpoint's folder; for a cache's snapshot, its NAME."""
     cache = folder.parent.parent.name
     if folder.parent.name == "snapshots" and cache.startswith("models--"):
         return cache.rpartition("--")[2]
@@ -52,7 +52,7 @@ def model_name(folder: Path) -> str:
 
 
 def read_json(path: Path, *, required: bool = True) -> dict[str, Any]:
-    """The object in a JSON file; {} when it is missing and not required. Raises ValueError."""
+    """The object in a JSON file; {} if it is missing and not required. Raises ValueError."""
     if not path.is_file():
         if required:
             raise ValueError(f"{path} is missing")
@@ -67,8 +67,8 @@ def read_json(path: Path, *, required: bool = True) -> dict[str, Any]:
 
 
 def weight_files(folder: Path) -> list[str]:
-    """The index and the shards that it lists, or the single file. Raises OSError and ValueError for
-    an index that cannot be read."""
+    """Names of the weight files: the index and the shards that it lists, or the single file. Raises
+    OSError and ValueError for an index that cannot be read."""
     if not os.path.lexists(folder / INDEX):
         return [SINGLE]
     try:

@@ -1,5 +1,6 @@
-"""The ids that end a sequence: alike at the coordinator, which gives them to a request, and at a
-worker, whose grammars allow them once the output may end."""
+"""Finds the token ids that end a sequence, in the same way at the coordinator and at workers.
+
+The coordinator gives them to a request; a worker's grammars allow them once the output may end."""
 
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,9 @@ from transport.checkpoint_folder import CONFIG, GENERATION, TOKENIZER, TOKENIZER
 
 
 def eos_ids(folder: Path) -> tuple[int, ...]:
-    """Of a checkpoint's folder: what generation_config.json and config.json name, and the id of
-    the ``eos_token`` of tokenizer_config.json. Raises ValueError that names the file for one that
-    does not hold what its name says."""
+    """The end-of-sequence ids of a checkpoint's folder: the ids in generation_config.json and
+    config.json, and the id of the ``eos_token`` in tokenizer_config.json. Raises ValueError that
+    names the file, if a file is malformed."""
     config = read_json(folder / CONFIG)
     named = [
         read_json(folder / GENERATION, required=False).get("eos_token_id"),

@@ -1,4 +1,4 @@
-"""How grammars are compiled: alike at the coordinator, which checks them, and at every worker."""
+"""Compiles grammars, in the same way at the coordinator, which checks them, and at every worker."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,11 +10,12 @@ from transport.checkpoint_folder import TOKENIZER
 LIMITS = LLParserLimits(
     max_grammar_size=200_000, max_lexer_states=50_000, initial_lexer_fuel=100_000
 )
-"""Of a grammar, and of a step of its matcher: at most 50 ms, and nearly always under 1."""
+"""Limits of a grammar and of a step of its matcher: a step takes at most 50 ms, nearly always under
+1 ms."""
 _PLAIN = r'[^"<\\\x00-\x1F\x7F]'
 SLICES = [_PLAIN + "{1,10}", _PLAIN + "{1,30}", _PLAIN + "+"]
-"""Tokens that a mask takes over as a whole where the grammar allows all of them: texts of JSON, and
-those of a tool's parameters, which a ``<`` may end."""
+"""Sets of tokens that a mask includes as a whole where the grammar allows all of them: texts in
+JSON, and texts of a tool's parameters, which a ``<`` may end."""
 
 
 def grammar_tokenizer(folder: Path, num_ids: int, eos_ids: Sequence[int]) -> LLTokenizer:

@@ -1,10 +1,10 @@
 """Grammars that are being compiled, and the sequences that wait for them.
 
 1. ``begin``: an order has come, and a thread compiles its grammar (engine/grammars.py).
-2. Until that is done its sequence is ``compiling``. A prompt waits without memory, a sequence whose
-   cache has come from a peer keeps it; the schedulers pass both over, and all others go on.
-3. The thread wakes the worker's loop, and ``take_in`` lets the sequence go on. One whose grammar
-   takes too long fails alone.
+2. Until then its sequence is ``compiling``. A prompt waits without memory, and a sequence whose
+   cache has come from a peer keeps it; the schedulers skip both, and all other sequences go on.
+3. The thread wakes the worker's loop, and ``resume_compiled`` lets the sequence go on. A sequence
+   whose grammar takes too long fails alone.
 """
 
 from collections.abc import Callable
@@ -22,8 +22,9 @@ from worker.room import Room
 
 @dataclass(eq=False)
 class _Waiting:
-    """``begun``: a thread has taken the grammar up. Its time counts from ``since``: when the
-    sequence came, or, if that is later, when a thread last took up its grammar or one before."""
+    """A sequence that waits for its grammar. ``begun``: a thread has started to compile it. Its
+    time counts from ``since``: the arrival of the sequence, or, if that is later, the last time
+    that a thread started with this grammar or an earlier one."""
 
     sequence: Sequence
     compiled: Compiled
@@ -32,8 +33,8 @@ class _Waiting:
 
 
 class Compilations:
-    """A grammar may take ``COMPILE_S`` from when a thread takes it up; one in line fails when no
-    thread has taken up any for as long. Threads wake ``session`` until ``close``."""
+    """Compiles grammars in threads. A compilation fails after ``COMPILE_S`` seconds; a queued one
+    fails if no thread became free for that long. Threads wake ``session`` until ``close``."""
 
     def __init__(
         self,
@@ -53,18 +54,19 @@ class Compilations:
         self._closed = False
 
     def begin(self, sequence: Sequence) -> None:
-        """A sequence has come; nothing may be bound or computed of it while it is ``compiling``."""
+        """Start to compile the grammar of a new sequence, which must be neither bound nor computed
+        while it is ``compiling``."""
         compiled = sequence.compiled = self._engine.prepare(sequence.sampling)
         if compiled is None or compiled.done():
             return
         sequence.compiling = True
-        # What a thread has taken up for an earlier sequence brings no other one's turn nearer.
+        # A grammar that already compiles for an earlier sequence brings no other one's turn nearer.
         begun = compiled.running()
         self._waiting.append(_Waiting(sequence, compiled, self._clock(), begun))
         compiled.add_done_callback(self._wake)
 
-    def take_in(self) -> None:
-        """Let the sequences go on whose grammars are compiled now, and fail those that are late."""
+    def resume_compiled(self) -> None:
+        """Resume the sequences whose grammars are compiled, and fail those that took too long."""
         if not self._waiting:
             return
         now = self._clock()
@@ -81,7 +83,7 @@ class Compilations:
                 self._waiting.append(each)
 
     def close(self) -> None:
-        """The session is woken no more."""
+        """Stop waking the session."""
         with self._lock:
             self._closed = True
 
@@ -101,9 +103,9 @@ class Compilations:
             self._engine.bind(sequence.binding())
 
     def _give_up(self, sequence: Sequence) -> None:
-        if sequence in self._room.active():  # else it has failed already
+        if sequence in self._room.active():  # otherwise it has failed already
             self._room.end(sequence)
-            self._reports.no_token(sequence, NOT_COMPILED)
+            self._reports.sampling_failed(sequence, NOT_COMPILED)
 
     def _wake(self, compiled: Compiled) -> None:
         with self._lock:

@@ -1,4 +1,4 @@
-"""How many cores this process may use, by its affinity and its control group's quota."""
+"""Counts the cores that this process may use, by its affinity and its control group's quota."""
 
 import math
 import os
@@ -6,13 +6,14 @@ from pathlib import Path
 
 
 def usable_cores(group: Path = Path("/sys/fs/cgroup")) -> int:
-    """At least 1. A container sees its own control group at ``group``."""
+    """Number of usable cores, at least 1. A container sees its own control group at ``group``."""
     cores = float(len(os.sched_getaffinity(0)))
     return max(1, math.floor(min(cores, _quota(group))))
 
 
 def threads_of(threads: int, host_workers: int, cores: int) -> int:
-    """``threads``, or for 0 this worker's share of the cores. Raises ValueError naming the setting.
+    """Number of torch threads: ``threads``, or, if that is 0, this worker's share of the cores.
+    Raises ValueError naming the setting.
 
     >>> threads_of(0, 3, 8), threads_of(0, 8, 2), threads_of(5, 8, 2)
     (2, 1, 5)

@@ -2,7 +2,7 @@
 
     open      in the thread: a driver that hangs must not keep the worker from starting
     read      every ``PERIOD_S``
-    tell      the loop takes the last reading, unless it is too old
+    report    the loop takes the last reading, unless it is too old
 
 On a machine without GPUs or without NVML nothing is reported, and the worker runs as usual.
 """
@@ -30,23 +30,24 @@ class Watch(Protocol):
     """What a worker's loop asks about its GPU. No call waits."""
 
     def health(self) -> GpuHealth | None:
-        """As last read; None while nothing is known, or when that is too long ago."""
+        """The last reading; None if there is none yet, or it is too old."""
         ...
 
     def unfit(self) -> str:
         """Why the GPU must compute nothing more; "" while it is fit."""
         ...
 
-    def last_look(self) -> str:
-        """``unfit`` by the newest events, for a worker that fails: an error of its GPU shows in its
-        computation before it is read. Waits seconds at most; nothing is read any more after it."""
+    def final_check(self) -> str:
+        """``unfit`` after one more reading, for a worker that fails: its computation may show an
+        error of its GPU before the watch reads it. Waits for seconds at most, and ends the
+        watch."""
         ...
 
     def close(self) -> None: ...
 
 
 class NoWatch:
-    """Of a worker without a GPU."""
+    """The watch of a worker without a GPU."""
 
     def health(self) -> GpuHealth | None:
         return None
@@ -54,7 +55,7 @@ class NoWatch:
     def unfit(self) -> str:
         return ""
 
-    def last_look(self) -> str:
+    def final_check(self) -> str:
         return ""
 
     def close(self) -> None:
@@ -64,8 +65,8 @@ class NoWatch:
 class GpuWatch:
     """Watches the one GPU that ``open_gpus`` shows, from construction to ``close``.
 
-    ``on_unfit`` is told why the GPU is unfit every ``period_s`` from when it is: a mark that this
-    makes lasts as long after the end of the worker, however it ends.
+    While the GPU is unfit, ``on_unfit`` is called with the reason every ``period_s``. It renews a
+    mark, which therefore lasts its full time after the end of the worker, however that ends.
     """
 
     def __init__(
@@ -106,7 +107,7 @@ class GpuWatch:
     def unfit(self) -> str:
         return self._unfit
 
-    def last_look(self) -> str:
+    def final_check(self) -> str:
         if not self._unfit and self._thread.stop(within_s=CLOSE_S):
             looking = threading.Thread(target=self._round, name="gpu-last-look", daemon=True)
             looking.start()

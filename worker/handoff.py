@@ -1,11 +1,11 @@
-"""Both sides of the handoff: what a prefill worker offers, and a decode worker's pulling of it.
+"""Both sides of the handoff: a prefill worker's offer, and a decode worker's pull.
 
-1. ``offer_of`` says where a finished prompt's cache lies (prefill/offers.py keeps it there).
-2. ``Pulling.meet`` opens a prefill worker's memory and tests the path from there.
+1. ``offer_of`` describes a finished prompt's cache (prefill/offers.py keeps it).
+2. ``Pulling.connect_peer`` opens a prefill worker's memory and tests the path from there.
 3. ``add`` queues a sequence whose cache lies with a peer (decode/transfers.py).
 4. ``arrived`` starts the copies there is room for, and gives the sequences whose copy is done.
 
-In workers of other roles its peers are those that prefixes are pulled from.
+In workers of other roles the peers are the workers from which prefixes are pulled.
 """
 
 import logging
@@ -31,13 +31,13 @@ log = logging.getLogger(__name__)
 
 COPY_WAIT_S = 0.05
 COPY_PATIENCE_S = 0.001
-"""How long a step is put off for copies just begun. Most take less, and then their sequences join
-this very step; a copy that is missed waits for a whole one."""
+"""How long a step is delayed for copies that have just begun. Most copies take less, and then their
+sequences join this step; a sequence that misses it waits for a whole step."""
 
 
 def offer_of(instance: str, cache: CacheTensors, sequence: Sequence, *, verified: bool) -> Offer:
-    """What a decode worker needs to pull a finished prompt from ``cache``, with a digest of it if
-    ``verified``."""
+    """The offer of a finished prompt in ``cache``: what a decode worker needs to pull it, with a
+    digest if ``verified``."""
     allocation = sequence.allocation
     assert allocation is not None, "offered without pages"
     pages, slot = tuple(allocation.pages), allocation.slot
@@ -52,7 +52,7 @@ def offer_of(instance: str, cache: CacheTensors, sequence: Sequence, *, verified
 
 
 def first_steps(scheduled: Scheduled, now: float) -> tuple[FirstStep, ...]:
-    """For which transferred sequences the step that has just ended was the first."""
+    """The transferred sequences whose first decode step has just ended."""
     found = []
     for sequence in scheduled.sequences:
         if sequence.transferred_at is not None and not sequence.ended:
@@ -62,7 +62,8 @@ def first_steps(scheduled: Scheduled, now: float) -> tuple[FirstStep, ...]:
 
 
 class Pulling:
-    """``transfers`` is the queue; ``stale_dropped`` counts offers that were reused meanwhile."""
+    """A worker's pulls. ``transfers`` is the queue; ``stale_dropped`` counts offers whose memory
+    was reused before the copy ended."""
 
     def __init__(
         self,
@@ -83,10 +84,10 @@ class Pulling:
         )
         self.stale_dropped = 0
 
-    def meet(self, instance: str, memory: MemoryExport) -> PeerTested:
-        """Open a peer's memory and test the path from there; a bad one is closed again.
+    def connect_peer(self, instance: str, memory: MemoryExport) -> PeerTested:
+        """Open a peer's memory and test the path from there; a bad path is closed again.
 
-        The loop stands still meanwhile, for some milliseconds, once for each peer that joins.
+        This blocks the loop for some milliseconds, once for each peer that joins.
         """
         try:
             self.transfers.add_peer(instance, memory)
@@ -96,7 +97,7 @@ class Pulling:
         test = probe_peer(self._puller, self._engine.cache, instance)
         if test.problem:
             log.error("cannot pull from %s: %s", instance, test.problem)
-            self.lose(instance)
+            self.remove_peer(instance)
         elif test.slow(memory.kind):
             log.warning(
                 "pulling from %s is slow: %.1f GB/s; see `nvidia-smi topo -m`, `baton doctor`",
@@ -106,14 +107,15 @@ class Pulling:
             log.info("tested %s: %.1f GB/s", instance, test.bytes_per_s / 1e9)
         return PeerTested(instance, test.num_bytes, test.seconds, test.problem)
 
-    def lose(self, instance: str) -> None:
-        """A peer is gone. Copies under way go on; what had not begun fails."""
+    def remove_peer(self, instance: str) -> None:
+        """Forget a peer that has left. Copies under way continue; transfers that have not begun
+        fail."""
         for sequence in self.transfers.drop_peer(instance):
             self._reports.failed(sequence, "peer_gone", f"{instance} left")
 
-    def rehearse(self) -> None:
-        """A handoff is about to be ordered."""
-        self._puller.rehearse()
+    def warm_up(self) -> None:
+        """Prepare for a handoff that will probably be ordered in milliseconds."""
+        self._puller.warm_up()
 
     def add(self, sequence: Sequence, offer: Offer, in_socket_s: float) -> None:
         sequence.num_cached = offer.num_tokens
@@ -123,12 +125,13 @@ class Pulling:
             self._reports.failed(sequence, "peer_gone", str(error))
 
     def arrived(self, *, num_growing: int) -> Iterator[Sequence]:
-        """Sequences whose cache has come, reported and, unless they wait for their grammars, bound;
-        they run from here on. ``num_growing`` other sequences keep a page each."""
+        """Start pulls, and yield the sequences whose cache has come and that may run now. They are
+        reported, and bound unless their grammars still compile. A page stays free for each of
+        ``num_growing`` other sequences."""
         if self.transfers.start_pulls(num_growing=num_growing):
             self.transfers.wait_for_copies(COPY_PATIENCE_S)
         for transfer in self.transfers.done():
-            if self._came_right(transfer):
+            if self._finish(transfer):
                 yield transfer.sequence
             else:
                 self.transfers.release(transfer.sequence)
@@ -140,12 +143,12 @@ class Pulling:
             self._give_back_without_room(sequence, num_stuck)
 
     def close(self) -> None:
-        """Wait for the copy under way, so that nothing writes the cache any more."""
+        """Wait for copies under way, so that nothing writes the cache any more."""
         if not self._puller.close():
             log.error("a copy from a peer has not ended: this process may hang on its GPU")
 
-    def _came_right(self, transfer: KVTransfer) -> bool:
-        """Bind and report a sequence whose copy is done; False if it has ended, or fails now."""
+    def _finish(self, transfer: KVTransfer) -> bool:
+        """Bind and report a sequence whose copy is done. False if it has ended or fails now."""
         sequence, offer, pull = transfer.sequence, transfer.offer, transfer.pull
         assert pull is not None, "transferred without a pull"
         try:
@@ -160,7 +163,7 @@ class Pulling:
         if problem := self._unverified(sequence, offer):
             self._reports.failed(sequence, "digest_mismatch", problem)
             return False
-        if not sequence.compiling:  # else it is bound when its grammar is compiled
+        if not sequence.compiling:  # otherwise it is bound when its grammar is compiled
             self._engine.bind(sequence.binding())
         sequence.transferred_at = self._clock()
         done = transfer.done(copied, sequence.transferred_at)
@@ -168,8 +171,8 @@ class Pulling:
         return True
 
     def _unverified(self, sequence: Sequence, offer: Offer) -> str:
-        """How the copied cache differs from the offer's digest, or that there is none to compare
-        with; else empty."""
+        """The problem with the copied cache: its digest differs from the offer's, or the offer has
+        none; "" if there is no problem."""
         if not offer.digest:
             return f"no digest came from {offer.instance}" if self._verify else ""
         assert sequence.allocation is not None, "transferred without pages"
@@ -181,7 +184,8 @@ class Pulling:
         )
 
     def _give_back_without_room(self, sequence: Sequence, num_stuck: int) -> None:
-        """No room came in time: it is this worker's fault only if its copies do not end."""
+        """Fail a sequence that got no memory in time. That is this worker's fault only if
+        ``num_stuck`` pages are held by copies that do not end."""
         sequence.ended = True
         if num_stuck:
             message = f"no room came: {num_stuck} pages are held by copies that do not end"

@@ -47,7 +47,8 @@ class WorkerLoop:
         on_stopping: Callable[[], None],
         memory_lost: Callable[[], str] = lambda: "",
     ) -> None:
-        """``memory_lost`` says why peers cannot open this worker's memory any more, if so."""
+        """``memory_lost``: why peers cannot open this worker's memory any more; "" while they
+        can."""
         self._session = session
         self._worker = worker
         self._gpu = gpu
@@ -60,7 +61,7 @@ class WorkerLoop:
         self._memory_problem = ""
         self._look_at_memory_at = -math.inf
         self._said_ready = False
-        self._said_unfit = False
+        self._reported_unfit = False
         self._stop_requested = False
         self._drain_deadline: float | None = None
 
@@ -78,11 +79,11 @@ class WorkerLoop:
                 if self._session.welcomed:
                     self._worker.tell()
                 self._session.beat(self._worker.gauges, self._worker.held, self._gpu.health)
-                self._say_how_it_stands()
-                self._take_no_more_if_unfit()
-                self._stop_if_memory_is_lost()
+                self._report_ready()
+                self._drain_if_gpu_unfit()
+                self._drain_if_memory_lost()
         except Exception:
-            self._blame_the_gpu_if_unfit()
+            self._log_if_gpu_unfit()
             raise
         finally:
             self._stall.stop()
@@ -91,18 +92,19 @@ class WorkerLoop:
             raise ExportLost(self._memory_problem)
 
     def _receive(self) -> None:
-        # NOTE: Python runs a handler before a wait or when the signal breaks it off. One that
-        # arrives in between only shows after the wait, hence IDLE_S.
+        # NOTE: Python runs a signal's handler before a wait, or when the signal interrupts it. A
+        # signal that arrives in between is only handled after the wait, hence IDLE_S.
         timeout_s = min(IDLE_S, self._worker.wait_s())
         for message in self._session.receive(timeout_s, awake_s=self._worker.awake_s):
             if message == LOST:
                 self._worker.drop_all()
-                self._said_unfit = False  # the next coordinator does not know
+                self._reported_unfit = False  # the next coordinator has not been told
             else:
                 self._worker.handle(message)
 
-    def _say_how_it_stands(self) -> None:
-        """Until the worker is ready, every round: its supervisor waits for a sign of life."""
+    def _report_ready(self) -> None:
+        """Tell the supervisor once that the worker is ready; until then, report in every round why
+        it waits, as a sign of life."""
         if self._said_ready:
             return
         if self._worker.ready:
@@ -111,30 +113,31 @@ class WorkerLoop:
         else:
             self._on_waiting()
 
-    def _take_no_more_if_unfit(self) -> None:
+    def _drain_if_gpu_unfit(self) -> None:
         reason = self._gpu.unfit()
-        if not reason or self._said_unfit or not self._session.welcomed:
+        if not reason or self._reported_unfit or not self._session.welcomed:
             return
         log.error("draining, no new work: %s; the GPU needs a reset", reason)
         self._session.leave(draining=True, unfit=reason)
-        self._said_unfit = True
+        self._reported_unfit = True
 
-    def _stop_if_memory_is_lost(self) -> None:
-        """Peers that have the memory open finish; one that joins could not open it."""
+    def _drain_if_memory_lost(self) -> None:
+        """Drain once the exported memory is gone: peers that have it open can finish, but a new
+        peer could not open it."""
         now = time.monotonic()
         if self._stop_requested or now < self._look_at_memory_at:
             return
         self._look_at_memory_at = now + _LOOK_AT_MEMORY_S
         self._memory_problem = self._memory_lost()
         if self._memory_problem:
-            log.error("draining, to start anew: %s", self._memory_problem)
+            log.error("draining, to be restarted: %s", self._memory_problem)
             self._stop_requested = True
 
-    def _blame_the_gpu_if_unfit(self) -> None:
-        reason = self._gpu.last_look()
+    def _log_if_gpu_unfit(self) -> None:
+        reason = self._gpu.final_check()
         if reason:
             log.error("failed on an unfit GPU: %s", reason)
-            with suppress(BatonError):  # what made it fail is raised
+            with suppress(BatonError):  # the error that made the worker fail is raised instead
                 self._session.leave(draining=True, unfit=reason)
 
     def _request_stop(self, number: int, frame: FrameType | None) -> None:

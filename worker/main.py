@@ -1,4 +1,4 @@
-"""One worker process from its command line: the ``__main__`` of ``prefill``, ``decode`` and
+"""The command line of a worker process; the ``__main__`` of ``prefill``, ``decode`` and
 ``colocated`` names its options and calls this."""
 
 import gc
@@ -10,7 +10,7 @@ from typing import Any, get_type_hints
 import typer
 
 from engine.errors import GpuMemoryHeld
-from telemetry.last_words import CANNOT_START, TRY_AGAIN, say_why
+from telemetry.last_words import CANNOT_START, TRY_AGAIN, log_fatal
 from telemetry.logs import configure_logging
 from transport.wire.errors import BatonError, SharedMemoryFull
 from worker.options import Options
@@ -34,9 +34,9 @@ def command(options: type[Options]) -> Callable[..., None]:
 
 
 def run_service(service: str, log_level: str, log_json: bool, main: Callable[[], None]) -> None:
-    """Run ``main``; what a user can mend ends the process with one line and status 2, or 75 where
-    memory is held that may be free later: shared memory, or a GPU's. What has been imported is
-    never searched for garbage again, at the end of the process neither."""
+    """Run ``main``. An error that a user can correct ends the process with one line and status 2,
+    or 75 if shared memory or a GPU's memory is in use that may be free later. Imported objects are
+    frozen, so that the garbage collector never scans them."""
     gc.freeze()
     gc.enable()
     configure_logging(service, log_level, log_json)
@@ -45,6 +45,6 @@ def run_service(service: str, log_level: str, log_json: bool, main: Callable[[],
     try:
         main()
     except (ValueError, OSError, BatonError) as error:
-        say_why(service, error)
+        log_fatal(service, error)
         is_full = isinstance(error, SharedMemoryFull | GpuMemoryHeld)
         raise typer.Exit(TRY_AGAIN if is_full else CANNOT_START) from None

@@ -1,6 +1,6 @@
-"""What every worker is started with: the options of its command line, each also a BATON_* variable.
+"""The options of every worker's command line, each also a BATON_* variable of the environment.
 
-Read here, in ``__main__``'s name, and nowhere else. role_options.py adds those of each role.
+They are read here, in ``__main__``'s name, and nowhere else. role_options.py adds each role's.
 """
 
 import os
@@ -36,22 +36,24 @@ from worker.settings import HandoffSettings, PrefixCacheSettings, WorkerSettings
 CPU_PAGES = 1024
 CPU_STATE_SLOTS = 64
 LOOKAHEAD = {"cpu": 0, "cuda": 1}
-"""A launch on the CPU computes; on CUDA it only enqueues, so that the host works meanwhile."""
+"""Default lookahead by device. A launch on the CPU computes; on CUDA it only enqueues, so that the
+host can work meanwhile."""
 
 
 def option(variable: str, help_text: str, *names: str, **more: Any) -> Any:
-    """An option that ``variable`` of the environment gives too."""
+    """An option of the command line that the environment's ``variable`` can set too."""
     return typer.Option(*names, envvar=variable, help=help_text, **more)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Those of every role. A role's class says what ``_limits`` and ``_handoff`` are."""
+    """The options of workers of every role. A role's class implements ``_limits`` and
+    ``_handoff``."""
 
     role: ClassVar[Role]
 
     coordinator: Annotated[str, option("BATON_COORDINATOR", "The coordinator's ZeroMQ endpoint.")]
-    # Whether it can be read transport/checkpoint_folder.py says better than an option's check.
+    # transport/checkpoint_folder.py explains better than typer's check why it cannot be read.
     model: Annotated[Path, option("BATON_MODEL", "Checkpoint folder.", readable=False)] = Path(
         "models/tiny"
     )
@@ -164,7 +166,8 @@ class Options:
     log_json: Annotated[bool, option("BATON_LOG_JSON", "One JSON object a line.")] = False
 
     def settings(self) -> WorkerSettings:
-        """What the command line and the environment say; raises ValueError naming a setting."""
+        """The settings that the command line and the environment give; raises ValueError naming a
+        setting."""
         engine = self._engine()
         return WorkerSettings(
             self.role,
@@ -222,5 +225,5 @@ class Options:
 
 
 def channel_keys() -> ChannelKeys | None:
-    """What lets this worker join, from the environment alone; raises ValueError naming it."""
+    """The channel keys of the secret in the environment; raises ValueError naming the setting."""
     return keys_of(secret_setting(os.environ, CHANNEL_SECRET))

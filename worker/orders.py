@@ -1,7 +1,7 @@
-"""The coordinator's orders: requests come and are cancelled, peers and spread groups are met.
+"""Handles the coordinator's orders: requests and their cancellation, peers, spread groups.
 
-An order only queues: worker.py computes what the queues hold. A request that comes as a later
-attempt ends what is left here of the one before. Without a coordinator no request goes on.
+An order only queues work: worker.py computes it. A later attempt of a request ends what is left
+here of the attempt before. All requests end when the coordinator is lost.
 """
 
 from collections.abc import Callable
@@ -36,9 +36,9 @@ from worker.spread.group import Alone, Group
 
 
 class Orders:
-    """Handles the orders of a worker of ``role``. ``stale_dropped`` counts those about what is no
-    longer here. For ``awake_s`` at most the worker waits without sleep for a handoff that was
-    announced."""
+    """Handles the orders of a worker of ``role``. ``stale_dropped`` counts orders about requests
+    that are no longer here. The worker waits without sleep for an announced handoff, for at most
+    ``awake_s``."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class Orders:
             case Prefill() | Decode() | Generate():
                 self._accept(message)
             case ExpectHandoff():
-                self._pulling.rehearse()
+                self._pulling.warm_up()
                 self._awake_until = self._clock() + self._awake_s
             case Cancel(request_id=request_id, attempt=attempt):
                 self.stale_dropped += not self._cancel(request_id, attempt)
@@ -94,9 +94,9 @@ class Orders:
                 released = self._offers.release(request_id, attempt, epoch)
                 self.stale_dropped += not released
             case PeerJoined(instance=instance, memory=memory):
-                self._session.send(self._pulling.meet(instance, memory))
+                self._session.send(self._pulling.connect_peer(instance, memory))
             case PeerLeft(instance=instance):
-                self._pulling.lose(instance)
+                self._pulling.remove_peer(instance)
             case DropPrefix(prefix=prefix):
                 self._room.prompts.drop(prefix)
             case SpreadGroup():
@@ -105,17 +105,17 @@ class Orders:
                 assert_never(message)
 
     def held(self) -> list[Sequence]:
-        """Every sequence that has not ended here, those offered included."""
+        """Every sequence that has not ended here, including offered ones."""
         return [*self._room.active(), *self._offers.sequences()]
 
     def give_back(self) -> None:
-        """The drain's deadline: report every request as failed, to be retried elsewhere."""
+        """Fail every request at the deadline of a drain, to be retried elsewhere."""
         for sequence in self.held():
             self._reports.failed(sequence, "draining", "the worker is shutting down")
         self.drop_all()
 
     def drop_all(self) -> None:
-        """The coordinator is gone: end every request without a word."""
+        """End every request without a report, because the coordinator is gone."""
         for sequence in self._room.active():
             self._room.end(sequence)
         self._offers.withdraw_all()
@@ -123,7 +123,7 @@ class Orders:
             self._steps.settle()
         self._group.leave()
         self._pulling.transfers.drop_peers()
-        self._prefixes.forget_told()
+        self._prefixes.forget_published()
 
     def _accept(self, message: Prefill | Decode | Generate) -> None:
         sequence = Sequence.of(message, self._clock())
@@ -139,11 +139,11 @@ class Orders:
             self._pulling.add(sequence, message.offer, self._session.in_socket_s)
         else:
             if sequence.keys is not None:
-                sequence.keys.hash_all()  # now, and not when all that wait are compared
+                sequence.keys.hash_all()  # now, instead of when all waiting prompts are compared
             self._room.prompts.add(sequence)
 
     def _cancel(self, request_id: str, attempt: int) -> bool:
-        """End what there is of the request up to ``attempt``; False if there was nothing."""
+        """End every attempt of the request up to ``attempt``; False if there was none."""
         found = attempts_up_to(self._room.active(), request_id, attempt)
         for sequence in found:
             self._room.end(sequence)

@@ -1,9 +1,9 @@
 """``python -m worker.pairtest``: the self-test of a pair without workers, a process for each end.
 
-    gpus                what CUDA sees here, and which GPU can access which, as JSON
-    export [DEVICE]     exports a region with a pattern, prints its export as a line of JSON, and
-                        stays until its input ends
-    pull [DEVICE]       reads such lines until its input ends, tests each, prints the results
+    gpus                print the GPUs that CUDA sees here, and which can access which, as JSON;
+    export [DEVICE]     export a region with a pattern, print its export as a line of JSON, and
+                        stay until the input ends;
+    pull [DEVICE]       read such lines until the input ends, test each, and print the results.
 
 DEVICE is cpu or cuda:N. ``baton doctor`` runs these for every pair of GPUs, or for two processes
 of a machine without one.
@@ -32,19 +32,19 @@ FULL_SIZE = CacheLayout(
     num_deltanet_layers=30, conv_channels=8192, conv_state_len=3, num_v_heads=32, k_dim=128,
     v_dim=128,
 )  # fmt: skip
-"""Qwen3.5-35B-A3B's: 1.25 MiB a page, 61.4 MiB a state slot."""
+"""The layout of Qwen3.5-35B-A3B: 1.25 MiB per page, 61.4 MiB per state slot."""
 SMALL = CacheLayout(
     kv_dtype="float32", page_size=64, num_attention_layers=2, num_kv_heads=2, head_dim=64,
     num_deltanet_layers=6, conv_channels=512, conv_state_len=3, num_v_heads=8, k_dim=32, v_dim=32,
 )  # fmt: skip
-"""For a CPU, where shared memory may be small: 2.9 MiB to copy."""
+"""A layout for the CPU, where shared memory may be small: 2.9 MiB to copy."""
 POOLS = PoolSize(num_pages=1, num_state_slots=1)
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
 class GpuReport(msgspec.Struct):
-    """``peers``[i][j]: whether GPU i can access the memory of GPU j."""
+    """The GPUs of this machine. ``peers``[i][j]: True if GPU i can access the memory of GPU j."""
 
     uuids: list[str]
     names: list[str]
@@ -65,7 +65,7 @@ def gpus() -> None:
             for i in range(len(found))
         ],
     )
-    _say(report)
+    _print_line(report)
 
 
 @app.command()
@@ -78,7 +78,7 @@ def export(device: str) -> None:
         cache = CacheTensors.over(memory.allocate(size_bytes), layout, POOLS)
         write_pattern(cache, instance)
         exported = MemoryExport(memory.kind, memory.handle, size_bytes, layout, POOLS)
-        _say(PeerJoined(instance, exported))
+        _print_line(PeerJoined(instance, exported))
         sys.stdin.read()
     finally:
         memory.close()
@@ -99,11 +99,11 @@ def pull(device: str) -> None:
             try:
                 stream.open(peer.instance, peer.memory)
             except BatonError as error:
-                _say(PeerTested(peer.instance, problem=str(error)))
+                _print_line(PeerTested(peer.instance, problem=str(error)))
                 continue
             test = probe_peer(stream, own, peer.instance)
             stream.close_peer(peer.instance)
-            _say(PeerTested(peer.instance, test.num_bytes, test.seconds, test.problem))
+            _print_line(PeerTested(peer.instance, test.num_bytes, test.seconds, test.problem))
         stream.close()
     finally:
         memory.close()
@@ -116,7 +116,7 @@ def _enter(device: str) -> CacheLayout:
     return FULL_SIZE
 
 
-def _say(what: msgspec.Struct) -> None:
+def _print_line(what: msgspec.Struct) -> None:
     sys.stdout.write(msgspec.json.encode(what).decode() + "\n")
     sys.stdout.flush()
 

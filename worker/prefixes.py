@@ -1,8 +1,8 @@
-"""The prefix cache of one worker: what its parts need of the engine, and what it tells.
+"""The prefix cache of one worker: connects its parts to the engine and to the coordinator.
 
-prefill/reuse.py finds and keeps prefixes of prompts, prefill/pulls.py copies those of peers and of
-host memory, where engine/cache/host_tier.py saves them. Here are the state and the page that a
-prompt begins with, the answers that are kept, and the messages.
+prefill/reuse.py finds and keeps prefixes of prompts. prefill/pulls.py copies prefixes from peers
+and from host memory, where engine/cache/host_tier.py saves them. This file copies the state and the
+page that a prompt begins with, keeps the prefixes of answers, and sends the messages.
 """
 
 import logging
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 class Prefixes:
-    """What a worker keeps for later prompts; nothing where that is off."""
+    """The prefixes that a worker keeps for later prompts; none if the prefix cache is off."""
 
     def __init__(
         self,
@@ -71,8 +71,8 @@ class Prefixes:
             sequence.keys = self._keys(sequence)
 
     def begin(self, sequence: Sequence) -> None:
-        """The sequence is bound, and its first chunk about to be launched: put what it reuses into
-        its own state slot and page."""
+        """Copy the reused state and the last, partly filled page into the sequence's own state slot
+        and page. Called when the sequence is bound and its first chunk is about to be launched."""
         num_reused, prefix = sequence.beginning.num_tokens, sequence.beginning.prefix
         if not num_reused:
             return
@@ -80,7 +80,7 @@ class Prefixes:
         assert allocation is not None, "begun without pages"
         slot = allocation.slot.id
         num_pages, tail = divmod(num_reused, self._page_size)
-        if prefix is None:  # a copy has put it there
+        if prefix is None:  # a copy has put them there already
             self._engine.restore(slot, slot, num_reused)
             return
         self._engine.restore(slot, prefix.slot.id, num_reused)
@@ -88,22 +88,23 @@ class Prefixes:
             self._engine.copy_page(prefix.pages[num_pages], allocation.pages[num_pages])
 
     def keep_answer(self, sequence: Sequence) -> bool:
-        """Take over the cache of a finished sequence, if its state is behind tokens that are
-        known and whose pages are all there."""
+        """Keep the cache of a finished sequence as a prefix, if the tokens before its state are
+        known and all their pages are there. Returns True if it was kept."""
         num_tokens, allocation = sequence.num_cached - sequence.num_pending, sequence.allocation
         assert allocation is not None, "finished without pages"
         if not self._enabled or num_tokens > sequence.num_tokens:
             return False
         if self._engine.layout.pages_for(num_tokens) > len(allocation.pages):
             return False
-        known = sequence.keys  # those of its prompt
+        known = sequence.keys  # the keys of its prompt
         keys = known.followed(sequence.token_ids) if known is not None else self._keys(sequence)
         self._allocator.turn_into_prefix(allocation, keys, num_tokens)
         return True
 
-    def tell(self, send: Callable[[FromWorker], None]) -> None:
-        """Say what is kept since the last time; all of it at first and after ``forget_told``, also
-        nothing: so the coordinator knows from the start that prefixes are kept here."""
+    def publish_prefixes(self, send: Callable[[FromWorker], None]) -> None:
+        """Send the coordinator the prefixes kept or evicted since the last call. The first message,
+        and the first after ``forget_published``, lists all of them, and is sent even if there are
+        none: so the coordinator knows from the start that this worker keeps prefixes."""
         moved, self._moved = self._moved, set()
         added = [self._message(kept) for kept in self._allocator.kept.take_new()]
         added += [
@@ -115,8 +116,8 @@ class Prefixes:
             self._untold = False
             send(PrefixesChanged(tuple(added), tuple(moved)))
 
-    def forget_told(self) -> None:
-        """The coordinator that was told is gone."""
+    def forget_published(self) -> None:
+        """Publish all prefixes again next time: the coordinator that knew them is gone."""
         self._untold = self._enabled
         self._allocator.kept.all_new()
         self._moved = {kept.key for kept in self.host if kept.key not in self._allocator.kept}
@@ -136,7 +137,7 @@ class Prefixes:
     def close(self) -> None:
         """Wait for the copies of host memory, so that none writes the cache any more."""
         if not self.host.close():
-            log.error("a copy of host memory has not ended: this process may hang on its GPU")
+            log.error("a copy to or from host memory has not ended: this process may hang")
 
     def _keys(self, sequence: Sequence) -> PrefixKeys:
         model = self._engine.fingerprint

@@ -1,4 +1,4 @@
-"""The next batch of prompts of a worker: scheduled, launched, and what becomes of its prompts."""
+"""Schedules, launches and processes a worker's batches of prompts."""
 
 from collections.abc import Callable
 
@@ -15,8 +15,8 @@ from worker.reports import Reports
 
 
 class PromptBatches:
-    """Launches the batches of ``prompts``. One that is done is offered to decode workers, as
-    ``offer_of`` says, or goes on in ``sequences``."""
+    """Launches the batches of ``prompts``. A finished prompt is offered to decode workers (its
+    offer is ``offer_of``), or is decoded here, in ``sequences``."""
 
     def __init__(
         self,
@@ -41,8 +41,8 @@ class PromptBatches:
         self._clock = clock
 
     def launch(self, max_tokens: int | None) -> bool:
-        """Launch the next batch, of at most ``max_tokens`` where the limits allow more; whether
-        there was one."""
+        """Launch the next batch, within the limits and ``max_tokens``; returns True if there was
+        one."""
         scheduled = self._prompts.schedule(max_tokens)
         if scheduled is None:
             return False
@@ -61,13 +61,13 @@ class PromptBatches:
     def _process(self, scheduled: Scheduled, result: StepResult) -> None:
         for sequence in self._reports.prompt_logprobs(scheduled, result):
             self._prompts.end(sequence)
-            self._reports.no_token(sequence, "")
+            self._reports.sampling_failed(sequence, "")
         for sequence, sampled in self._prompts.retire(scheduled, result):
             if sampled.token_id is None:
                 if not sampled.error:
-                    self._prompts.doubt(sequence)
+                    self._prompts.invalidate_prefixes(sequence)
                 self._prompts.end(sequence)
-                self._reports.no_token(sequence, sampled.error)
+                self._reports.sampling_failed(sequence, sampled.error)
                 continue
             token = sequence.append(sampled)
             hands_off = sequence.hands_off and token.finish is None

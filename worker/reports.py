@@ -1,5 +1,6 @@
-"""What a worker tells the coordinator about its sequences, and logs: one line when a stage is done,
-and one when a sequence is dropped.
+"""Reports a worker's sequences to the coordinator, and logs them.
+
+One line is logged when a stage is done, and one when a sequence is dropped.
 
 The lines are at DEBUG, since the coordinator logs how each request ended; failures are errors.
 Every line carries the ids that the coordinator's lines carry (``telemetry.logs.request_fields``).
@@ -27,21 +28,22 @@ from transport.wire.reports import FirstStep
 log = logging.getLogger(__name__)
 
 ROWS_A_MESSAGE = 8192
-"""Of a prompt's log-probabilities, however long its chunks: 1.4 MB with 20 alternatives. A frame
+"""The most rows of prompt log-probabilities in one message: 1.4 MB with 20 alternatives. A frame
 that is too large would close the connection (transport/wire/channel.py)."""
 
 _CLIENTS = frozenset({"too_long", "constraint_failed"})
-"""Failures whose cause is the request itself."""
+"""Failures that the request itself causes."""
 
 
 class Reports:
-    """``send`` gives the coordinator a message."""
+    """Reports about sequences; ``send`` sends the coordinator a message."""
 
     def __init__(self, send: Callable[[FromWorker], None]) -> None:
         self._send = send
 
     def prompt_logprobs(self, scheduled: Scheduled, result: StepResult) -> list[Sequence]:
-        """What a batch of prompts gave of them; returns those whose logits were not finite."""
+        """Report the prompt log-probabilities that a batch computed; returns the sequences whose
+        logits were not finite."""
         broken = []
         for index, rows in result.scored.items():
             sequence, row = scheduled.sequences[index], scheduled.rows[index]
@@ -58,13 +60,14 @@ class Reports:
         return broken
 
     def last_chunk(self, sequence: Sequence) -> None:
-        """The rest of a prompt was launched."""
+        """Report that the last chunk of a prompt was launched."""
         self._send(LastChunk(*sequence.key))
 
     def prefilled(
         self, sequence: Sequence, token: TokenOut, offer: Offer | None, now: float
     ) -> None:
-        """The prompt is computed; ``token.finish`` is set when that was the last one too."""
+        """Report a computed prompt and its first token; ``token.finish`` is set if that is the last
+        token too."""
         wait_s, prefill_s = sequence.started_at - sequence.received_at, now - sequence.started_at
         begun = sequence.beginning
         self._send(Prefilled(token, offer, wait_s, prefill_s, begun.num_tokens, begun.reused))
@@ -76,7 +79,8 @@ class Reports:
     def transferred(
         self, sequence: Sequence, done: TransferDone, exporter: str, *, verified: bool
     ) -> None:
-        """The cache was pulled from ``exporter``; ``verified``: its digest was compared."""
+        """Report that a cache was pulled from ``exporter``; ``verified``: its digest was
+        compared."""
         self._send(done)
         fields = {"from": exporter, "bytes": done.num_bytes, "copy_s": done.copy_s}
         fields |= {"verified": True} if verified else {}
@@ -85,7 +89,7 @@ class Reports:
     def tokens(
         self, scheduled: Scheduled, tokens: list[TokenOut], first_steps: tuple[FirstStep, ...]
     ) -> None:
-        """A decode step's tokens; logged are the sequences whose last token is among them."""
+        """Report a decode step's tokens, and log the sequences that they finish."""
         if tokens:
             self._send(Tokens(tuple(tokens), first_steps))
         last = {(t.request_id, t.attempt): t for t in tokens if t.finish is not None}
@@ -95,22 +99,23 @@ class Reports:
                 _log(logging.DEBUG, "decoded", sequence, fields)
 
     def dropped(self, sequence: Sequence) -> None:
-        """The coordinator cancelled the request; nothing is sent."""
+        """Log a sequence that the coordinator cancelled; nothing is sent."""
         _log(logging.DEBUG, "dropped", sequence, {"output_len": sequence.num_output})
 
     def failed(
         self, sequence: Sequence, code: FailureCode, message: str, retry: bool = True
     ) -> None:
-        """This worker cannot do the request. Logged as an error where a computed value is wrong, or
-        where no other worker will try it and the client is not the cause."""
+        """Report a request that this worker cannot serve. Logged as an error if a computed value is
+        wrong, or if the request is not retried and the client is not the cause."""
         pulled = sequence.pulled if code == "not_finite" else None
         self._send(Failed(*sequence.key, code, message, retry, pulled))
         wrong = code in ("not_finite", "digest_mismatch")
         level = logging.DEBUG if code in _CLIENTS or (retry and not wrong) else logging.ERROR
         _log(level, "gave up", sequence, {"code": code, "why": message, "retry": retry})
 
-    def no_token(self, sequence: Sequence, error: str) -> None:
-        """No token could be sampled: ``error`` is the grammar's, or the logits were not finite."""
+    def sampling_failed(self, sequence: Sequence, error: str) -> None:
+        """Report that no token could be sampled. ``error`` is the grammar's; "": the logits were
+        not finite."""
         if error:
             self.failed(sequence, "constraint_failed", error, retry=False)
         else:

@@ -1,4 +1,4 @@
-"""What the workers of each role are started with beside the options of all (options.py)."""
+"""The options of each role's command line, beside those of every worker (options.py)."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -12,7 +12,8 @@ from worker.settings import HandoffSettings
 
 BATCH_TOKENS = {"cpu": 2048, "cuda": 8192}
 STANDBY_ROWS = 16
-"""Prompts of a batch at a decode worker, which computes some while no prefill worker does."""
+"""The most prompts of a batch at a decode worker, which computes prompts only while no prefill
+worker does."""
 
 MaxBatchTokens = Annotated[
     int,

@@ -1,8 +1,7 @@
 """The prompts, transfers and running sequences of one worker, and the memory that they share.
 
-A prompt or a transfer is admitted only while a page is left for every sequence that will grow. When
-pages run out all the same, the youngest that fills or receives pages is preempted, to be tried
-elsewhere.
+A prompt or a transfer is admitted only while a page is left for every sequence that will grow. If
+pages run out nevertheless, the youngest prompt or transfer is preempted, to be retried elsewhere.
 """
 
 from decode.scheduler import DecodeScheduler
@@ -13,7 +12,8 @@ from worker.reports import Reports
 
 
 class Room:
-    """``prompts`` and ``sequences`` are set once they are made."""
+    """The work and memory of one worker. ``prompts`` and ``sequences`` are set once they are
+    made."""
 
     prompts: PrefillScheduler
     sequences: DecodeScheduler
@@ -23,12 +23,12 @@ class Room:
         self._reports = reports
 
     def active(self) -> list[Sequence]:
-        """Every sequence that has not ended here, but for those offered."""
+        """Every sequence that has not ended here, except offered ones."""
         transferred, running = self._transfers.sequences(), self.sequences.running
         return [*self.prompts.sequences(), *transferred, *running]
 
     def end(self, sequence: Sequence) -> None:
-        """End one of them; its memory is free once nothing under way touches it."""
+        """End a sequence; its memory is free once nothing under way uses it."""
         if sequence in self.sequences.running:
             self.sequences.end(sequence)
         elif sequence in self._transfers.sequences():
@@ -45,12 +45,13 @@ class Room:
         return len(self.sequences.running) + len(self._transfers.receiving)
 
     def leaving(self) -> list[Sequence]:
-        """Prompts and transfers that have ended: their pages come back when their last batch or
+        """Prompts and transfers that have ended; their pages are freed when their last batch or
         copy is done."""
         return [*self.prompts.leaving(), *self._transfers.leaving()]
 
     def reclaim(self, arrival: int) -> bool:
-        """Preempt the youngest that fills or receives pages, if it is younger than ``arrival``."""
+        """Preempt the youngest prompt or transfer, if it is younger than ``arrival``; returns True
+        if there was one."""
         held = [*self.prompts.filling, *self._transfers.holding_pages()]
         youngest = youngest_since(held, arrival)
         if youngest is None:

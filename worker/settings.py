@@ -1,4 +1,4 @@
-"""What a worker is started with beside its engine: frozen, checked once."""
+"""The settings of a worker beside its engine's: frozen, checked once."""
 
 import math
 from dataclasses import dataclass, field
@@ -22,8 +22,9 @@ MAX_STALL_TIMEOUT_S = 86_400.0
 
 @dataclass(frozen=True)
 class HandoffSettings:
-    """``offer_ttl_s``: how long an offer may wait for a decode worker; ``pull_timeout_s``: how long
-    a copy, and the room for it, may take; ``verify``: compare a digest of every handoff."""
+    """Settings of the handoff. ``offer_ttl_s``: how long an offer may wait for a decode worker.
+    ``pull_timeout_s``: how long a copy, and the wait for its memory, may take. ``verify``: compare
+    a digest of every handoff."""
 
     offer_ttl_s: float = 600.0
     pull_timeout_s: float = 10.0
@@ -38,9 +39,9 @@ class HandoffSettings:
 
 @dataclass(frozen=True)
 class PrefixCacheSettings:
-    """``enabled``: prefixes are kept and looked up. ``host_bytes`` of pinned host memory hold those
-    that leave the device too; 0: there is no host tier. A state is kept where it saves a later
-    prompt ``min_saved_tokens`` at least."""
+    """Settings of the prefix cache. ``enabled``: prefixes are kept and looked up. ``host_bytes``:
+    pinned host memory for prefixes that the device evicts; 0: no host tier. A state is kept only if
+    it saves a later prompt at least ``min_saved_tokens`` tokens."""
 
     enabled: bool = True
     host_bytes: int = 0
@@ -54,7 +55,7 @@ class PrefixCacheSettings:
 
 
 def host_bytes(gigabytes: float) -> int:
-    """Bytes of so many GB, of 10^9 bytes each. Raises ValueError."""
+    """Bytes of ``gigabytes`` GB of 10^9 bytes. Raises ValueError."""
     if not 0 <= gigabytes < math.inf:
         raise ValueError(f"host_cache: {gigabytes} GB is negative or not finite")
     return int(gigabytes * 1e9)
@@ -62,14 +63,16 @@ def host_bytes(gigabytes: float) -> int:
 
 @dataclass(frozen=True)
 class WorkerSettings:
-    """``lookahead`` is how many steps may be launched before the oldest one's tokens are processed,
-    0 or 1 (options.LOOKAHEAD); ``threads`` 0 leaves torch its own choice; ``gpu`` names one
-    (engine/gpu.py), or "" any that is free; ``claim_timeout_s`` is how long it waits for that, 0:
-    until there is one; ``gpu_lock_dir`` is the folder in which all workers of the node lock their
-    GPUs; ``unfit_gpu_s`` is how long no worker gets a GPU that reported a critical Xid;
-    ``channel_keys`` let it join a coordinator that has them too; ``stall_timeout_s`` as in
-    stall.py; ``speculate`` as in decode/speculation.py; ``spread`` as in spread_policy.py there,
-    ``spread_table`` as in spread_table.py."""
+    """All settings of a worker.
+
+    ``lookahead``: how many steps may be launched before the oldest one's tokens are processed, 0 or
+    1 (options.LOOKAHEAD). ``threads``: torch's threads; 0: torch chooses. ``gpu``: one GPU
+    (engine/gpu.py); "": any free one. ``claim_timeout_s``: how long to wait for a GPU; 0: without a
+    limit. ``gpu_lock_dir``: the folder in which all workers of the node lock their GPUs.
+    ``unfit_gpu_s``: how long no worker gets a GPU that reported a critical Xid. ``channel_keys``:
+    the keys of a coordinator that has a secret. ``stall_timeout_s``: see stall.py. ``speculate``,
+    ``spread``, ``spread_table``: see speculation.py, spread_policy.py, spread_table.py in decode/.
+    """
 
     role: Role
     coordinator: str

@@ -1,10 +1,10 @@
 """Ends a worker whose loop no longer turns, for example in an endless wait for its GPU.
 
-Such waits (an event, a stream) know no deadline, and Python cannot break them off. So a thread of
-the interpreter's own (``faulthandler``), which needs neither the GIL nor the loop, writes the
-stacks of all threads to stderr and ends the process with status 1. Its requests are retried on
-other workers when the coordinator has heard nothing for ``dead_after_s``; its supervisor restarts
-it."""
+Such waits (an event, a stream) have no deadline, and Python cannot interrupt them. So a thread of
+the interpreter (``faulthandler``), which needs neither the GIL nor the loop, writes the stacks of
+all threads to stderr and ends the process with status 1. The requests are retried on other workers
+when the coordinator has heard nothing for ``dead_after_s``, and the supervisor restarts the
+process."""
 
 import faulthandler
 import time
@@ -15,15 +15,15 @@ _REARM_EVERY_S = 1.0
 
 
 class StallGuard:
-    """Ends the process when ``moved`` was not called for ``timeout_s``, less at most a second or
-    a quarter of it. One a process. 0: never."""
+    """Ends the process if ``moved`` was not called for ``timeout_s``, less at most a second or a
+    quarter of it; 0: never. One per process."""
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
         self._rearm_at = 0.0
 
     def moved(self) -> None:
-        """The loop begins a round."""
+        """Note that the loop begins a round."""
         now = time.monotonic()
         if self._timeout_s == 0 or now < self._rearm_at:
             return

@@ -1,4 +1,4 @@
-"""A worker process from its settings to its end.
+"""Runs a worker process from its settings to its end.
 
 claim    on a GPU machine: a GPU, by a lock file (gpu_locks/)
 load     weights and cache, in memory that peers can open
@@ -43,8 +43,8 @@ from worker.stall import StallGuard
 from worker.worker import Worker
 
 AWAKE_S = 0.1
-"""For a handoff that was announced: as long as the last chunk of a prompt takes. A core of a worker
-with a GPU is busy meanwhile."""
+"""How long to wait without sleep for an announced handoff: as long as the last chunk of a prompt
+takes. This keeps a core of a worker with a GPU busy."""
 
 log = logging.getLogger(__name__)
 
@@ -117,14 +117,14 @@ def serve(settings: WorkerSettings) -> None:
 
 
 def _claim(instance: str, settings: WorkerSettings) -> str:
-    """The UUID of the GPU that is this process's until it ends, now the current one; "" on the
+    """Claim a GPU until this process ends, make it the current one, and return its UUID; "" on the
     CPU."""
     if settings.engine.device == "cpu":
         return ""
     seen = gpu.visible_gpus()
     wanted = [each.uuid for each in gpu.named(settings.gpu, seen)]
 
-    def say_what_holds_them(reason: str) -> None:
+    def report_holders(reason: str) -> None:
         log.warning("no GPU is free; this worker waits for one: %s", reason)
         notify(STATUS=f"waiting for a GPU: {reason}")
 
@@ -134,7 +134,7 @@ def _claim(instance: str, settings: WorkerSettings) -> str:
         settings.engine.gpu_share,
         instance,
         timeout_s=settings.claim_timeout_s,
-        on_waiting=say_what_holds_them,
+        on_waiting=report_holders,
     ).gpu
     (index,) = (each.index for each in seen if each.uuid == claimed)
     log.info("GPU %d, %s", index, claimed)
@@ -150,7 +150,7 @@ def _watch(claimed: str, settings: WorkerSettings) -> GpuWatch:
 def _spread_group(
     settings: WorkerSettings, engine: Engine, instance: str, drafts: DraftPolicy
 ) -> Group:
-    """What takes part in spread steps, where the setting and the engine allow any."""
+    """The worker's part in spread groups, if the setting and the engine allow spread steps."""
     if settings.spread == "off":
         return Alone()
     if settings.role == "prefill" and engine.lending is not None:
@@ -158,9 +158,9 @@ def _spread_group(
     if engine.spread is None:
         level = logging.INFO if settings.spread == "auto" else logging.WARNING
         why = "that takes a GPU, a model with Triton kernels and an even number of layers"
-        log.log(level, "spread: this worker computes no steps together with others: %s", why)
+        log.log(level, "spread: this worker takes no spread steps: %s", why)
         return Alone()
-    log.info("spread: what steps take is %s", settings.spread_table.source)
+    log.info("spread: the times of steps are %s", settings.spread_table.source)
     return Membership(
         engine.spread, instance, settings.spread, OwnRecord(instance),
         drafts=drafts, table=settings.spread_table,

@@ -122,12 +122,12 @@ class Worker:
     def step(self) -> None:
         """Schedule, launch, process the previous result; returns at once without work."""
         self._prefixes.host.poll()
-        self._compilations.take_in()
+        self._compilations.resume_compiled()
         for sequence in self._pulling.arrived(num_growing=self._room.num_beside_transfers()):
             self._sequences.add(sequence)
         step = self._steps.launch(willing=not self._prompts.has_work)
         self._transfers.publish()
-        for given_up in self._sequences.take_given_up():
+        for given_up in self._sequences.take_preempted():
             self._reports.failed(*given_up)
         if step == "undecided":
             return
@@ -149,11 +149,11 @@ class Worker:
 
     def _process_tokens(self, scheduled: Scheduled, result: StepResult) -> None:
         first = first_steps(scheduled, self._clock())
-        tokens, broken = self._sequences.take_in(scheduled, result)
+        tokens, broken = self._sequences.process_results(scheduled, result)
         for sequence, error in broken:
             if not error:
-                self._prompts.doubt(sequence)
-            self._reports.no_token(sequence, error)
+                self._prompts.invalidate_prefixes(sequence)
+            self._reports.sampling_failed(sequence, error)
         self._reports.tokens(scheduled, tokens, first)
 
     # ---- what the life around it says and asks (loop.py)
@@ -172,7 +172,7 @@ class Worker:
 
     def tell(self) -> None:
         """Tell the coordinator which prefixes are kept, where that has changed."""
-        self._prefixes.tell(self._session.send)
+        self._prefixes.publish_prefixes(self._session.send)
 
     def close(self) -> None:
         """Nothing writes the cache after this."""

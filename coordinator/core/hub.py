@@ -198,7 +198,7 @@ class Hub:
             self.status(), self._lifecycle.stale_dropped, self._open_tokens.num_held
         )
         self._sweeper.tick(self._effects.num_streams, self._num_accepted)
-        self._channel.tell_of_strangers()
+        self._channel.log_unverified()
 
     def _processes(self) -> set[str]:
         return {worker.instance for worker in self._registry.all()}

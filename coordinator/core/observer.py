@@ -198,8 +198,8 @@ class Observer:
             drafts=worker.drafts.num_drafts,
         )
         held = structs.asdict(gauges.prefix) | {"gpu_bytes": worker.kept_bytes}
-        self._metrics.prefixes.tell(worker.instance, worker.hello.role, held)
-        self._metrics.spread.tell(worker.instance, worker.hello.role, gauges.spread.num_members)
+        self._metrics.prefixes.report(worker.instance, worker.hello.role, held)
+        self._metrics.spread.report(worker.instance, worker.hello.role, gauges.spread.num_members)
         if worker.gpu is None:
             self._metrics.gpus.forget(worker.instance)
         else:
@@ -208,7 +208,7 @@ class Observer:
     def _report_gpu(self, worker: Worker, health: GpuHealth) -> None:
         known = structs.asdict(health)
         del known["xids"]
-        self._metrics.gpus.tell(
+        self._metrics.gpus.report(
             worker.instance,
             worker.hello.role,
             worker.hello.gpu,
@@ -249,7 +249,7 @@ class Observer:
         for worker in status.workers:
             if worker.spread is not None:
                 out = worker.spread.left_out_s > 0
-                metrics.spread.tell_left_out(worker.instance, worker.role, out)
+                metrics.spread.report_left_out(worker.instance, worker.role, out)
         metrics.queued.set(status.queued)
         metrics.running.set(status.running)
         metrics.open_tokens.set(open_tokens)

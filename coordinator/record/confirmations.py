@@ -1,7 +1,7 @@
-"""Responses that wait until Redis has the end of their requests, and when that is worth the wait.
+"""Lets the end of a response wait until Redis has recorded it, as long as Redis is quick.
 
-The last byte of a response waits for its record, for a short time. While Redis is slow none waits:
-a write is late, or one was too late for an end and none has been quick since.
+The last byte of a response waits for its record, for a short time. While Redis is slow, no response
+waits: a write is late, or a write was too late for an end and no write has been quick since.
 """
 
 import asyncio
@@ -11,8 +11,8 @@ from contextlib import contextmanager
 
 
 class Confirmations:
-    """Ends that are waited for, each for at most ``max_wait_s``. All on one event loop, without
-    locks."""
+    """The request ends that responses wait for, each for at most ``max_wait_s``. All calls are on
+    one event loop, so there are no locks."""
 
     def __init__(self, max_wait_s: float) -> None:
         self._max_wait_s = max_wait_s
@@ -22,13 +22,13 @@ class Confirmations:
 
     @property
     def late(self) -> bool:
-        """Whether Redis is slow: a wait now would probably be in vain."""
+        """True if Redis is slow, so that a wait now would probably time out."""
         since = self._writing_since
         return self._was_late or (since is not None and self._passed(since))
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Records are being written."""
+        """Context in which records are being written; measures how long the write takes."""
         began = self._writing_since = time.monotonic()
         try:
             yield
@@ -50,13 +50,13 @@ class Confirmations:
                 self._awaited.pop(request_id, None)
 
     def confirm(self, request_id: str) -> None:
-        """Redis has the end of the request."""
+        """Wake the responses that wait for this request: Redis has its end."""
         future = self._awaited.get(request_id)
         if future is not None and not future.done():
             future.set_result(None)
 
     def give_up(self) -> None:
-        """Let all go on: the confirmations will take long."""
+        """Wake every waiting response, because the confirmations will take long."""
         for request_id in self._awaited:
             self.confirm(request_id)
 

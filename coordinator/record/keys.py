@@ -1,29 +1,30 @@
-"""Every key Baton keeps in Redis. All are written by the coordinator, through store.py.
+"""Every key that Baton keeps in Redis. The coordinator writes them all, through store.py.
 
-key                             type  holds                                   expires after
-baton:request:{request_id}      hash  RequestRecord's fields (record.py), and  24 h while open,
-                                      `order`, by which writes are compared    1 h once ended
-baton:recent                    zset  ids of the last 1,000 requests of all    24 h, refreshed
-                                      coordinators, by `received_at`
-baton:open:{coordinator}        set   ids of that coordinator's requests that  24 h
-                                      have not ended
-baton:worker:{instance}         hash  what `register_worker` was given, and    15 s, refreshed
-                                      `coordinator`
-baton:coordinator:{instance}    hash  protocol, started_at (Unix s), endpoint  15 s, refreshed
-baton:coordinators              set   instances that may have open requests    48 h, refreshed
-baton:response:{key}:{id}       hash  a response that clients may name: what   BATON_RESPONSE_TTL
-                                      it continues, its items, its body        after its last use
-baton:responses                 zset  those responses and their bytes, by      with the responses
-                                      when they expire
-baton:responses:bytes           str   the bytes of all of them
+baton:request:{request_id}      hash: RequestRecord's fields (record.py), and `order`, by which
+                                writes are compared. Expires 24 h while open, 1 h once ended.
+baton:recent                    zset: ids of the last 1,000 requests of all coordinators, by
+                                `received_at`. Expires after 24 h, refreshed.
+baton:open:{coordinator}        set: ids of that coordinator's requests that have not ended.
+                                Expires after 24 h.
+baton:worker:{instance}         hash: the fields given to `register_worker`, and `coordinator`.
+                                Expires after 15 s, refreshed.
+baton:coordinator:{instance}    hash: protocol, started_at (Unix s), endpoint. Expires after 15 s,
+                                refreshed.
+baton:coordinators              set: instances that may have open requests. Expires after 48 h,
+                                refreshed.
+baton:response:{key}:{id}       hash: a stored response (the previous response, its items, its
+                                body). Expires BATON_RESPONSE_TTL after its last use.
+baton:responses                 zset: all stored responses with their bytes, by the time at which
+                                they expire. Expires with the responses.
+baton:responses:bytes           str: the bytes of all stored responses.
 
 A coordinator is alive while its hash exists. An instance listed in `baton:coordinators` without
-a hash is dead: any live coordinator fails what its open set lists, then unlists it. A hash of
-one's own that is missing means that the server lost its data: all that is known is written anew.
-So does a list of one's own that is shorter than it must be.
+a hash is dead: any live coordinator fails what its open set lists, then unlists it. A coordinator
+that misses its own hash, or finds its own list too short, concludes that the server lost its data,
+and writes everything it knows again.
 
 A value of another type under one of these keys is another program's: the next script that needs
-the key removes it, and Damage counts it. What cannot be read is left out of answers. A request
+the key removes it, and Damage counts it. Unreadable values are left out of answers. A request
 whose dead coordinator's list was lost is found through `baton:recent`.
 """
 
@@ -62,6 +63,6 @@ def coordinator(instance: str) -> str:
 
 
 def response(owner: str, response_id: str) -> str:
-    """``owner`` is the name of an API key, "" where none are set: another key's response is under
-    another name."""
+    """Key of a stored response. ``owner`` is the name of the API key that owns it, or "" if no API
+    keys are set."""
     return f"{RESPONSE_PREFIX}{owner}:{response_id}"

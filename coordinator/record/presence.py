@@ -1,5 +1,4 @@
-"""Which processes are alive, by their keys in Redis: this coordinator, its workers, and dead
-coordinators."""
+"""Tracks in Redis which processes are alive: this coordinator, its workers, other coordinators."""
 
 import logging
 import time
@@ -18,9 +17,9 @@ class ProtocolConflict(BatonError):
 
 
 class Presence:
-    """Keeps the keys of one coordinator and its workers alive for ``ttl_s`` a time.
+    """Keeps the keys of one coordinator and its workers alive, for ``ttl_s`` per refresh.
 
-    What talks to Redis raises RedisUnavailable.
+    Methods that talk to Redis raise RedisUnavailable.
     """
 
     def __init__(
@@ -38,11 +37,11 @@ class Presence:
 
     @property
     def dirty(self) -> bool:
-        """Whether ``write_workers`` has something to do."""
+        """True if ``write_workers`` has something to do."""
         return bool(self._dirty_workers)
 
     @property
-    def has_met(self) -> bool:
+    def has_registered(self) -> bool:
         return self._run_id is not None
 
     def register_worker(self, instance: str, fields: Mapping[str, str]) -> None:
@@ -55,14 +54,15 @@ class Presence:
 
     @property
     def has_lost(self) -> bool:
-        """Whether ``fail_lost`` has something to do."""
+        """True if ``fail_lost`` has something to do."""
         return bool(self._dead) or self._next_recent is not None
 
-    async def meet(self, num_listed: int) -> bool:
-        """Refresh this coordinator's hash, find the coordinators that have none any more, and mark
-        every worker to be refreshed. True when the server has lost data since the last time: it
-        does not know this coordinator, is another run, or lists fewer recent requests than before
-        or fewer open ones of this coordinator than ``num_listed``. Raises ProtocolConflict."""
+    async def refresh(self, num_listed: int) -> bool:
+        """Refresh this coordinator's hash, find dead coordinators, and mark every worker to be
+        refreshed. Returns True if the server has lost data since the last call: it does not know
+        this coordinator, it was restarted, or its lists are too short (fewer recent requests than
+        before, or fewer open requests of this coordinator than ``num_listed``). Raises
+        ProtocolConflict."""
         join = scripts.join(self._instance, self._protocol, self._fields, self._ttl_s)
         answer, *found = await self._link.ask(join)
         if answer == "conflict":
@@ -74,7 +74,7 @@ class Presence:
         unlisted, num_open, num_recent, *dead = found
         run_id: str = (await self._link.ask(("INFO", "server"))).get("run_id", "")
         fewer = num_open < num_listed or num_recent < self._num_recent
-        lost_data = self.has_met and (answer == "new" or run_id != self._run_id or fewer)
+        lost_data = self.has_registered and (answer == "new" or run_id != self._run_id or fewer)
         if unlisted:  # the list is new, or was removed with the dead instances that it held
             self._next_recent = 0
         self._run_id, self._dead, self._num_recent = run_id, dead, num_recent
@@ -82,10 +82,10 @@ class Presence:
         return lost_data
 
     async def write_workers(self) -> None:
-        """Write the hashes of workers that came or changed, remove those of workers gone.
+        """Write the hashes of new or changed workers, and remove the hashes of workers that left.
 
-        What fails here is not tried again by itself: meeting the server anew marks all workers,
-        and the hash of one that is gone expires.
+        A failed write needs no retry of its own: the next ``refresh`` marks all workers, and the
+        hash of a worker that left expires.
         """
         changed, self._dirty_workers = self._dirty_workers, set()
         for instance in changed:
@@ -94,8 +94,9 @@ class Presence:
             await self._link.ask(scripts.replace(key, fields, self._ttl_s))
 
     async def fail_lost(self, most: int) -> int:
-        """Look at up to ``most`` requests, first of those that dead coordinators list as open, then
-        of the recent ones, in case such a list was lost. Returns how many were failed."""
+        """Fail requests of dead coordinators, looking at up to ``most`` requests: first at their
+        lists of open requests, then at the recent requests, in case such a list was lost. Returns
+        how many requests were failed."""
         now = time.time()
         if self._dead:
             failed, left = await self._link.ask(scripts.fail_lost(self._dead[0], now, most))

@@ -1,27 +1,27 @@
-"""The record of one request: what happened to it, where and when, and how long each part of its
-handoff took.
+"""The record of one request: its states, workers, times, and the durations of its handoff.
 
-Pure values. A request's records are totally ordered by (ended?, attempt, state, revision), and
-the highest one holds, whatever order they arrive in and however often: applying a transition
-twice changes nothing, and none leads back. What an older attempt still reports can never win
-over a newer one, and nothing wins over an end.
+Pure values. The records of a request are totally ordered by (ended?, attempt, state, revision), and
+the highest record wins, in whatever order and however often they arrive: applying a transition
+twice changes nothing, and no transition leads back. A late report of an older attempt never wins
+over a newer attempt, and nothing wins over an end.
 
 No clock of one process is ever compared with another's. A worker measures durations by its own
-monotonic clock and reports them; the coordinator notes when messages reach it, by its own. What
-lies between the two is the way of the messages. The parts:
+monotonic clock and reports them; the coordinator notes by its own clock when messages reach it. The
+difference is the time that the messages took. The parts of a handoff:
 
-    no_decode_worker  the first token is here, but no decode worker had memory for the sequence
-    messages          the order is on its way to the worker, or the second token on its way back
-    in_socket         the order has arrived while the worker's loop computes a step (at most this)
-    wait_memory       the worker has no pages or no state slot free
-    launch            the worker enqueues the copy
-    copy              the bytes move
-    boundary          the copy waits behind other copies, or is done while the loop is in a step
-    first_step        from the end of the transfer to the end of the first decode step
+    no_decode_worker  the first token is here, but no decode worker had memory for the sequence;
+    messages          the order is on its way to the worker, or the second token on its way back;
+    in_socket         the order has arrived while the worker's loop computes a step (at most this);
+    wait_memory       the worker has no pages or no state slot free;
+    launch            the worker enqueues the copy;
+    copy              the bytes move;
+    boundary          the copy waits behind other copies, or is done while the loop is in a step;
+    first_step        from the end of the transfer to the end of the first decode step.
 
-They add up to ``total``, from the first token at the coordinator to the second. ``to_transferred``
-is from the first token to the ``TransferDone`` message. ``overhead`` is what the control path adds:
-the total less the copy, the first step, and the waits for step boundaries (in_socket, boundary).
+The parts add up to ``total``, from the first token at the coordinator to the second.
+``to_transferred`` is from the first token to the ``TransferDone`` message. ``overhead`` is the time
+that the control path adds: the total less the copy, the first step, and the waits for step
+boundaries (in_socket, boundary).
 """
 
 from collections.abc import Mapping
@@ -36,8 +36,8 @@ from transport.wire.sampling import FinishReason
 
 State = Literal["queued", "prefilling", "handoff", "decoding", "finished", "failed", "cancelled"]
 
-# Ends come last. A coordinator ends a request once; two ends only meet when another coordinator
-# took it for dead and wrote `failed`. Then the owner's verdict is the truth, so it ranks higher.
+# Ends come last. A coordinator ends a request once. A second end is only written by another
+# coordinator that took the owner for dead: `failed`. The owner's end is the truth: it ranks higher.
 _RANK: Final[Mapping[State, int]] = {
     "queued": 0, "prefilling": 1, "handoff": 2, "decoding": 3,
     "failed": 5, "cancelled": 6, "finished": 7,
@@ -59,17 +59,21 @@ _NEEDED: Final = (
 
 
 class RequestRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """``…_at`` are Unix seconds by the coordinator's clock, ``…_s`` durations by a worker's; None
-    until known, and the newest attempt's, but for ``received_at`` and ``first_token_at``. Those
-    between ``prefilled_at`` and ``first_decode_at`` are the parts of the handoff.
-    ``bytes_moved`` are all attempts', ``handoff_bytes`` the newest one's. ``drafts_verified`` and
-    ``drafts_accepted`` count those of all attempts. The attempt that gave the first token did not
-    compute ``num_reused`` tokens of the prompt, which were ``reused`` from there.
+    """The record of one request, as Redis keeps it.
+
+    ``…_at`` are Unix seconds by the coordinator's clock, ``…_s`` durations by a worker's clock.
+    Both are None until known, and the newest attempt's, except ``received_at`` and
+    ``first_token_at``. The durations between ``prefilled_at`` and ``first_decode_at`` are the parts
+    of the handoff.
+
+    ``bytes_moved``, ``drafts_verified`` and ``drafts_accepted`` count all attempts,
+    ``handoff_bytes`` the newest one. The attempt that gave the first token did not compute
+    ``num_reused`` tokens of the prompt; ``reused`` says where they came from.
 
     ``http_id`` is the client's X-Request-Id, ``coordinator`` the instance that owns the request.
     ``failure_code`` is stable, ``failure_message`` for people. ``revision`` counts the changes.
-    ``answer_cut``: after it had ended, its client left or was cut off before it had the stream
-    whole.
+    ``answer_cut``: the request ended, but its client left or was cut off before it had received the
+    whole stream.
     """
 
     request_id: str
@@ -116,12 +120,12 @@ class RequestRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def order(self) -> str:
-        """The order key, fixed-width digits so that it compares as text, in Lua too:
-        ended (1), attempt (9), rank of the state (1), revision (9)."""
+        """The key by which records are ordered. Its digits have fixed widths, so that it compares
+        as text, in Lua too: ended (1), attempt (9), rank of the state (1), revision (9)."""
         return f"{self.ended:d}{self.attempt:09d}{_RANK[self.state]:d}{self.revision:09d}"
 
     def to_fields(self) -> dict[str, str]:
-        """The Redis hash: every field that is set, and ``order``, as UTF-8-safe text."""
+        """The fields of the Redis hash: every field that is set, and ``order``, as UTF-8 text."""
         fields = {
             name: _text(value)
             for name, value in structs.asdict(self).items()
@@ -131,7 +135,7 @@ class RequestRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @staticmethod
     def from_fields(fields: Mapping[str, str]) -> "RequestRecord":
-        """The inverse of ``to_fields``. Raises MalformedMessage."""
+        """The record in a Redis hash; the inverse of ``to_fields``. Raises MalformedMessage."""
         try:
             record = msgspec.convert(dict(fields), RequestRecord, strict=False)
         except msgspec.ValidationError as error:
@@ -143,8 +147,8 @@ class RequestRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def stage_seconds(stages: Mapping[str, float | None]) -> dict[str, float]:
-    """Seconds of each of ``HANDOFF_STAGES``, from the fields of a request's record by their names;
-    empty unless the request was handed off and decoded."""
+    """Seconds of each of ``HANDOFF_STAGES``, computed from the named fields of a request's record;
+    empty if the request was not handed off and decoded."""
     at = {name: stages.get(name) for name in _NEEDED}
     known = {name: value for name, value in at.items() if value is not None}
     if len(known) < len(_NEEDED):

@@ -1,6 +1,6 @@
-"""The connection to Redis: every call has a deadline, none is retried, all fail in one way.
+"""The connection to Redis: every call has a deadline, no call is retried, all fail in one way.
 
-What other programs wrote to Baton's keys is counted, and logged once a minute at most.
+Values that other programs wrote to Baton's keys are counted, and logged at most once a minute.
 """
 
 import asyncio
@@ -23,14 +23,14 @@ from transport.wire.errors import BatonError
 log = logging.getLogger(__name__)
 
 _CLOSE_TIMEOUT_S: Final = 0.2
-SAY_EVERY_S: Final = 60.0
+LOG_EVERY_S: Final = 60.0
 _SOURCES: Final = (*scripts.SOURCES, *response_scripts.SOURCES)
 
 
 class RedisUnavailable(BatonError):
-    """Redis did not do what was asked within the deadline; the record may lag behind.
+    """Redis did not execute a command within the deadline, so the record may lag behind.
 
-    ``final`` when asking again cannot help: it answered, and turned our credentials down.
+    ``final`` if a retry cannot help: Redis answered that it rejects our credentials.
     """
 
     def __init__(self, url: str, cause: str, *, final: bool = False) -> None:
@@ -39,23 +39,23 @@ class RedisUnavailable(BatonError):
 
 
 def is_wrong_type(reply: ResponseError) -> bool:
-    """Whether a command was refused because its key holds a value of another type."""
+    """True if a command was refused because its key holds a value of another type."""
     return str(reply).startswith("WRONGTYPE")
 
 
 class Damage:
-    """Since the start: ``num_replaced`` keys held values of another type and were written anew,
-    ``num_unreadable`` times a request's record could not be read. ``clock`` gives monotonic
-    seconds; each kind is logged at most once in ``SAY_EVERY_S``."""
+    """Counts damage to Baton's keys since the start. ``num_replaced`` keys held values of another
+    type and were overwritten; ``num_unreadable`` reads of a request's record failed. ``clock``
+    gives monotonic seconds. Each kind of damage is logged at most once in ``LOG_EVERY_S``."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.num_replaced = 0
         self.num_unreadable = 0
         self._clock = clock
-        self._said_at: dict[str, float] = {}
+        self._logged_at: dict[str, float] = {}
 
     def replaced(self, keys: Sequence[str]) -> None:
-        """``keys`` (each with the type it had) were not as Baton writes them."""
+        """Count keys that held values of another type. ``keys`` name each with that type."""
         self.num_replaced += len(keys)
         if self._is_due("replaced"):
             log.error(
@@ -66,23 +66,23 @@ class Damage:
             )
 
     def unreadable(self, key: str, why: str) -> None:
-        """What ``key`` holds is no record."""
+        """Count a key whose value is not a record."""
         self.num_unreadable += 1
         if self._is_due("unreadable"):
-            log.warning("left out %s: %s", key, why)
+            log.warning("skipped the unreadable record %s: %s", key, why)
 
     def _is_due(self, kind: str) -> bool:
         now = self._clock()
-        due = kind not in self._said_at or now - self._said_at[kind] >= SAY_EVERY_S
+        due = kind not in self._logged_at or now - self._logged_at[kind] >= LOG_EVERY_S
         if due:
-            self._said_at[kind] = now
+            self._logged_at[kind] = now
         return due
 
 
 class RedisLink:
-    """A pool of connections to ``url``. Connects when first used. ``damage`` is told of what the
-    scripts found in Baton's keys. Raises ValueError for a URL that cannot be one, and for one
-    with a password beside ``password``."""
+    """A pool of connections to ``url``, which connects on first use. ``damage`` counts values of
+    other programs that the scripts found in Baton's keys. Raises ValueError for a malformed URL, or
+    a URL that holds a password although ``password`` is given too."""
 
     def __init__(
         self, url: str, *, call_timeout_s: float, damage: Damage, password: str = ""
@@ -100,9 +100,9 @@ class RedisLink:
         )  # fmt: skip
 
     async def run(self, commands: Sequence[Command]) -> list[Any]:
-        """The replies to ``commands``, sent together, a script's without its envelope; one the
-        server refused replies with its ResponseError. Raises RedisUnavailable, and then any of
-        them may have run or not."""
+        """Send ``commands`` together and return their replies, a script's without its envelope. The
+        reply to a command that the server refused is a ResponseError. Raises RedisUnavailable; then
+        any of the commands may have run or not."""
         try:
             async with asyncio.timeout(self._call_timeout_s):
                 replies = await self._pipeline(commands)
@@ -121,7 +121,7 @@ class RedisLink:
             raise RedisUnavailable(self._url, f"failed: {error}", final=final) from None
 
     async def ask(self, command: Command) -> Any:
-        """The reply to one command; being refused raises RedisUnavailable too."""
+        """Send one command and return its reply. Raises RedisUnavailable, also if it is refused."""
         (reply,) = await self.run([command])
         if isinstance(reply, ResponseError):
             raise self.refused(reply)
@@ -135,7 +135,7 @@ class RedisLink:
 
     async def close(self) -> None:
         """Drop every connection; the next call opens a new one. Does not raise."""
-        # A stalled server keeps what we sent in our buffers: close, but do not wait for those.
+        # A stalled server leaves sent data in our buffers: close without waiting for them to empty.
         with suppress(RedisError, OSError):
             async with asyncio.timeout(_CLOSE_TIMEOUT_S):
                 await self._redis.connection_pool.disconnect()

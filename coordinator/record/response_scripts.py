@@ -1,8 +1,8 @@
-"""The scripts of the responses that are kept for clients: each is atomic, as in scripts.py.
+"""The Redis scripts of the responses stored for clients: each is atomic, as in scripts.py.
 
-A member of the list of responses is ``BYTES/OWNER:ID``: what its key holds, and the rest of the
-key's name. Its score is when the key expires, so the first members are those that were used least
-lately.
+A member of the list of responses is ``BYTES/OWNER:ID``: the size of the key's value, and the rest
+of the key's name. Its score is the time at which the key expires, so the first members are the
+least recently used responses.
 """
 
 from typing import Final
@@ -15,7 +15,7 @@ from coordinator.record.stored_response import StoredResponse
 MISSING: Final = "missing"
 TOO_LONG: Final = "too long"
 _MOST_TURNS: Final = 4_096
-_MOST_EXPIRED: Final = 256  # members that one call removes
+_MOST_EXPIRED: Final = 256  # expired members that a call removes at most
 
 _KEEP = Script("""
 -- KEYS response, list of responses, their bytes.
@@ -91,7 +91,7 @@ SOURCES: Final = tuple(script.source for script in (_KEEP, _CONVERSATION, _DELET
 
 
 def keep(owner: str, response: StoredResponse, limits: ResponseLimits) -> Command:
-    """1 where it is kept; 0 where it alone is more than all may be."""
+    """Store a response. Replies 1, or 0 if it is larger than all responses together may be."""
     key = keys.response(owner, response.response_id)
     return _KEEP.command(
         [key, keys.RESPONSES, keys.RESPONSE_BYTES],
@@ -101,8 +101,9 @@ def keep(owner: str, response: StoredResponse, limits: ResponseLimits) -> Comman
 
 
 def conversation(owner: str, response_id: str, limits: ResponseLimits) -> Command:
-    """["", the items of this response, those of the one that it continues, …]; or MISSING or
-    TOO_LONG, and the id of the response at fault. The time to live of each begins anew."""
+    """Read a conversation backwards, and restart the time to live of each of its responses. Replies
+    ["", items of this response, items of the previous response, …], or MISSING or TOO_LONG with the
+    id of the response at fault."""
     return _CONVERSATION.command(
         [keys.RESPONSES],
         keys.response(owner, ""), response_id, limits.response_ttl_s, _MOST_TURNS,
@@ -111,6 +112,6 @@ def conversation(owner: str, response_id: str, limits: ResponseLimits) -> Comman
 
 
 def delete(owner: str, response_id: str) -> Command:
-    """1 where it was kept until now, else 0."""
+    """Delete a response. Replies 1 if it was stored, else 0."""
     key = keys.response(owner, response_id)
     return _DELETE.command([key, keys.RESPONSES, keys.RESPONSE_BYTES])

@@ -1,4 +1,4 @@
-"""The responses that are kept for clients, in Redis."""
+"""Stores responses for clients in Redis."""
 
 import asyncio
 import logging
@@ -16,8 +16,8 @@ log = logging.getLogger(__name__)
 
 
 class ResponseStore:
-    """What ``StoredResponses`` of the core's contract says, over ``link``. ``connected``: whether
-    Redis answers, as far as is known."""
+    """Implements ``StoredResponses`` of the core's contract over ``link``. ``connected``: True if
+    Redis answered the last time that the coordinator asked it."""
 
     def __init__(
         self, link: RedisLink, connected: Callable[[], bool], limits: ResponseLimits
@@ -27,8 +27,8 @@ class ResponseStore:
         self._limits = limits
 
     async def keep(self, owner: str, response: StoredResponse) -> bool:
-        """False at once while Redis is known to be away, and after ``keep_wait_s`` where it is
-        late."""
+        """Store a response. Returns False at once while Redis is known to be away, and False after
+        ``keep_wait_s`` if Redis is late."""
         limits = self._limits
         size = len(response.items) + len(response.body)
         if size > limits.max_response_bytes or not limits.response_ttl_s or not self._connected():
@@ -38,11 +38,12 @@ class ResponseStore:
             async with asyncio.timeout(limits.keep_wait_s):
                 return bool(await self._link.ask(command))
         except (TimeoutError, RedisUnavailable) as error:
-            log.debug("response %s is not kept: %s", response.response_id, error)
+            log.debug("response %s was not stored: %s", response.response_id, error)
             return False
 
     async def conversation(self, owner: str, response_id: str) -> list[bytes]:
-        """Raises ConversationUnavailable and RedisUnavailable."""
+        """The items of each response of a conversation. Raises ConversationUnavailable and
+        RedisUnavailable."""
         command = response_scripts.conversation(owner, response_id, self._limits)
         first, *others = await self._link.ask(command)
         if first in (response_scripts.MISSING, response_scripts.TOO_LONG):
@@ -50,12 +51,13 @@ class ResponseStore:
         return [items.encode() for items in reversed(others)]
 
     async def bodies(self, owner: str, response_ids: Sequence[str]) -> list[bytes | None]:
-        """Raises RedisUnavailable."""
+        """The bodies of responses; None for a response that is not stored. Raises
+        RedisUnavailable."""
         read = [("HGET", keys.response(owner, each), "body") for each in response_ids]
         return list(map(self._body, await self._link.run(read)))
 
     async def delete(self, owner: str, response_id: str) -> bool:
-        """Raises RedisUnavailable."""
+        """Delete a response; returns True if it was stored. Raises RedisUnavailable."""
         return bool(await self._link.ask(response_scripts.delete(owner, response_id)))
 
     async def close(self) -> None:

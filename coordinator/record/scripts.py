@@ -1,8 +1,8 @@
-"""The record's scripts: every change of state in Redis is one of these, atomic and idempotent.
+"""The Redis scripts of the record: every change of state is one of them, atomic and idempotent.
 
-Each may be sent twice, or run late by a server that had stalled, without harm. Commands are plain
-tuples for ``RedisLink.run``. Every script ends by ``return answer(…)``; RedisLink unpacks that and
-tells Damage of the keys that held what another program wrote, and were replaced."""
+A script may be sent twice, or run late by a server that had stalled, without harm. Commands are
+plain tuples for ``RedisLink.run``. Every script ends with ``return answer(…)``; RedisLink unpacks
+the answer and reports to Damage the keys that held another program's values and were replaced."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -40,14 +40,14 @@ end
 
 
 class Script:
-    """``body`` is Lua; it may use what the prelude above defines."""
+    """A Lua script. ``body`` may use what the prelude above defines."""
 
     def __init__(self, body: str) -> None:
         self.source: Final = _PRELUDE + body
         self._sha: Final = hashlib.sha1(self.source.encode()).hexdigest()
 
     def command(self, keys: Sequence[str], *args: str | bytes | int) -> Command:
-        """Run it, if the server knows it."""
+        """The command that runs this script, on a server that has loaded it."""
         return (RUN, self._sha, len(keys), *keys, *args)
 
 
@@ -199,8 +199,8 @@ SOURCES: Final = tuple(
     script.source for script in (_PUT, _JOIN, _FAIL_LOST, _FAIL_RECENT, _LEAVE, _REPLACE)
 )
 
-# With the coordinator's name before it. The end may have happened, and its client seen it: what a
-# coordinator could not tell Redis in time is lost with it.
+# The coordinator's name precedes this text. The request may have ended, and its client may have
+# seen that: what a coordinator did not write to Redis in time is lost when it dies.
 _LOST = (
     " was lost before it recorded the end of this request: its outcome is unknown, and its client"
     " may have got a part of the answer, all of it, or nothing"
@@ -209,10 +209,9 @@ _MOST_DEAD = 100
 
 
 def put(record: RequestRecord, writer: str) -> Command:
-    """Compare and set, and list it among the recent ones if it says when it was received.
-    Replies APPLIED, SAME for one that was there already (its lists are mended), NOT_NEWER, or
-    FORGOTTEN when the server does not know ``writer``, the coordinator that sends this, and so has
-    changed nothing."""
+    """Compare and set a request's record, and list it as recent if it has ``received_at``. Replies
+    APPLIED; SAME if this record was there already (its lists are repaired); NOT_NEWER; or
+    FORGOTTEN, changing nothing, if the server does not know ``writer``, the sending coordinator."""
     ttl_s = keys.ENDED_TTL_S if record.ended else keys.OPEN_TTL_S
     received_at = "" if record.received_at is None else str(record.received_at)
     written = (
@@ -237,7 +236,7 @@ def join(instance: str, protocol: str, fields: Mapping[str, str], ttl_s: float) 
 
 
 def fail_lost(dead: str, at: float, most: int) -> Command:
-    """Fail up to ``most`` open requests of a coordinator, if it is still dead."""
+    """Fail up to ``most`` open requests of the coordinator ``dead``, if it is still dead."""
     met = keys.COORDINATORS, keys.coordinator(dead), keys.open_requests(dead)
     return _FAIL_LOST.command(
         met, dead, keys.REQUEST_PREFIX, most, str(at), keys.ENDED_TTL_S, _LOST
@@ -245,8 +244,8 @@ def fail_lost(dead: str, at: float, most: int) -> Command:
 
 
 def fail_recent(first: int, at: float, most: int) -> Command:
-    """Of the recent requests from rank ``first`` on look at up to ``most``, and fail those that
-    are open and whose coordinator is dead, whatever the lists of open ones say."""
+    """Fail open requests whose coordinator is dead, among up to ``most`` of the recent requests
+    from rank ``first`` on, whatever the lists of open requests say."""
     return _FAIL_RECENT.command(
         (keys.RECENT,), first, most, keys.REQUEST_PREFIX, keys.COORDINATOR_PREFIX,
         str(at), keys.ENDED_TTL_S, _LOST,

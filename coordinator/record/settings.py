@@ -1,5 +1,5 @@
-"""The settings of the record: the timing of the store, what is kept of responses, where Redis is,
-and its password."""
+"""The settings of the record: timing of the store, limits of stored responses, URL and password of
+Redis."""
 
 import re
 from dataclasses import dataclass
@@ -17,9 +17,9 @@ PASSWORD = "BATON_REDIS_PASSWORD"
 
 @dataclass(frozen=True)
 class StoreLimits:
-    """``batch_window_s`` is how late a record may be for the sake of its batch;
-    ``end_wait_s`` is how long the end of a response may wait for its record;
-    ``max_ended`` bounds the records kept of requests that have ended, beside those still open."""
+    """Timing and size of the store. ``batch_window_s``: how long a record may wait for its batch.
+    ``end_wait_s``: how long the end of a response may wait for its record. ``max_ended``: how many
+    records of ended requests are kept in memory; records of open requests are always kept."""
 
     batch_window_s: float = 0.01
     end_wait_s: float = 0.1
@@ -36,11 +36,11 @@ class StoreLimits:
 
 @dataclass(frozen=True)
 class ResponseLimits:
-    """The responses that are kept for clients: each for ``response_ttl_s`` after its last use (0:
-    none is kept), all together up to ``response_bytes``, beyond which the one used least lately
-    goes. A larger response than ``max_response_bytes`` is not kept, a larger conversation than
-    ``max_conversation_bytes`` cannot be continued. The end of a response waits ``keep_wait_s`` at
-    most until it is kept. Raises ValueError that names the setting."""
+    """Limits of the responses stored for clients. A response is kept for ``response_ttl_s`` after
+    its last use (0: not at all). All together take at most ``response_bytes``: beyond that the
+    least recently used response is dropped. A response above ``max_response_bytes`` is not stored,
+    and a conversation above ``max_conversation_bytes`` cannot be continued. The end of a response
+    waits at most ``keep_wait_s`` until it is stored. Raises ValueError that names the setting."""
 
     response_ttl_s: int = 3600
     response_bytes: int = 256 * 1024 * 1024
@@ -55,7 +55,7 @@ class ResponseLimits:
 
 
 def safe_url(url: str) -> str:
-    """``url`` without user, password and options, for logs and errors. Takes any text."""
+    """``url`` without user, password and options, for logs and errors. Accepts any text."""
     scheme, separator, rest = url.partition("://") if "://" in url else ("", "", url)
     rest = re.split(r"[?&](?:username|password)=", rest)[0]
     if "@" in rest:
@@ -64,8 +64,9 @@ def safe_url(url: str) -> str:
 
 
 def check_redis_url(url: str, setting: str = URL) -> None:
-    """Raises ValueError, naming ``setting``, for what redis-py would misread or silently replace by
-    a default. No part of the URL is shown: in a malformed one the password may be anywhere."""
+    """Check a Redis URL. Raises ValueError, naming ``setting``, for anything that redis-py would
+    misread or silently replace by a default. The error shows no part of the URL: in a malformed URL
+    the password may be anywhere."""
     try:
         parts = urlsplit(url)
         _ = parts.port
@@ -85,7 +86,8 @@ def check_redis_url(url: str, setting: str = URL) -> None:
 
 
 def check_redis_password(url: str, password: str) -> None:
-    """Raises ValueError where ``url`` has a password too, which redis-py would prefer."""
+    """Check that only one password is given. Raises ValueError if ``url`` has a password too, which
+    redis-py would prefer."""
     parts = urlsplit(url)
     if password and (parts.password or re.search(r"(^|&)password=", parts.query)):
-        raise ValueError(f"{PASSWORD}: {URL} holds a password as well; say one")
+        raise ValueError(f"{PASSWORD}: {URL} holds a password as well; set only one")

@@ -1,9 +1,9 @@
 """The coordinator's record in Redis, written off the token path.
 
-``put``, ``register_worker`` and ``worker_gone`` note what changed in memory and return; one task
+``put``, ``register_worker`` and ``worker_gone`` note a change in memory and return; one task
 (store_writer.py) writes it. Redis is the record, not the data path: the coordinator that holds the
-client's socket is the truth, so nothing here can fail or slow a stream. Only the last byte of a
-response waits for its record, for a short time (``recorded``).
+client's socket is the source of truth, so nothing here can fail or slow a stream. Only the last
+byte of a response waits for its record, for a short time (``recorded``).
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,14 +23,15 @@ from coordinator.record.store_writer import StoreCounters, StoreWriter
 from coordinator.record.write_buffer import WriteBuffer
 from transport.wire.errors import MalformedMessage
 
-_READ_A_TURN = 25  # records, of which one takes 0.2 ms to read from a reply
+_READ_A_TURN = 25  # records; parsing one from a reply takes 0.2 ms
 
 
 class Store:
-    """One per coordinator, all on the event loop's thread. ``start`` it once, ``close`` it once.
+    """The coordinator's record in Redis. One per coordinator, all calls on the event loop's thread;
+    ``start`` it once, ``close`` it once.
 
-    ``protocol`` is the version of the wire and of the record; ``responses`` keeps those that
-    clients name later. Raises ValueError for a ``redis_url`` that cannot be one.
+    ``protocol`` is the version of the wire and of the record; ``responses`` stores responses that
+    clients may refer to later. Raises ValueError for a malformed ``redis_url``.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class Store:
             password=redis_password,
         )
         link = connect()
-        # Readers have connections of their own: however many come, the writer is not held up.
+        # Reads use connections of their own, so that many reads do not delay the writer.
         self._reader = connect()
         self.responses = ResponseStore(
             connect(), lambda: self.connected, response_limits or ResponseLimits()
@@ -66,7 +67,7 @@ class Store:
 
     @property
     def connected(self) -> bool:
-        """Whether the last exchange with Redis, at most a heartbeat and a deadline ago, worked."""
+        """True if the last exchange with Redis, at most a heartbeat and a deadline ago, worked."""
         return self._writer.connected
 
     @property
@@ -75,7 +76,7 @@ class Store:
 
     @property
     def dropped(self) -> int:
-        """Records given up unwritten because ``max_ended`` was reached."""
+        """Number of records dropped before they were written, because ``max_ended`` was reached."""
         return self._buffer.dropped
 
     @property
@@ -84,12 +85,12 @@ class Store:
 
     @property
     def num_unwritten(self) -> int:
-        """Requests whose newest record is yet to be written."""
+        """Number of requests whose newest record has not been written yet."""
         return self._buffer.num_dirty
 
     async def start(self) -> None:
-        """Connect and register; then write in background, and fail what dead coordinators left
-        open.
+        """Connect and register; then write in the background, and fail the open requests of dead
+        coordinators.
 
         Raises RedisUnavailable when the server has not answered within ``start_timeout_s``, and
         ProtocolConflict when a live coordinator there speaks another version.
@@ -102,19 +103,19 @@ class Store:
             self._writer.note_change()
 
     async def recorded(self, request_ids: Sequence[str]) -> None:
-        """Return once Redis has the ends of these requests; at once where it is away or slow, and
-        after ``end_wait_s`` in any case. Does not raise."""
+        """Wait until Redis has the ends of these requests, at most ``end_wait_s``; return at once
+        while Redis is away or slow. Does not raise."""
         await self._writer.recorded(request_ids)
 
     def cut(self, request_id: str) -> None:
-        """Note that the client of a request did not get its answer whole; no-op unless it has ended
-        without its client leaving, a short time ago."""
+        """Note that the client of a request did not receive its whole answer. No effect unless the
+        request ended a short time ago, and not because its client left."""
         record = self._buffer.get(request_id)
         if record is not None and record.state in ("finished", "failed") and not record.answer_cut:
             self.put(structs.replace(record, revision=record.revision + 1, answer_cut=True))
 
     def register_worker(self, instance: str, fields: Mapping[str, str]) -> None:
-        """Keep a worker's hash alive until ``worker_gone``; again to change its fields."""
+        """Keep a worker's hash alive until ``worker_gone``; call it again to change its fields."""
         self._presence.register_worker(instance, fields)
         self._writer.note_change()
 
@@ -123,10 +124,10 @@ class Store:
         self._writer.note_change()
 
     async def get(self, request_id: str) -> RequestRecord | None:
-        """The newest record of any coordinator's request; None when it is unknown or long over.
+        """The newest record of any coordinator's request; None if it is unknown or has expired.
 
-        Raises RedisUnavailable when it is not this coordinator's and Redis does not answer, and
-        MalformedMessage when what Redis holds is no record.
+        Raises RedisUnavailable if the request is another coordinator's and Redis does not answer,
+        and MalformedMessage if the value in Redis is not a record.
         """
         if (record := self._buffer.get(request_id)) is not None:
             return record
@@ -138,9 +139,9 @@ class Store:
         return RequestRecord.from_fields(fields) if fields else None
 
     async def recent(self, most: int) -> list[RequestRecord]:
-        """The newest records of the requests received last, of all coordinators, last one first;
-        at most ``most`` of them. A record that cannot be read is left out, counted and logged.
-        Raises RedisUnavailable."""
+        """The newest records of the ``most`` requests received last by all coordinators, the last
+        first. A record that cannot be read is left out, counted and logged. Raises
+        RedisUnavailable."""
         assert 0 < most <= keys.RECENT_MAX
         (request_ids,) = await self._reader.run([("ZREVRANGE", keys.RECENT, 0, most - 1)])
         if self._is_damaged(keys.RECENT, request_ids):
@@ -158,11 +159,11 @@ class Store:
                     found.append(RequestRecord.from_fields(fields))
                 except MalformedMessage as error:
                     self._damage.unreadable(keys.request(request_id), str(error))
-        return found  # what has no fields is long over, and its record gone
+        return found  # a request without fields ended long ago, and its record has expired
 
     def _is_damaged(self, key: str, reply: Any) -> bool:
-        """Whether it was refused for the type of ``key``. Raises RedisUnavailable where it was
-        refused for another reason."""
+        """True if the command was refused for the type of ``key``'s value. Raises RedisUnavailable
+        if it was refused for another reason."""
         if not isinstance(reply, ResponseError):
             return False
         if not is_wrong_type(reply):
@@ -171,8 +172,8 @@ class Store:
         return True
 
     async def close(self, deadline_s: float) -> None:
-        """Write what is left, remove the keys of this coordinator and its workers, disconnect;
-        give up after ``deadline_s``. Requests still open are left for others to fail."""
+        """Write the remaining records, remove the keys of this coordinator and its workers, and
+        disconnect, within ``deadline_s``. Other coordinators fail the requests still open."""
         await self._writer.close(deadline_s)
         await self._reader.close()
         await self.responses.close()

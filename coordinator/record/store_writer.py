@@ -1,10 +1,10 @@
 """Writes the coordinator's record to Redis, and refreshes its presence there on every heartbeat.
 
-One task. A change wakes it; it waits a short time for more changes and writes them as one
+A change wakes this one task; it waits a short time for more changes and writes them as one
 pipeline of compare-and-sets. Then it fails a batch of requests that dead coordinators left open.
 Neither delays a heartbeat, since the keys that it refreshes would expire. When the server stalls,
-dies or refuses, the task tries again with backoff. A server that has lost its data (it does not
-know this coordinator, or is another run) gets everything again: open requests, workers, and
+dies or refuses, the task retries with backoff. A server that has lost its data (it does not
+know this coordinator, or was restarted) gets everything again: open requests, workers, and
 requests that ended a short time ago.
 """
 
@@ -32,7 +32,8 @@ _CANCEL_AGAIN_S = 0.05
 
 @dataclass
 class StoreCounters:
-    """Since the start. ``superseded``: Redis already had the record, or a newer one."""
+    """Counts of written records since the start. ``superseded``: Redis already had the record, or a
+    newer one."""
 
     writes: int = 0
     superseded: int = 0
@@ -43,8 +44,8 @@ class StoreCounters:
 
 
 class StoreWriter:
-    """Writes what ``buffer`` and ``presence`` hold. ``start`` it once, ``close`` it once;
-    ``note_change`` after each change to them."""
+    """The task that writes what ``buffer`` and ``presence`` hold. ``start`` it once, ``close`` it
+    once, and call ``note_change`` after each change to either."""
 
     def __init__(
         self,
@@ -74,18 +75,18 @@ class StoreWriter:
             self._full.set()
 
     async def recorded(self, request_ids: Sequence[str]) -> None:
-        """Return once Redis has the ends of these requests, after at most ``end_wait_s``. Returns
-        at once while Redis is known to be away or slow."""
+        """Wait until Redis has the ends of these requests, at most ``end_wait_s``; return at once
+        while Redis is known to be away or slow."""
         if not self.connected or self._confirmations.late or self._closing.is_set():
             return
-        unwritten = [each for each in request_ids if self._buffer.hasten(each)]
+        unwritten = [each for each in request_ids if self._buffer.prioritize(each)]
         if unwritten:
             self._changed.set()
             self._full.set()
             await self._confirmations.wait(unwritten)
 
     async def start(self) -> None:
-        """Connect and register, then write in background. Raises what ``Store.start`` says."""
+        """Connect and register, then write in the background. Raises as ``Store.start`` does."""
         assert self._task is None, "a store starts once"
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._limits.start_timeout_s
@@ -94,7 +95,7 @@ class StoreWriter:
             while True:
                 try:
                     async with asyncio.timeout_at(deadline):
-                        await self._meet()
+                        await self._refresh_presence()
                     self.connected = True
                     break
                 except RedisUnavailable as error:
@@ -111,7 +112,7 @@ class StoreWriter:
         self._task = asyncio.create_task(self._run(), name="store")
 
     async def close(self, deadline_s: float) -> None:
-        """Write what is left, remove the presence, disconnect; give up after ``deadline_s``."""
+        """Write the remaining records, remove the presence, disconnect, within ``deadline_s``."""
         self._closing.set()
         self.note_change()
         if self._task is not None:
@@ -122,7 +123,8 @@ class StoreWriter:
                 while late:
                     self._task.cancel()
                     _, late = await asyncio.wait({self._task}, timeout=_CANCEL_AGAIN_S)
-                log.warning("closed without Redis: %d records unwritten", self._buffer.num_dirty)
+                num_dirty = self._buffer.num_dirty
+                log.warning("stopped while Redis was away: %d records unwritten", num_dirty)
         self.connected = False
         await self._link.close()
 
@@ -131,7 +133,7 @@ class StoreWriter:
         while True:
             try:
                 if failed_in_a_row:
-                    await self._meet()
+                    await self._refresh_presence()
                     await self._write_all()
                     self._is_back()
                     failed_in_a_row = 0
@@ -155,7 +157,7 @@ class StoreWriter:
             await self._wait_for_changes()
             await self._write_all()
             if self._heartbeat_due:
-                await self._meet()
+                await self._refresh_presence()
 
     async def _write_all(self) -> None:
         await self._presence.write_workers()
@@ -171,7 +173,7 @@ class StoreWriter:
         return bool(self._buffer.num_dirty) or self._presence.dirty
 
     async def _wait_for_changes(self) -> None:
-        """Until a batch is there, at most until the next heartbeat."""
+        """Wait until a batch is there, at most until the next heartbeat."""
         if await _wait(self._changed, self._next_heartbeat - time.monotonic()):
             self._changed.clear()
             if not self._closing.is_set():
@@ -179,8 +181,8 @@ class StoreWriter:
         self._full.clear()
 
     async def _write_records(self) -> None:
-        """Write what is dirty now, but let no heartbeat wait for it; what comes meanwhile may
-        gather for a batch of its own."""
+        """Write the records that are dirty now, stopping for a due heartbeat. Records that arrive
+        meanwhile are left for the next batch."""
         while batch := self._buffer.take(self._limits.max_batch):
             refused: ResponseError | None = None
             forgotten = False
@@ -207,24 +209,25 @@ class StoreWriter:
             if refused is not None:
                 raise self._link.refused(refused)
             if forgotten:
-                await self._meet()
+                await self._refresh_presence()
             if len(batch) < self._limits.max_batch:
                 return
             if self._heartbeat_due:
-                self.note_change()  # the rest is still there
+                self.note_change()  # the other records are still to be written
                 return
 
     async def _fail_lost(self) -> None:
-        """One batch of what dead coordinators left open; the next one after what is newer."""
+        """Fail one batch of requests of dead coordinators; newer records are written before the
+        next batch."""
         if self._presence.has_lost:
             most = self._limits.max_batch
             self.counters.lost_failed += await self._presence.fail_lost(most)
             if self._presence.has_lost:
                 self.note_change()
 
-    async def _meet(self) -> None:
+    async def _refresh_presence(self) -> None:
         """Refresh this coordinator's presence, and find out whether the server has lost data."""
-        if await self._presence.meet(self._buffer.num_listed):
+        if await self._presence.refresh(self._buffer.num_listed):
             log.warning("Redis has lost data; writing all %d known records", len(self._buffer))
             self.counters.rewrites += 1
             self._buffer.rewrite_all()
@@ -233,14 +236,15 @@ class StoreWriter:
         self.note_change()
 
     def _is_back(self) -> None:
-        """Called once records were written too: a server that refuses them is not back."""
+        """Note that Redis is back. Called after records were written, since a server that refuses
+        them is not back."""
         log.warning("Redis is back; %d records to be written", self._buffer.num_dirty)
         self.counters.reconnects += 1
         self.connected = True
 
     async def _back_off(self, failed_in_a_row: int) -> None:
-        # `closing` does not end the wait: a server that is back before close's deadline still gets
-        # the rest.
+        # `closing` does not end this wait: a server that is back before the deadline of ``close``
+        # still gets the remaining records.
         low, high = self._limits.backoff_min_s, self._limits.backoff_max_s
         delay_s = min(high, low * 2 ** min(failed_in_a_row - 1, 16))
         await asyncio.sleep(delay_s * random.uniform(0.5, 1.0))

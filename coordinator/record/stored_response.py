@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class StoredResponse:
-    """``previous_id`` is the response that this one continues, "" for none; ``items`` the JSON
-    array of what it adds to the conversation, ``body`` its own JSON."""
+    """A stored response. ``previous_id``: the response that this one continues, or "". ``items``:
+    JSON array of the items that it adds to the conversation. ``body``: its own JSON."""
 
     response_id: str
     previous_id: str
@@ -15,8 +15,8 @@ class StoredResponse:
 
 
 class ConversationUnavailable(Exception):
-    """A conversation cannot be continued: ``response_id`` is not kept any more, or never was; or
-    with ``too_long`` the conversation is more than may be read at once."""
+    """A conversation cannot be continued: ``response_id`` is not stored (any more), or, with
+    ``too_long``, the conversation is larger than may be read at once."""
 
     def __init__(self, response_id: str, *, too_long: bool = False) -> None:
         super().__init__(response_id)

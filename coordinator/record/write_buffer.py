@@ -1,14 +1,14 @@
-"""The records that Redis does not have yet, and those to write again if it lost its data.
+"""Records that Redis does not have yet, and records to write again if Redis loses its data.
 
-Pure. Of each request only the newest record is kept, in one of three places:
+Pure. Only the newest record of a request is kept, in one of three states:
 
     open        not ended
     unwritten   ended, Redis has not confirmed it
     retained    ended and confirmed; kept a while in case the server comes back empty
 
-All open ones are kept, as many as the coordinator accepts. Of those that have ended at most
-``max_ended`` are: over it, the oldest retained one goes first, then the oldest unwritten. What
-was never written for that reason is counted in ``dropped``.
+Every open request's record is kept: the coordinator limits how many there are. At most
+``max_ended`` records of ended requests are kept: beyond that the oldest retained record is dropped
+first, then the oldest unwritten one. ``dropped`` counts records that were dropped unwritten.
 """
 
 from collections import OrderedDict
@@ -18,7 +18,7 @@ from coordinator.record.record import RequestRecord
 
 
 class WriteBuffer:
-    """Every operation is O(1) a record."""
+    """The newest record of each request. Every operation is O(1) per record."""
 
     def __init__(self, *, max_ended: int, retain_s: float) -> None:
         self.max_ended, self.retain_s = max_ended, retain_s
@@ -38,18 +38,19 @@ class WriteBuffer:
 
     @property
     def num_listed(self) -> int:
-        """How many requests Redis must list as open, at least, while nothing is being written."""
+        """The least number of requests that Redis must list as open while nothing is written."""
         return len(self._listed)
 
     def get(self, request_id: str) -> RequestRecord | None:
-        """The newest record that is still kept."""
+        """The newest record of a request, if it is still kept."""
         if (record := self._open.get(request_id) or self._unwritten.get(request_id)) is not None:
             return record
         retained = self._retained.get(request_id)
         return None if retained is None else retained[0]
 
     def put(self, record: RequestRecord) -> bool:
-        """Keep ``record`` to be written, unless one at least as new is known."""
+        """Keep ``record`` to be written, unless a record at least as new is known. Returns True if
+        it is kept."""
         request_id = record.request_id
         known = self.get(request_id)
         if known is not None and record.order <= known.order:
@@ -65,9 +66,9 @@ class WriteBuffer:
             self._drop_oldest()
         return True
 
-    def hasten(self, request_id: str) -> bool:
-        """Take this one next, if it has ended and Redis has not confirmed it; whether that is
-        so."""
+    def prioritize(self, request_id: str) -> bool:
+        """Write this request's record next, if the request has ended and Redis has not confirmed
+        it. Returns True if that is the case."""
         if request_id in self._dirty and request_id in self._unwritten:
             self._dirty.move_to_end(request_id, last=False)
         return request_id in self._unwritten
@@ -82,7 +83,8 @@ class WriteBuffer:
         return taken
 
     def settle(self, record: RequestRecord, now: float, *, listed: bool = False) -> None:
-        """Redis has this record, or a newer one. ``listed``: it lists the request as open."""
+        """Note that Redis has this record, or a newer one. ``listed``: Redis lists the request as
+        open."""
         if listed:
             self._listed.add(record.request_id)
         else:
@@ -92,23 +94,24 @@ class WriteBuffer:
             self._retained[record.request_id] = (record, now)
 
     def give_back(self, records: Iterable[RequestRecord]) -> None:
-        """These could not be written; what is still the newest is dirty again."""
+        """Return records that could not be written; those that are still the newest are dirty
+        again."""
         for record in records:
             newest = self.get(record.request_id)
-            if record.ended:  # it may have been written, and its answer lost
+            if record.ended:  # Redis may have written it, and its answer was lost
                 self._listed.discard(record.request_id)
             if newest is record:
                 self._dirty[record.request_id] = None
             self.dropped += newest is None
 
     def rewrite_all(self) -> None:
-        """Redis lost its data: everything that is kept is dirty."""
+        """Mark every kept record as dirty, because Redis lost its data."""
         self._listed.clear()
         for place in (self._open, self._unwritten, self._retained):
             self._dirty.update(dict.fromkeys(place))
 
     def expire(self, now: float) -> None:
-        """Forget what has been retained for ``retain_s``."""
+        """Drop the records that have been retained for ``retain_s``."""
         while self._retained:
             request_id, (_, settled_at) = next(iter(self._retained.items()))
             if now - settled_at < self.retain_s:

@@ -26,7 +26,7 @@ Piece = Thought | Event
 
 @dataclass
 class Parts:
-    """What came, in order."""
+    """The parts of an answer that a piece of text completed, in order."""
 
     pieces: list[Piece] = field(default_factory=list)
 
@@ -49,14 +49,14 @@ class Parts:
 
 @dataclass(frozen=True)
 class Divided:
-    """Text that came; either may be empty."""
+    """Text divided into ``thought`` and ``answer``; either may be empty."""
 
     thought: str = ""
     answer: str = ""
 
 
 class ThoughtDivider:
-    """Takes the text of one output in pieces of any length."""
+    """Divides the text of one output, given in pieces of any length, into thought and answer."""
 
     def __init__(self) -> None:
         self._thinking = True
@@ -64,7 +64,7 @@ class ThoughtDivider:
         self._held = ""
 
     def push(self, text: str) -> Divided:
-        """What is known to be thought or answer by now."""
+        """Feed text; returns what is now known to be thought or answer."""
         if not self._thinking:
             return Divided(answer=self._without_lead(text))
         self._held += text
@@ -78,12 +78,12 @@ class ThoughtDivider:
         return Divided(self._without_lead(sure))
 
     def flush(self) -> Divided:
-        """The output has ended: what was held back is thought."""
+        """End the output; the text held back is thought."""
         held, self._held = self._held.rstrip(), ""
         return Divided(self._without_lead(held)) if self._thinking else Divided()
 
     def _without_lead(self, text: str) -> str:
-        """Without white space at the beginning of the thought or the answer."""
+        """``text`` without white space at the beginning of the thought or the answer."""
         if self._at_start:
             text = text.lstrip()
             self._at_start = not text
@@ -91,10 +91,10 @@ class ThoughtDivider:
 
 
 class AnswerParser:
-    """Takes the text of one answer in pieces of any length.
+    """Parses the text of one answer, given in pieces of any length.
 
-    ``thinks``: it begins with a thought. ``tools``: the parameters of each tool that may be called,
-    None where calls are not looked for.
+    ``thinks``: the answer begins with a thought. ``tools``: the parameters of each tool that may be
+    called; None if the text has no calls to look for.
     """
 
     def __init__(self, *, thinks: bool, tools: Mapping[str, Schema] | None) -> None:
@@ -106,7 +106,7 @@ class AnswerParser:
         return 0 if self._tools is None else self._tools.num_calls
 
     def push(self, text: str, *, last: bool = False) -> Parts:
-        """What is known by now; all of it with the ``last`` piece."""
+        """Feed text; returns the parts that are known now, all of them with the ``last`` piece."""
         thought = ""
         if self._thought is not None:
             divided = self._thought.push(text)

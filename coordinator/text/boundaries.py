@@ -1,4 +1,4 @@
-"""After how many tokens of a chat's prompt later prompts are likely to go on otherwise.
+"""Finds the boundaries of a chat's prompt: places where later prompts are likely to differ.
 
 The chat format of the Qwen family (ChatML) begins each turn with ``<|im_start|>`` and a role, so
 the turns are found in the token ids, and the prompt is not rendered again. A later prompt may
@@ -26,7 +26,7 @@ _KINDS = {"answer": "assistant\n", "result": "user\n<tool_response>", "question"
 
 
 class Boundaries:
-    """Finds them in prompts; none with a tokenizer that does not have this format's token."""
+    """Finds boundaries in prompts; none with a tokenizer that lacks this format's token."""
 
     def __init__(self, backend: tokenizers.Tokenizer) -> None:
         def pattern(text: str) -> bytes:
@@ -42,7 +42,8 @@ class Boundaries:
             self._turns = re.compile(b"%b(?:%b)" % (pattern(_START), b"|".join(kinds)))
 
     def of(self, prompt: TokenIds) -> tuple[int, ...]:
-        """Numbers of tokens of ``prompt``, ascending: up to four, above 0 and below all."""
+        """The boundaries of ``prompt`` as numbers of tokens, ascending: up to four, above 0 and
+        below the length of the prompt."""
         if self._turns is None:
             return ()
         turns = [

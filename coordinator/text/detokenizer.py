@@ -1,4 +1,4 @@
-"""Token ids to bytes, and to text as they come, never a broken character."""
+"""Turns token ids into bytes, and a stream of them into text without broken characters."""
 
 import codecs
 import json
@@ -67,5 +67,5 @@ class Detokenizer:
         return self._decoder.decode(self._token_bytes[token_id])
 
     def flush(self) -> str:
-        """What is left at the end: U+FFFD for an incomplete character."""
+        """The text held back at the end: U+FFFD for an incomplete character."""
         return self._decoder.decode(b"", True)

@@ -1,4 +1,4 @@
-"""The form of an output, as a request asks for it, and what the compiler of grammars says of it."""
+"""The form of output that a request asks for, and the verdict of the grammar compiler on it."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
@@ -16,9 +16,9 @@ Kind = Literal["", "json", "regex", "choice", "grammar", "json_object"]
 
 
 class Form(Struct, frozen=True, omit_defaults=True):
-    """``kind`` says what ``value`` is; "" for any text. ``functions`` are tools, each with ``name``
-    and perhaps ``parameters``: calls of them are ``required``, or come beside the text; more than
-    one where ``parallel``."""
+    """The form of an output. ``kind`` says what ``value`` is; "" for any text. ``functions`` are
+    tools, each with ``name`` and perhaps ``parameters``. Calls of them are ``required``, or may
+    accompany the text; with ``parallel`` there may be several."""
 
     kind: Kind = ""
     value: Any = None
@@ -28,8 +28,8 @@ class Form(Struct, frozen=True, omit_defaults=True):
 
 
 class Verdict(Struct, frozen=True, omit_defaults=True):
-    """The ``grammar``, or the ``problem`` with the form or, if ``of_tools``, with the tools.
-    ``bug`` is the traceback of an exception that nothing expects."""
+    """The result of a check: the ``grammar``, or the ``problem`` with the form (with the tools, if
+    ``of_tools``). ``bug`` is the traceback of an unexpected exception."""
 
     grammar: str = ""
     problem: str = ""
@@ -38,7 +38,8 @@ class Verdict(Struct, frozen=True, omit_defaults=True):
 
 
 def verdict(form: Form, tokenizer: LLTokenizer) -> Verdict:
-    """May take long, much memory, or the process: see grammar_server.py."""
+    """Compile a form. This may take long or much memory, or crash the process: grammar_server.py
+    limits it."""
     of_tools = False
     try:
         grammar = _MAKERS[form.kind](form.value)

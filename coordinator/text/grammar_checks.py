@@ -1,7 +1,7 @@
-"""Has forms checked in other processes (grammar_server.py), and keeps what was found.
+"""Checks the forms of outputs in other processes (grammar_server.py), and caches the verdicts.
 
-Equal forms are checked once for all that wait, and an agent's tools once for all its turns. Owners,
-a key or a client's address each, take turns.
+Equal forms are checked once for all requests that wait, and an agent's tools once for all its
+turns. Owners (an API key or a client's address) take turns.
 """
 
 import asyncio
@@ -42,13 +42,13 @@ class ChecksBusy(Exception):
 
 
 class _Hangs(Exception):
-    """The process has not forked a child in time."""
+    """The grammar server has not forked a child in time."""
 
 
 class GrammarChecks:
-    """For the tokenizer in ``folder``, whose ids are below ``num_ids``. Safe to use from several
-    event loops. The process that forks is started by ``start``, or by the first check; loading the
-    vocabulary takes it seconds."""
+    """Checks forms for the tokenizer in ``folder``, whose ids are below ``num_ids``. Safe to use
+    from several event loops. ``start`` or the first check starts the grammar server, which takes
+    seconds to load the vocabulary."""
 
     def __init__(self, folder: Path, num_ids: int, eos_ids: Sequence[int]) -> None:
         self._arguments = [str(folder), str(num_ids), *map(str, eos_ids)]
@@ -63,11 +63,11 @@ class GrammarChecks:
         self._waiting: OrderedDict[str, deque[_Asked]] = OrderedDict()
 
     def start(self) -> None:
-        """Begin to load, without waiting for it."""
+        """Start the grammar server, without waiting until it has loaded."""
         self._threads.submit(self._running)
 
     async def check(self, form: Form, owner: str = "") -> Verdict:
-        """Raises ChecksBusy."""
+        """The verdict on a form. Raises ChecksBusy."""
         asked = self._asked(_encode(form), owner)
         try:
             async with asyncio.timeout(_DEADLINE_S):
@@ -78,7 +78,7 @@ class GrammarChecks:
             raise ChecksBusy(message) from None
 
     def close(self) -> None:
-        """End the process; what waits is not checked any more."""
+        """End the grammar server; forms that wait are not checked any more."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         with self._lock:
             waiting = [one for each in self._waiting.values() for one in each]
@@ -129,7 +129,7 @@ class GrammarChecks:
                 self._kept_bytes -= _size(oldest, self._known.pop(oldest))
 
     def _ask(self, form: bytes) -> Verdict:
-        """Blocks. Raises ChecksBusy."""
+        """Ask the grammar server for a verdict; blocks. Raises ChecksBusy."""
         for _ in range(2):
             server = self._running()
             try:
@@ -147,7 +147,8 @@ class GrammarChecks:
         raise ChecksBusy("the process that checks grammars has ended")
 
     def _running(self) -> "_Server":
-        """Raises ChecksBusy once closed: a process that is started then is never ended."""
+        """The running grammar server. Raises ChecksBusy once closed, since a server started then
+        would never be ended."""
         with self._server_lock:
             if self._closed:
                 raise ChecksBusy("no grammars are checked any more")
@@ -169,9 +170,9 @@ class _Server:
             )  # fmt: skip
 
     def ask(self, form: bytes) -> bytes:
-        """The reply, or as much as came of it: b"" where the process has ended, at least
-        ``BEGUN`` where the child was ended. Raises _Hangs when no child begins in time, and
-        TimeoutError when one does not go on."""
+        """The reply to a form, or the part of it that came: b"" if the server has ended, at least
+        ``BEGUN`` if the child was killed. Raises _Hangs if no child begins in time, and
+        TimeoutError if a child stalls."""
         mine, theirs = socket.socketpair()
         with mine:
             mine.settimeout(_DEADLINE_S)
@@ -194,7 +195,7 @@ class _Server:
             return begun + _all_of(mine)
 
     def has_loaded(self) -> bool:
-        """It has the vocabulary, or had the time to load it."""
+        """True if the server has loaded the vocabulary, or has had the time to."""
         return self._has_answered or time.monotonic() > self._loaded_by
 
     def is_alive(self) -> bool:
@@ -212,7 +213,7 @@ def _size(form: bytes, asked: Future[Verdict]) -> int:
 
 
 def _verdict(reply: bytes) -> Verdict:
-    """What is cut off is of a child that was ended."""
+    """The verdict in a reply. A reply that is cut off comes from a child that was killed."""
     try:
         return msgspec.json.decode(reply, type=Verdict)
     except msgspec.DecodeError:
@@ -220,7 +221,7 @@ def _verdict(reply: bytes) -> Verdict:
 
 
 def _all_of(connection: socket.socket) -> bytes:
-    """What comes until the other end is closed. Raises TimeoutError."""
+    """All bytes until the other end is closed. Raises TimeoutError."""
     pieces: list[bytes] = []
     try:
         while piece := connection.recv(65_536):

@@ -1,7 +1,7 @@
-"""Grammars for llguidance: what a request's output may be, as text that its compiler takes. Pure.
+"""Writes grammars for llguidance, which say what a request's output may be. Pure.
 
-Whether the compiler really takes one, ``problem`` says; that takes milliseconds, and for the
-largest that ``LIMITS`` let pass a few hundred."""
+``problem`` says whether the compiler accepts a grammar. That takes milliseconds, and a few hundred
+for the largest grammar that ``LIMITS`` let pass."""
 
 import json
 import time
@@ -29,7 +29,8 @@ class BadGrammar(ValueError):
 
 
 def json_schema(schema: Mapping[str, Any] | bool) -> str:
-    """JSON that the schema allows, with a blank or a line break at most between items."""
+    """Grammar of the JSON that a schema allows, with at most a blank or a line break between
+    items."""
     if not isinstance(schema, Mapping | bool):
         raise BadGrammar("a JSON schema is an object or a boolean")
     if schema is False:
@@ -45,18 +46,18 @@ def json_schema(schema: Mapping[str, Any] | bool) -> str:
 
 
 def json_object() -> str:
-    """Any JSON object."""
+    """Grammar of any JSON object."""
     return json_schema({"type": "object"})
 
 
 def regex(pattern: str) -> str:
-    """Text that the whole regular expression (Rust's syntax, without look-around) matches."""
+    """Grammar of text that matches a whole regular expression (Rust's syntax, no look-around)."""
     _check_len(pattern, "the regular expression")
     return LLMatcher.grammar_from_regex(pattern)
 
 
 def choice(texts: Sequence[str]) -> str:
-    """One of ``texts``."""
+    """Grammar of one of ``texts``."""
     if not texts:
         raise BadGrammar("the list of choices is empty")
     _check_len("".join(texts), "the choice")
@@ -64,7 +65,7 @@ def choice(texts: Sequence[str]) -> str:
 
 
 def context_free(grammar: str) -> str:
-    """A grammar in llguidance's Lark or in GBNF, which is told by its ``::=``."""
+    """Grammar given in llguidance's Lark, or in GBNF, which is recognised by its ``::=``."""
     _check_len(grammar, "the grammar")
     if "::=" in grammar:
         try:
@@ -77,8 +78,8 @@ def context_free(grammar: str) -> str:
 def tool_calls(
     tools: Sequence[Mapping[str, Any]], *, required: bool, parallel: bool, answer: str = ""
 ) -> str:
-    """Calls of ``tools`` (each with ``name`` and perhaps ``parameters``) as the template writes
-    them.
+    """Grammar of calls of ``tools`` (each with ``name`` and perhaps ``parameters``), as the chat
+    template writes them.
 
     ``required``: nothing but calls, one at least; otherwise text may come first, or instead of
     calls what the grammar ``answer`` allows. ``parallel``: more than one call. Parameters come in
@@ -139,7 +140,8 @@ def _function(i: int, tool: Mapping[str, Any]) -> list[str]:
 
 
 def _value(rule: str, name: str, given: Any, root: Mapping[str, Any]) -> str:
-    """A parameter's value and the end of it. Strings stand as they are, everything else as JSON."""
+    """Rules of a parameter's value and its end. Strings are written raw, everything else as
+    JSON."""
     schema = resolved(given, root)
     if isinstance(schema, Mapping) and "string" in types_of(schema, root):
         try:

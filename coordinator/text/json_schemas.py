@@ -10,9 +10,9 @@ _VALUES = frozenset({"const", "default", "enum", "examples"})
 
 
 def compilable(schema: Any) -> Any:
-    """``schema`` without what says nothing, and is refused by the compiler all the same: formats
-    that are not in FORMATS, which JSON Schema calls annotations, and ``uniqueItems: false``. Raises
-    RecursionError where it is too deep."""
+    """``schema`` without keywords that have no effect but are refused by the compiler: formats that
+    are not in FORMATS (annotations, in JSON Schema's terms), and ``uniqueItems: false``. Raises
+    RecursionError if it is nested too deeply."""
     match schema:
         case Mapping():
             return {

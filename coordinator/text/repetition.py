@@ -6,12 +6,14 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 MAX_PATTERN = 256
-"""Tokens: each is compared with the newest one, on the loop that streams."""
+"""The longest pattern, in tokens. Each of these tokens is compared with the newest token, on the
+loop that streams."""
 
 
 class RepetitionDetection(Struct, kw_only=True, omit_defaults=True):
-    """vLLM's: a pattern of ``min_pattern_size`` (0: 1) to ``max_pattern_size`` (0: off) tokens,
-    ``min_count`` times. Raises ValueError for what contradicts itself."""
+    """vLLM's parameters of repetition detection: a pattern of ``min_pattern_size`` (0: 1) to
+    ``max_pattern_size`` (0: off) tokens, ``min_count`` times. Raises ValueError for a
+    contradiction."""
 
     max_pattern_size: Annotated[int, Meta(ge=0, le=MAX_PATTERN)] = 0
     min_pattern_size: Annotated[int, Meta(ge=0, le=MAX_PATTERN)] = 0
@@ -25,7 +27,7 @@ class RepetitionDetection(Struct, kw_only=True, omit_defaults=True):
 
 
 class RepetitionDetector:
-    """Takes the tokens of one output, in O(``max_pattern_size``) each."""
+    """Watches the tokens of one output, in O(``max_pattern_size``) per token."""
 
     def __init__(self, wanted: RepetitionDetection) -> None:
         self._sizes = range(max(1, wanted.min_pattern_size), wanted.max_pattern_size + 1)
@@ -34,7 +36,7 @@ class RepetitionDetector:
         self._num_same = [0] * (wanted.max_pattern_size + 1)
 
     def push(self, token_id: int) -> bool:
-        """Whether the output repeats itself now."""
+        """Feed a token; returns True if the output repeats itself now."""
         found = False
         for size in self._sizes:
             # How many tokens in a row equal those that came ``size`` tokens before.
@@ -46,12 +48,12 @@ class RepetitionDetector:
 
 
 class NoDetector:
-    """Where a request does not ask for it."""
+    """The detector of a request that asks for none."""
 
     def push(self, token_id: int) -> bool:
         return False
 
 
 def detector(wanted: RepetitionDetection | None) -> RepetitionDetector | NoDetector:
-    """One for each output."""
+    """A detector for one output."""
     return RepetitionDetector(wanted) if wanted and wanted.max_pattern_size else NoDetector()

@@ -1,6 +1,6 @@
-"""Strings found in text that comes in pieces, of which the end may be the start of one.
+"""Finds stop strings in text that comes in pieces, also across the border of two pieces.
 
-Stop strings are found by Aho-Corasick, one step a character.
+Stop strings are found by Aho-Corasick, in one step per character.
 """
 
 from collections import deque
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class Matched(NamedTuple):
-    """Text that may go out now; ``stop`` is the stop string that ended it."""
+    """Text that may be sent now; ``stop`` is the stop string that ended it."""
 
     text: str
     stop: str | None = None
@@ -97,7 +97,7 @@ class StopMatcher:
         return Matched(buffer[:cut])
 
     def flush(self) -> str:
-        """What was held back and turned out not to be a stop string."""
+        """The text that was held back and turned out not to be a stop string."""
         held, self._held, self._node = self._held, "", 0
         return held
 

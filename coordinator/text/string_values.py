@@ -1,4 +1,4 @@
-"""What the keywords of a string allow, as a terminal of llguidance's Lark. Pure.
+"""Turns the schema of a tool's string parameter into a terminal of llguidance's Lark. Pure.
 
 For the parameters of tools: the template writes a string as it is, without JSON's quotes, so the
 compiler's own JSON strings do not apply. ``null`` is written as the word.
@@ -21,7 +21,7 @@ _TEXTS = frozenset({"string", "null"})
 
 
 def terminal(schema: Any, root: Schema) -> str | None:
-    """The texts that ``schema`` allows, in terms of TEXT; None for any.
+    """The terminal of the texts that ``schema`` allows, in terms of TEXT; None for any text.
 
     A text whose length is limited has no ``<``: the masks of other expressions take 10 ms each. Of
     a schema that allows other types than strings and null, only ``enum`` and ``const`` count.
@@ -39,7 +39,7 @@ class _Reader:
         self._visits = 0
 
     def read(self, given: Any, types: frozenset[str]) -> str | None:
-        """As ``terminal``, of a schema that allows no more than ``types``."""
+        """The terminal of a schema that allows no more than ``types``."""
         self._visits += 1
         if self._visits > _MAX_VISITS:
             raise ValueError(f"has more than {_MAX_VISITS} subschemas")
@@ -103,7 +103,7 @@ def _searches(pattern: str) -> Sequence[str]:
 
 
 def _alternatives(pattern: str) -> Sequence[str]:
-    """``pattern`` divided at each ``|`` that is in no group and no class."""
+    """``pattern`` split at each ``|`` outside of groups and classes."""
     found, begin, depth, in_class, i = [], 0, 0, False, 0
     while i < len(pattern):
         match pattern[i]:
@@ -123,7 +123,7 @@ def _alternatives(pattern: str) -> Sequence[str]:
 
 
 def _num_backslashes(text: str) -> int:
-    """At its end."""
+    """Number of backslashes at the end of ``text``."""
     return len(text) - len(text.rstrip("\\"))
 
 

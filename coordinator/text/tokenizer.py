@@ -1,4 +1,4 @@
-"""Text to token ids and back, and everything else the edge must know about a checkpoint."""
+"""Converts text to token ids and back, and reads what the HTTP side must know of a checkpoint."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -31,7 +31,9 @@ _SAMPLING_KEYS = frozenset({"temperature", "top_p", "top_k", "min_p", "repetitio
 
 @dataclass(frozen=True)
 class CheckpointInfo:
-    """``sampling_defaults`` holds only what generation_config.json sets; requests override it.
+    """What the HTTP side must know of a checkpoint.
+
+    ``sampling_defaults`` holds only what generation_config.json sets; requests override it.
 
     ``eos_ids`` ends a sequence at any of its ids; ``max_position`` is in tokens.
     """
@@ -43,7 +45,8 @@ class CheckpointInfo:
 
     @classmethod
     def read(cls, folder: Path) -> "CheckpointInfo":
-        """Raises ValueError, naming the file, when config.json lacks what serving needs."""
+        """Read a checkpoint's folder. Raises ValueError, naming the file, if config.json lacks
+        something that serving needs."""
         config = read_json(folder / CONFIG)
         text = config.get("text_config") or config
         generation = read_json(folder / GENERATION, required=False)
@@ -96,7 +99,7 @@ class Tokenizer:
 
     @classmethod
     def load(cls, folder: Path) -> "Tokenizer":
-        """Raises ValueError, naming the file, when the folder does not hold a tokenizer."""
+        """Load a folder's tokenizer. Raises ValueError, naming the file, if there is none."""
         info = CheckpointInfo.read(folder)
         file = folder / TOKENIZER
         if not file.is_file():
@@ -114,7 +117,7 @@ class Tokenizer:
 
     @cached_property
     def grammar_checks(self) -> GrammarChecks:
-        """Whether grammars can be compiled for this vocabulary."""
+        """The checks whether a grammar can be compiled for this vocabulary."""
         return GrammarChecks(self.folder, self.num_valid_ids, self.info.eos_ids)
 
     def encode(
@@ -125,9 +128,9 @@ class Tokenizer:
         max_len: int | None = None,
         salt: str | None = None,
     ) -> TokenIds:
-        """Token ids of ``text``. When there are surely more than ``max_len``, perhaps only the
-        first so many and some more. Turns of chats that a text with the same ``salt`` had are not
-        encoded again; without a salt none is looked up or kept."""
+        """Token ids of ``text``; possibly only somewhat more than ``max_len`` of them, if the text
+        surely has more. Chat turns that an earlier text with the same ``salt`` had are not encoded
+        again; without a salt no turn is looked up or kept."""
         if max_len is not None and len(text) > (probe := (max_len + 64) * _PROBE_CHARS_PER_TOKEN):
             ids = self._encode(text[:probe], add_special_tokens, salt)
             if len(ids) > max_len + 64:
@@ -166,8 +169,8 @@ class Tokenizer:
     async def run(
         self, work: Callable[..., _T], *args: Any, aside: bool = False, **kwargs: Any
     ) -> _T:
-        """Call one of the methods above on a thread pool, off the event loop. ``aside``: on one
-        that no prompt waits for. Cancelled, it is not called any more unless it has begun."""
+        """Call one of the methods above on a thread pool, off the event loop. ``aside``: on a pool
+        that no prompt waits for. A cancelled call that has not begun is dropped."""
         pool = self._aside if aside else self._pool
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(pool, lambda: work(*args, **kwargs))

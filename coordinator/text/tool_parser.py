@@ -9,7 +9,7 @@
     </tool_call>
 
 Arguments become JSON, with the types that the tool's schema names: a value that may only be a
-string is passed on as it comes, every other one when it is complete. An output that breaks the
+string is passed on piece by piece, any other value when it is complete. An output that breaks the
 format before the function's name is text; one that breaks it later loses what cannot be an
 argument."""
 
@@ -61,8 +61,8 @@ class _At(Enum):
 
 
 class ToolParser:
-    """Takes the text of one output in pieces of any length. ``parameters``: the JSON schema of each
-    function's parameters, by the function's name."""
+    """Parses the text of one output, given in pieces of any length. ``parameters``: the JSON schema
+    of each function's parameters, by the function's name."""
 
     def __init__(self, parameters: Mapping[str, Schema]) -> None:
         self._parameters = parameters
@@ -77,7 +77,7 @@ class ToolParser:
         self.num_calls = 0
 
     def push(self, text: str) -> list[Event]:
-        """What is known by now."""
+        """Feed text; returns the events that are known now."""
         self._held += text
         events: list[Event] = []
         while (found := self._step()) is not None:
@@ -85,7 +85,7 @@ class ToolParser:
         return events
 
     def flush(self) -> list[Event]:
-        """The output has ended. A call that is cut off keeps the arguments that it has."""
+        """End the output. A call that is cut off keeps the arguments that it has."""
         held, self._held = self._held, ""
         match self._at:
             case _At.TEXT:
@@ -194,7 +194,7 @@ class ToolParser:
         return self._skip_to(CLOSE, FUNCTION)
 
     def _skip_to(self, *tags: str) -> "list[Event] | None":
-        """Drop what is none of ``tags``; None where it may become one."""
+        """Drop the text before the next of ``tags``; None if more text may complete a tag."""
         if not self._held or any(tag.startswith(self._held) for tag in tags):
             return None
         at = min((i for tag in tags if (i := self._held.find(tag)) >= 0), default=-1)

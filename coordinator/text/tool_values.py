@@ -1,4 +1,4 @@
-"""The value of a tool's parameter: text as the model wrote it, and JSON by the parameter's schema.
+"""Converts the value of a tool's parameter from the model's text to JSON, by its schema.
 Pure."""
 
 import ast
@@ -22,15 +22,15 @@ _LITERALS = {"true": True, "false": False, "null": None, "none": None}
 
 
 def types_of(schema: Any, root: Schema) -> Types:
-    """The JSON types that ``schema`` allows, as far as it names them, or what it refers to in
-    ``root``; else all."""
+    """The JSON types that ``schema``, or the definition in ``root`` that it refers to, allows; all
+    types if it names none."""
     return _Reader(root).types_of(schema)
 
 
 class _Reader:
-    """Reads each schema once, however often others refer to it: while that is under way it allows
-    nothing, and so adds nothing to a choice that it is itself a part of. One that is nested too
-    deeply allows all."""
+    """Reads each schema once, however often others refer to it. A schema that is still being read
+    allows nothing, so it adds nothing to a choice that it is itself part of. A schema that is
+    nested too deeply allows all types."""
 
     def __init__(self, root: Schema) -> None:
         self._root = root
@@ -70,7 +70,7 @@ class _Reader:
 
 
 def _in_both(a: Types, b: Types) -> Types:
-    """Every integer is a number."""
+    """The types that both sets allow; every integer is a number."""
     both = a & b
     return both | {"integer"} if a & _NUMBERS and b & _NUMBERS and "number" not in both else both
 
@@ -91,8 +91,8 @@ def resolved(schema: Any, root: Schema) -> Any:
 
 
 def as_json(text: str, types: Types) -> str:
-    """``text`` as JSON of one of these types; as a string where it is none of them. Half of a
-    surrogate pair, which JSON's escapes can have and UTF-8 cannot, becomes U+FFFD."""
+    """``text`` as JSON of one of ``types``, or else as a string. Half of a surrogate pair, which
+    JSON's escapes can have and UTF-8 cannot, becomes U+FFFD."""
     if "string" in types and types != ALL_TYPES and not _is_other(text, types):
         return json.dumps(text, ensure_ascii=False)
     stripped = text.strip()
@@ -118,7 +118,7 @@ _NO_VALUE = _NoValue()
 
 
 def _python_literal(text: str) -> Any:
-    """What models write by habit: True, None, and dicts with single quotes."""
+    """The value of Python syntax that models write by habit: True, None, dicts in single quotes."""
     if text.lower() in _LITERALS:
         return _LITERALS[text.lower()]
     if text[:1] not in ("[", "{") or len(text) > _MAX_LITERAL_LEN or text.count(text[0]) > 50:
@@ -130,7 +130,7 @@ def _python_literal(text: str) -> Any:
 
 
 def _is_other(text: str, types: Types) -> bool:
-    """Whether ``text`` is JSON of one of ``types`` but a string."""
+    """True if ``text`` is JSON of one of ``types`` other than a string."""
     try:
         value = json.loads(text.strip())
     except (ValueError, RecursionError):

@@ -1,12 +1,12 @@
-"""Token ids of chats, turn by turn, so that a turn that came before is not encoded again.
+"""Caches the token ids of chat turns, so that a turn is encoded only once.
 
-Each request of a conversation has all its earlier turns, and encoding takes 2 ms for each thousand
+Each request of a conversation has all its earlier turns, and encoding takes 2 ms per thousand
 tokens. A tokenizer finds its added tokens in a text first and encodes what lies between them by
 itself, so a text may be cut where such a token begins. Texts are cut before ``<|im_start|>``, with
 which the turns of ChatML begin, and the ids of long turns are kept.
 
-How soon an answer comes tells whether its turns were known. So they are known only to requests with
-the same salt, like prefixes in the workers (coordinator/http/cache_salt.py).
+The time to an answer reveals whether its turns were cached. So cached turns are shared only between
+requests with the same salt, like prefixes in the workers (coordinator/http/cache_salt.py).
 """
 
 import re
@@ -21,9 +21,9 @@ from transport.wire.token_ids import ID_BYTES, TokenIds, packed
 _START = "<|im_start|>"
 _KEPT_LEN = 256  # characters: shorter turns are encoded as quickly as they are looked up
 MAX_KEPT = 64 << 20
-"""Bytes of all turns kept and their ids, in each process that encodes."""
+"""The most bytes of all cached turns and their ids, in each process that encodes."""
 _LARGEST = 16
-"""A turn of more than this part of it is not kept."""
+"""A turn that would take more than this part of MAX_KEPT is not cached: 1 / _LARGEST."""
 
 
 class TurnIds:
@@ -84,7 +84,7 @@ def _size(turn: str, ids: TokenIds) -> int:
 
 
 def _can_cut(backend: tokenizers.Tokenizer) -> bool:
-    """Whether ``<|im_start|>`` is found wherever it stands in a text, whatever is around it."""
+    """True if the tokenizer finds ``<|im_start|>`` anywhere in a text, whatever surrounds it."""
     added = {token.content: token for token in backend.get_added_tokens_decoder().values()}
     start = added.pop(_START, None)
     if start is None or start.normalized or start.lstrip or start.rstrip or start.single_word:

@@ -1,9 +1,9 @@
-"""Which pages and state slot a sequence holds: one allocation, from reserve to release.
+"""The cache allocator: a sequence's pages and state slot as one allocation, reserved and released.
 
-The states of design and docs map onto it so: *filling*, *receiving* and *live* are an allocation
-of a sequence; *offered* is an allocation that the offers keep; *retiring* is an allocation whose
-sequence has ended but is still touched by a launched step; *cached* are the pages and state slots
-of kept prefixes (prefix_memory.py), which go when their memory is wanted. All others are free.
+The states in docs/architecture.md: *filling*, *receiving* and *running* are allocations of a
+sequence; *offered* is an allocation that the offers keep; *retiring* is an allocation whose
+sequence has ended but is still used by a launched step; *cached* are the pages and state slots of
+kept prefixes (prefix_memory.py), which are evicted when memory is needed. All others are free.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -20,8 +20,8 @@ from transport.wire.prefix import PrefixKeys
 @dataclass(eq=False)
 class CacheAllocation:
     """The pages and the state slot of one sequence; invalid once released. The first ``num_shared``
-    pages are others' too: the sequence only reads them. ``published``: peers see who has the slot;
-    until then they see that it is free."""
+    pages are shared: the sequence only reads them. ``published``: peers see the slot's epoch; until
+    then they see it as free."""
 
     slot: StateSlot
     pages: list[int] = field(default_factory=list)
@@ -41,8 +41,8 @@ def _nothing_freed(slot: StateSlot | None, pages: Sequence[int]) -> None:
 class CacheAllocator:
     """The two pools kept together, so that a sequence has both or neither.
 
-    ``on_reserve`` is called with a slot's new owner, ``on_free`` when the last owner of a slot (or
-    None) and of pages has gone: a worker publishes the slot's epoch there, and tests poison memory.
+    ``on_reserve`` is called with a newly reserved slot, ``on_free`` when a slot (or None) and pages
+    have become free: a worker publishes the slot's epoch there, and tests poison memory.
     ``prefixes``: the memory of prefixes that are being made or ``kept``.
     """
 
@@ -66,34 +66,34 @@ class CacheAllocator:
 
     @property
     def free_pages(self) -> int:
-        """Pages that no sequence has; some of them may be cached."""
+        """Number of pages that no sequence holds; some of them may be cached."""
         return self._pages.num_free + self._pages.num_only_kept
 
     @property
     def free_state_slots(self) -> int:
-        """State slots that no sequence has; some of them may be cached."""
+        """Number of state slots that no sequence holds; some of them may be cached."""
         return self._slots.num_free + self.kept.num_evictable
 
     @property
     def num_pages_cached(self) -> int:
-        """Pages that only kept prefixes hold."""
+        """Number of pages that only kept prefixes hold."""
         return self._pages.num_only_kept
 
     @property
     def num_pages_shared(self) -> int:
-        """How many more pages the sequences would hold if they shared none."""
+        """Number of additional pages that the sequences would hold if they shared none."""
         num_used = self._pages.num_held - self._pages.num_only_kept
         return max(0, sum(len(each.pages) for each in self._allocations) - num_used)
 
     def num_pages_freed_by(self, holds: Iterable[Sequence[int]]) -> int:
-        """How many more pages count as free once each of these uses of pages has ended."""
+        """Number of additional pages that are free once each of these uses of pages has ended."""
         return self._pages.num_used_only_by(holds)
 
     def can_reserve(self, num_pages: int) -> bool:
         return self.free_state_slots > 0 and self.free_pages >= num_pages
 
     def can_share(self, num_pages: int, prefix: KeptPrefix) -> bool:
-        """Whether ``reserve`` can do without what ``prefix`` itself holds."""
+        """True if ``reserve`` can succeed without evicting ``prefix`` itself."""
         num_new = num_pages - prefix.num_tokens // self._page_size
         num_slots = self.free_state_slots - (not prefix.num_users)
         if num_slots <= 0 or num_new > self.free_pages:
@@ -101,13 +101,13 @@ class CacheAllocator:
         return num_new <= self.free_pages - self._pages.count_only_kept(prefix.pages)
 
     def reserve(self, num_pages: int, prefix: KeptPrefix | None = None) -> CacheAllocation:
-        """``reserve_unpublished``, and published."""
+        """``reserve_unpublished`` followed by ``publish``."""
         allocation = self.reserve_unpublished(num_pages, prefix)
         self.publish(allocation)
         return allocation
 
     def publish(self, allocation: CacheAllocation) -> None:
-        """Let peers see who has the state slot, before one is told of it."""
+        """Show peers the state slot's epoch; called before a peer gets an offer of it."""
         if not allocation.published:
             self._on_reserve(allocation.slot)
             allocation.published = True
@@ -115,9 +115,9 @@ class CacheAllocator:
     def reserve_unpublished(
         self, num_pages: int, prefix: KeptPrefix | None = None
     ) -> CacheAllocation:
-        """A state slot and ``num_pages`` pages, the first of them the whole pages of ``prefix``;
-        raises PoolExhausted, taking neither. Kept prefixes are evicted as needed. Peers see the
-        state slot as free until ``publish``, or until it is kept with a prefix."""
+        """Reserve a state slot and ``num_pages`` pages, which begin with the whole pages of
+        ``prefix``. Kept prefixes are evicted as needed. Raises PoolExhausted, reserving nothing.
+        Peers see the state slot as free until ``publish``, or until it is kept with a prefix."""
         shared: tuple[int, ...] = ()
         if prefix is not None:
             shared = prefix.pages[: prefix.num_tokens // self._page_size]
@@ -150,7 +150,7 @@ class CacheAllocator:
             allocation.pages.extend(self._pages.reserve(missing))
 
     def release(self, allocation: CacheAllocation) -> None:
-        """Give everything back; only once no launched step or copy can touch it any more."""
+        """Free an allocation that no launched step or copy can use any more."""
         self._forget(allocation)
         self._on_free(allocation.slot, self._pages.release(allocation.pages))
         self._slots.release(allocation.slot)
@@ -158,8 +158,9 @@ class CacheAllocator:
     def turn_into_prefix(
         self, allocation: CacheAllocation, keys: PrefixKeys, num_tokens: int
     ) -> KeptPrefix | None:
-        """Release an allocation, and keep its state slot, whose state is behind ``num_tokens``
-        tokens, with their pages. None, releasing all, if that prefix is kept already."""
+        """Release an allocation, but keep its state slot, whose state is behind ``num_tokens``
+        tokens, and the pages of these tokens as a prefix. If that prefix is kept already, release
+        everything and return None."""
         key = keys.prefix(num_tokens)
         if key in self.kept:
             self.kept.touch(key)
@@ -170,7 +171,8 @@ class CacheAllocator:
         return self.prefixes.take_over(allocation.pages, keys, num_tokens, allocation.slot)
 
     def check(self) -> str:
-        """ "" if every page and state slot is accounted for, else what is wrong."""
+        """The problem with the allocator's counts; "" if every page and state slot is accounted
+        for."""
         num_uses, num_keeps = self.prefixes.references
         references = num_uses + sum(len(a.pages) for a in self._allocations), num_keeps
         slots = self._slots.num_free + len(self._allocations) + self.prefixes.num_state_slots
@@ -188,13 +190,13 @@ class CacheAllocator:
         self._allocations.remove(allocation)
 
     def _make_room(self, num_pages: int, num_slots: int) -> None:
-        """Evict kept prefixes until so much is free; none if all of them would not do."""
+        """Evict kept prefixes until that much is free; evict none if all of them are not enough."""
         if num_pages <= self.free_pages and num_slots <= self.free_state_slots:
             self.prefixes.make_room(num_pages, num_slots)
 
 
 def too_long(num_tokens: int, layout: CacheLayout, size: PoolSize) -> str:
-    """Why a sequence of so many cached tokens can never fit the cache; "" if it can."""
+    """Why a sequence of ``num_tokens`` cached tokens can never fit in the cache; "" if it can."""
     if layout.pages_for(num_tokens) <= size.num_pages:
         return ""
     return f"{num_tokens} tokens do not fit into {size.num_pages} pages of {layout.page_size}"

@@ -1,9 +1,9 @@
-"""Which kept prefix is evicted next. Pure.
+"""The eviction policy of kept prefixes: the prefix with the least worth is evicted next. Pure.
 
 A kept prefix is worth ``sqrt(uses) * odds of a use * saved tokens / size / (GAP + age) ** 2``. The
-odds are those of places like its own (place_kinds.py). The age begins at the last use:
-if half of the uses come within GAP, then ``GAP / (GAP + age) ** 2`` is the density of a use by age
-(Lomax, JASA '54, of shape 1). The least is evicted.
+odds are those of similar places (place_kinds.py). The age is counted from the last use: if half of
+the uses come within GAP, then ``GAP / (GAP + age) ** 2`` is the density of a use by age (Lomax,
+JASA '54, of shape 1).
 """
 
 from collections.abc import Callable, Hashable
@@ -16,26 +16,26 @@ from typing import Generic, Literal, NamedTuple, TypeVar
 Resource = Literal["pages", "state_slots"]
 
 GAP = 2048
-"""The age, in uses of all kept prefixes, within which half of the uses of one are taken to come: a
-round number near what finds most in the public traces of docs/prefix-cache.md, where half as much
-finds nearly the same."""
+"""The age, in uses of all kept prefixes, within which half of a prefix's uses are assumed to come:
+a round number near the best value for the public traces of docs/prefix-cache.md. Half of it gives
+nearly the same hits."""
 
 _SHARED_PAGES = 0.25
-"""The size in pages of a kept prefix whose pages all are held by others too: it is evicted late
-where pages are short, for no page is free then, but another one may hold some alone."""
+"""The assumed size, in pages, of a kept prefix that shares all its pages. It is evicted late when
+pages are short, since that frees no page at once; then another prefix may be their only holder."""
 
 
 class Worth(NamedTuple):
-    """``saved_tokens``: from the end of the next shorter kept prefix on its path, or from 0, to its
-    own. ``num_pages``: those that nothing else holds. ``odds``: that a prompt goes on from it."""
+    """The worth of a prefix. ``saved_tokens``: tokens from the end of the next shorter kept prefix
+    (or from 0) to its own end. ``num_pages``: pages that nothing else holds. ``odds``: how likely a
+    prompt continues from it."""
 
     saved_tokens: int
     num_pages: int
     odds: float = 0.5
 
     def per(self, resource: Resource) -> float:
-        """Tokens that it is likely to save, for each page that its eviction frees, or for its state
-        slot."""
+        """Expected saved tokens per page that the eviction frees, or per state slot."""
         pages = max(self.num_pages, _SHARED_PAGES)
         return self.odds * max(1, self.saved_tokens) / (pages if resource == "pages" else 1)
 
@@ -45,13 +45,13 @@ K = TypeVar("K", bound=Hashable)
 
 @dataclass
 class UseClock:
-    """Counts uses of all kept prefixes: one for all memories that a prefix moves between."""
+    """Counts uses of all kept prefixes; shared by the memory tiers that a prefix moves between."""
 
     now: int = 0
 
 
 class Uses(NamedTuple):
-    """How many uses a kept prefix had, and when the last one was."""
+    """Number of uses of a kept prefix, and the time of the last one."""
 
     num: int
     last: int
@@ -60,9 +60,9 @@ class Uses(NamedTuple):
 class EvictionOrder(Generic[K]):
     """Kept prefixes in the order of their eviction, one for each resource that may be short.
 
-    ``worth`` is asked when a prefix is used and before it is evicted. Between the two it may rise
-    unnoticed; ``changed`` says that it fell, but for odds, which change little by each count. A
-    prefix that is not ``evictable`` is passed over.
+    ``worth`` is called when a prefix is used and before it is evicted. In between the worth may
+    rise unnoticed; a caller reports by ``changed`` that it fell, except for the odds, which each
+    count changes only a little. A prefix that is not ``evictable`` is skipped.
     """
 
     def __init__(
@@ -83,13 +83,13 @@ class EvictionOrder(Generic[K]):
         return len(self._uses)
 
     def use(self, kept: K) -> None:
-        """It was made, or a prompt begins with it."""
+        """Count a use: the prefix was made, or a prompt begins with it."""
         num_uses = self._uses[kept].num if kept in self._uses else 0
         self._clock.now += 1
         self.adopt(kept, Uses(num_uses + 1, self._clock.now))
 
     def adopt(self, kept: K, uses: Uses) -> None:
-        """It had these uses in another order of the same clock."""
+        """Add a prefix that moved here from another memory tier, with its use history."""
         self._uses[kept] = uses
         self.changed(kept)
 
@@ -97,7 +97,8 @@ class EvictionOrder(Generic[K]):
         return self._uses[kept]
 
     def changed(self, kept: K) -> None:
-        """Its worth may have fallen: what it shared is its own now, or a shorter one is kept."""
+        """Re-rank a prefix whose worth may have fallen, because its pages are no longer shared or a
+        shorter prefix was kept."""
         worth = self._worth(kept)
         for resource in self._ranks:
             self._rank(kept, resource, worth)
@@ -108,7 +109,8 @@ class EvictionOrder(Generic[K]):
             ranks.remove(kept)
 
     def next(self, short: Resource) -> K | None:
-        """The one to evict when ``short`` is short, still in the order; None if none can be."""
+        """The prefix to evict when ``short`` is missing; it stays in the order. None if no prefix
+        can be evicted."""
         while True:
             kept = self._ranks[short].least(self._clock.now)
             if kept is None or not self._rank(kept, short, self._worth(kept)):
@@ -121,14 +123,14 @@ class EvictionOrder(Generic[K]):
 
 
 _Rank = int
-"""The power of two of what a prefix is worth but for its age."""
+"""The power of two of a prefix's worth without its age."""
 
 
 class _Ranks(Generic[K]):
-    """Heaps of kept prefixes of the same worth but for their age, in powers of two.
+    """Heaps of kept prefixes, one for each power of two of their worth without their age.
 
-    In each heap the one that was used least recently is worth least, so that only the first of
-    each are compared: some 20 comparisons, however many prefixes are kept.
+    In each heap the least recently used prefix is worth least, so only the heaps' first prefixes
+    are compared: some 20 comparisons, however many prefixes are kept.
     """
 
     def __init__(self, evictable: Callable[[K], bool]) -> None:
@@ -139,7 +141,7 @@ class _Ranks(Generic[K]):
         self._num_entries = 0
 
     def put(self, kept: K, rank: _Rank, last: int) -> bool:
-        """False if it stays where it is."""
+        """Move a prefix to its rank and last use; returns False if it is there already."""
         place = rank, last
         if self._places.get(kept) == place:
             return False
@@ -157,7 +159,7 @@ class _Ranks(Generic[K]):
         return max(found)[1][2] if found else None
 
     def _firsts(self) -> list[tuple[_Rank, tuple[int, int, K]]]:
-        """Of each rank the one that was used least recently, of those that can be evicted."""
+        """The least recently used evictable prefix of each rank."""
         found = []
         held = []
         for rank, heap in self._heaps.items():
@@ -181,7 +183,7 @@ class _Ranks(Generic[K]):
         self._num_entries += 1
 
     def _rebuild(self) -> None:
-        """Without stale entries."""
+        """Rebuild the heaps without stale entries."""
         self._heaps.clear()
         self._num_entries = 0
         for kept in self._places:

@@ -1,4 +1,4 @@
-"""Which blocks of host memory are free, and which of them have which page. Pure."""
+"""The pool of host-memory blocks, with an index of the pages that they hold. Pure."""
 
 from collections.abc import Sequence
 
@@ -7,8 +7,8 @@ from engine.cache.pages import PagePool
 
 
 class HostBlocks(PagePool):
-    """A pool of blocks that finds whole pages by their keys, to store none twice: those that a
-    prefix keeps, and not what only a copy under way still reads, since that may be wrong."""
+    """A pool of blocks that finds whole pages by their keys, so that no page is stored twice. Only
+    pages that a prefix keeps are found: a page that only a copy under way reads may be wrong."""
 
     def __init__(self, num_blocks: int) -> None:
         super().__init__(num_blocks)
@@ -16,13 +16,13 @@ class HostBlocks(PagePool):
         self._key_of: dict[int, bytes] = {}
 
     def find(self, prefix: KeptPrefix) -> dict[int, int]:
-        """The blocks that have whole pages of a prefix, by its page ids."""
+        """The blocks that hold whole pages of a prefix, by its page ids."""
         pages = zip(prefix.pages, prefix.page_keys[1:], strict=False)
         return {page: self._block_of[key] for page, key in pages if key in self._block_of}
 
     def keep_prefix(self, prefix: KeptPrefix) -> None:
-        """One more keeper for the blocks of a prefix of host memory, whose pages can be found from
-        now on."""
+        """Add a keeper to the blocks of a prefix in host memory; its pages can be found from now
+        on."""
         self.keep(prefix.pages)
         for key, block in zip(prefix.page_keys[1:], prefix.pages, strict=False):
             if self._block_of.setdefault(key, block) == block:

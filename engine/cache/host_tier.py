@@ -1,14 +1,14 @@
-"""Prefixes that the device evicts, kept in host memory: a prefix is in one of the two.
+"""The host tier keeps prefixes that the device evicts; a prefix is in one of the two tiers.
 
 1. ``poll``, called in each round of the worker's loop, evicts from the device ahead of need: while
-   less than ``ahead`` of its memory is free, it copies what is evicted next, a batch at a time.
-2. When a copy is done its prefix is kept here and evicted there. It stays there alone if it was
-   used meanwhile. Nothing on the device is held for a copy: where requests need its memory at once,
-   the prefix is evicted, and the copy is thrown away, since the pages may have been written.
+   less than ``ahead`` of its memory is free, it copies the next prefixes to evict, in batches.
+2. When a copy is done, its prefix is kept here and evicted there, or only kept there if it was used
+   meanwhile. A copy holds nothing on the device: if requests need its memory at once, the prefix is
+   evicted, and the copy is dropped, since the pages may have been written.
 3. ``longest`` finds a prefix, and ``fetch`` copies it into memory that its sequence has reserved.
-4. ``returned``: what the device keeps is kept here no longer.
+4. ``returned`` drops a prefix that the device keeps again.
 
-Both memories count uses by one clock, so that a prefix has the same worth in both.
+Both tiers count uses by one clock, so that a prefix has the same worth in both.
 Pages and states are in blocks of one pool (transport/copy/host_copy.py).
 """
 
@@ -26,17 +26,17 @@ from transport.wire.offers import PrefixName
 from transport.wire.prefix import PrefixKeys
 
 MAX_BATCH_BYTES = 512 << 20
-"""About 10 ms through PCIe 5. The last prefix of a batch may exceed it."""
+"""Size of a batch: about 10 ms through PCIe 5. The last prefix of a batch may exceed it."""
 MIN_PAGES_AHEAD, MIN_SLOTS_AHEAD = 256, 8
-"""A prompt of 16,000 tokens, and the states of two prompts."""
+"""Least memory of the device to keep free: a prompt of 16,000 tokens, the states of two prompts."""
 NO_SLOT = StateSlot(-1, 0)
 
 
 @dataclass(eq=False)
 class _Batch:
-    """Saves that are copied together: each prefix of the device, with the one that it becomes here.
-    ``pages`` are the device's, and ``states`` its slots, each with the blocks that it goes to.
-    ``num_freed`` pages are free when all these prefixes are evicted."""
+    """Saves that are copied together: each prefix on the device, with its copy in host memory.
+    ``pages`` and ``states`` have the device's pages and state slots, each with its blocks.
+    ``num_freed``: pages that become free when all these prefixes are evicted."""
 
     prefixes: dict[bytes, tuple[KeptPrefix, KeptPrefix]] = field(default_factory=dict)
     pages: dict[int, int] = field(default_factory=dict)
@@ -46,8 +46,9 @@ class _Batch:
 
 
 class HostTier:
-    """A prefix in host memory is a KeptPrefix without a slot: its ``pages`` are the blocks of its
-    pages, and behind them those of its state. ``ahead``: how much of the device is to be free."""
+    """The prefixes in host memory. Each is a KeptPrefix without a slot: its ``pages`` are the
+    blocks of its pages, followed by the blocks of its state. ``ahead``: memory of the device to
+    keep free."""
 
     def __init__(
         self,
@@ -77,23 +78,23 @@ class HostTier:
 
     @property
     def size_bytes(self) -> int:
-        """The host memory that there is by now."""
+        """Bytes of host memory available so far."""
         return self._copier.num_blocks * self._copier.block_bytes
 
     @property
     def copying(self) -> bool:
-        """Whether ``poll`` has something to wait for."""
+        """True if copies are under way, for which ``poll`` waits."""
         return bool(self._saving.prefixes or self._fetching)
 
     def returned(self, kept: KeptPrefix) -> None:
-        """The device keeps this prefix from now on."""
+        """Drop a prefix here, because the device keeps it from now on."""
         here = self._kept.get(kept.key)
         if here is not None:
             self._allocator.kept.adopt(kept, self._kept.uses(here))
             self._remove(here)
 
     def poll(self) -> None:
-        """Keep what has been copied, and start the next batch."""
+        """Keep the prefixes that have been copied, and start the next batch."""
         self._blocks.grow(self._copier.num_blocks)
         self._end_fetches()
         if self._saving.pull is not None and self._saving.pull.done():
@@ -102,12 +103,12 @@ class HostTier:
             self._start_saves()
 
     def longest(self, keys: PrefixKeys, max_tokens: int) -> KeptPrefix | None:
-        """The longest of at most ``max_tokens`` tokens that the prompt begins with."""
+        """The longest prefix in host memory, of at most ``max_tokens`` tokens, of the prompt."""
         return self._kept.longest(keys, max_tokens)
 
-    def from_on(self, name: PrefixName) -> list[KeptPrefix]:
+    def continuations(self, name: PrefixName) -> list[KeptPrefix]:
         """This prefix, and the longer ones that have its whole pages."""
-        return self._kept.from_on(name)
+        return self._kept.continuations(name)
 
     def get(self, key: bytes) -> KeptPrefix | None:
         return self._kept.get(key)
@@ -122,20 +123,21 @@ class HostTier:
         state_slot: int,
         num_shared: int = 0,
     ) -> Pull:
-        """Copy a prefix into the first of these pages, but for ``num_shared`` that have it already,
-        and into this slot. They are reserved for its sequence until the copy is done."""
+        """Copy a prefix into the first pages of ``block_table``, except ``num_shared`` pages that
+        hold it already, and into ``state_slot``. All are reserved for its sequence until the copy
+        is done."""
         num_pages = self._layout.pages_for(kept.num_tokens)
         assert kept.valid, "fetched after its eviction"
         assert len(block_table) >= num_pages, f"{len(block_table)} pages for {num_pages}"
         self._kept.hit(kept.key)
-        self._blocks.use(kept.pages)  # they stay if it is evicted meanwhile
+        self._blocks.use(kept.pages)  # the blocks stay if the prefix is evicted meanwhile
         pages = tuple(zip(block_table, kept.pages[:num_pages], strict=False))[num_shared:]
         pull = self._copier.fetch(HostCopy(pages, [(state_slot, kept.pages[num_pages:])]))
         self._fetching.append((kept, pull))
         return pull
 
     def drop(self, key: bytes) -> None:
-        """Keep this prefix no longer, if it is here or on its way: it may be wrong."""
+        """Drop a prefix that may be wrong, if it is here or being copied here."""
         kept = self._kept.get(key)
         if kept is not None:
             self._remove(kept)
@@ -144,11 +146,11 @@ class HostTier:
             self._saving.prefixes[key][1].valid = False
 
     def close(self) -> bool:
-        """Wait for the copies under way; whether all have ended, so that none writes the cache."""
+        """Wait for copies under way; True if all have ended, so that none writes the cache."""
         return self._copier.close()
 
     def check(self) -> str:
-        """ "" if every block is accounted for, else what is wrong."""
+        """The problem with the counts of blocks; "" if every block is accounted for."""
         copied = [here for _, here in self._saving.prefixes.values()]
         copied += [kept for kept, _ in self._fetching]
         references = sum(len(p.pages) for p in copied), sum(len(p.pages) for p in self._kept)
@@ -169,9 +171,9 @@ class HostTier:
                 batch.num_freed += num_freed
                 num_bytes += num_new * self._copier.block_bytes
             elif batch.prefixes or self._fetching:
-                break  # these hold blocks that may be enough
+                break  # the prefixes being saved hold blocks that may be enough
             else:
-                self._allocator.kept.hand_down(kept)
+                self._allocator.kept.pass_on_odds(kept)
                 self._allocator.prefixes.evict(kept)
         if batch.prefixes:
             batch.pull = self._copier.save(HostCopy(tuple(batch.pages.items()), batch.states))
@@ -183,9 +185,9 @@ class HostTier:
         )
 
     def _add(self, batch: _Batch, kept: KeptPrefix) -> int:
-        """Add a prefix to a batch if there is room; returns how many blocks it copies."""
+        """Add a prefix to a batch if there is room; returns the number of blocks to copy."""
         # A prefix that is valid at the batch's end has held its pages all the time, so their copy
-        # is good, also if it began for another one that has been evicted.
+        # is good, even if it was begun for another prefix that has been evicted meanwhile.
         copied = {page: batch.pages[page] for page in kept.pages if page in batch.pages}
         blocks = self._blocks.find(kept) | copied
         shared = tuple(blocks.values())
@@ -207,13 +209,13 @@ class HostTier:
         return num_new
 
     def _make_room(self, num_blocks: int) -> bool:
-        """Evict prefixes until so many blocks are free; False if that cannot be."""
+        """Evict prefixes until ``num_blocks`` blocks are free; False if that is impossible."""
         if num_blocks > self._blocks.num_free + self._blocks.num_only_kept:
             return False
         while self._blocks.num_free < num_blocks:
             kept = self._kept.next_to_evict("pages")
             assert kept is not None, "blocks are kept by no prefix"
-            self._kept.hand_down(kept)
+            self._kept.pass_on_odds(kept)
             self._remove(kept)
             self.num_evicted += 1
             self.on_evict(kept)
@@ -243,7 +245,7 @@ class HostTier:
 
 
 def _ahead(size: PoolSize) -> PoolSize:
-    """How much of a device is to be free: 1 / 32, or what a long prompt takes at once."""
+    """Memory of the device to keep free: 1 / 32, or as much as a long prompt needs."""
     return PoolSize(
         min(size.num_pages // 4, max(size.num_pages // 32, MIN_PAGES_AHEAD)),
         min(size.num_state_slots // 4, max(size.num_state_slots // 32, MIN_SLOTS_AHEAD)),

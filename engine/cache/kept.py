@@ -1,9 +1,9 @@
-"""Prefixes of earlier prompts that are kept for later ones, and which of them goes first. Pure.
+"""The kept prefixes of earlier prompts, by key, and the order in which they are evicted. Pure.
 
 A kept prefix is a state slot with the state behind its last token, and the pages of all its tokens.
-Of a last page that is not full only its own positions count: the sequence that the page comes from
-may go on writing behind them. Pages without a state behind them are of no use to this model, so
-pages are never kept alone.
+If its last page is not full, only the prefix's own positions count: the sequence that wrote the
+page may go on writing behind them. Pages without a state behind them are of no use to this model,
+so pages are never kept alone.
 """
 
 from collections import Counter
@@ -17,20 +17,19 @@ from transport.wire.offers import PrefixName
 from transport.wire.prefix import KnownPrefixes, PrefixKeys
 
 MAX_ANSWERS = 16
-"""Results of ``longest`` that are remembered, with the prompts' keys. Few prompts are looked up in
-every round: those that wait first."""
+"""Remembered results of ``longest``, with the prompts' keys. Only the prompts that wait first are
+looked up in every round."""
 
 
 @dataclass(eq=False)
 class KeptPrefix:
-    """``key`` as in transport/wire/prefix.py; ``page_keys`` are those of its first 0, 1, ... whole
-    pages. ``num_users`` batches or copies under way read or write it: it cannot be evicted.
-    ``valid`` until it is evicted.
-    ``doubted``: what was computed from it was not finite; it is not found any more, and goes with
-    its last user, or when it is made.
-    ``leaving``: it is being copied to host memory, to be evicted here.
-    ``kind``: of the place where it was kept. ``fallback_odds``: that a prompt comes which would go
-    on from a longer one that was evicted, and now has only this one."""
+    """A kept prefix. ``key`` as in transport/wire/prefix.py; ``page_keys`` are the keys of its
+    first 0, 1, ... whole pages. It cannot be evicted while ``num_users`` batches or copies under
+    way read or write it. ``valid`` until it is evicted. ``invalidated``: a result computed from it
+    was not finite, so it is not found any more, and is freed with its last user, or when it is
+    made. ``leaving``: it is being copied to host memory, to be evicted here. ``kind`` of the place
+    where it was kept. ``fallback_odds``: odds that a prompt comes which would have continued from a
+    longer prefix, now evicted, and must use this one."""
 
     key: bytes
     page_keys: tuple[bytes, ...]
@@ -41,7 +40,7 @@ class KeptPrefix:
     fallback_odds: float = 0.0
     num_users: int = 0
     valid: bool = True
-    doubted: bool = False
+    invalidated: bool = False
     leaving: bool = False
 
     @property
@@ -53,14 +52,14 @@ class KeptPrefix:
     def name(self) -> PrefixName:
         return PrefixName(self.key, self.pages_key, self.num_tokens)
 
-    def goes_on_from(self, name: PrefixName) -> bool:
-        """Whether it is this prefix, or a longer one that has its whole pages."""
+    def continues(self, name: PrefixName) -> bool:
+        """True if this is the named prefix, or a longer one that has its whole pages."""
         return name.begins(self.key, self.num_tokens, self.page_keys)
 
 
 class KeptPrefixes:
-    """All kept prefixes of one worker, by key. ``num_kept_once`` counts those of a prefix's pages
-    that no other one keeps."""
+    """All kept prefixes of one worker, by key. ``num_kept_once`` counts the pages of a prefix that
+    no other prefix keeps. ``beside`` is the other memory tier, if there is one."""
 
     def __init__(
         self,
@@ -80,19 +79,19 @@ class KeptPrefixes:
         self._ends: dict[bytes, list[KeptPrefix]] = {}  # by the key of their whole pages
         self._beside = beside
         self._known = KnownPrefixes(page_size)
-        self._begins: Counter[bytes] = Counter()  # those that begin with a page, by its key
+        self._begins: Counter[bytes] = Counter()  # how many prefixes begin with a page, by its key
         self._kept: dict[bytes, KeptPrefix] = {}
-        self._doubted: set[KeptPrefix] = set()
+        self._invalidated: set[KeptPrefix] = set()
         self._new: dict[bytes, KeptPrefix] = {}
         self._answers: dict[tuple[PrefixKeys, int], KeptPrefix | None] = {}
         self._num_pinned = 0
 
     def __len__(self) -> int:
-        return len(self._kept) + len(self._doubted)
+        return len(self._kept) + len(self._invalidated)
 
     def __iter__(self) -> Iterator[KeptPrefix]:
         yield from self._kept.values()
-        yield from self._doubted
+        yield from self._invalidated
 
     def __contains__(self, key: bytes) -> bool:
         return key in self._kept
@@ -105,24 +104,25 @@ class KeptPrefixes:
         return self._kept.get(key)
 
     def longest(self, keys: PrefixKeys, max_tokens: int) -> KeptPrefix | None:
-        """The longest of at most ``max_tokens`` tokens that the prompt begins with. What waits for
-        memory asks in every round: an answer is remembered until a prefix is added or lost."""
+        """The longest kept prefix of at most ``max_tokens`` tokens that the prompt begins with.
+        Prompts that wait for memory ask in every round, so the answer is remembered until a prefix
+        is added or removed."""
         asked = keys, max_tokens
         if asked not in self._answers:
             if len(self._answers) == MAX_ANSWERS:
                 self._answers.clear()
             if keys.num_pages and not self._begins.get(keys.pages(1)):
-                max_tokens = min(max_tokens, self._page_size - 1)  # a prompt is not hashed in vain
+                max_tokens = min(max_tokens, self._page_size - 1)  # no need to hash whole pages
             found = self._known.longest(keys, max_tokens)
             self._answers[asked] = None if found is None else self._kept[found[0]]
         return self._answers[asked]
 
-    def from_on(self, name: PrefixName) -> list[KeptPrefix]:
+    def continuations(self, name: PrefixName) -> list[KeptPrefix]:
         """This prefix, and the longer ones that have its whole pages."""
-        return [kept for kept in self._kept.values() if kept.goes_on_from(name)]
+        return [kept for kept in self._kept.values() if kept.continues(name)]
 
     def add(self, kept: KeptPrefix, uses: Uses | None = None) -> None:
-        """``uses``: those that it had in the memory that it comes from."""
+        """Keep a prefix. ``uses``: its use history, if it comes from another memory tier."""
         assert kept.key not in self._kept, "a prefix kept twice"
         assert not kept.num_users, "added under a batch that writes it"
         self._kept[kept.key] = self._new[kept.key] = kept
@@ -135,7 +135,7 @@ class KeptPrefixes:
             self.odds.note_kept(kept.page_keys, kept.kind, kept.num_tokens)
             self._order.use(kept)
             found = self._next_shorter_in_either(kept)
-            if found is not None:  # prompts will go on from the longer one
+            if found is not None:  # prompts will continue from the longer prefix
                 found[0]._order.changed(found[1])
         else:
             self._order.adopt(kept, uses)
@@ -144,47 +144,47 @@ class KeptPrefixes:
         return self._order.uses(kept)
 
     def adopt(self, kept: KeptPrefix, uses: Uses) -> None:
-        """It had these uses in the memory that it comes from."""
+        """Take the use history that a prefix had in the memory tier it comes from."""
         self._order.adopt(kept, uses)
 
     def touch(self, key: bytes) -> None:
-        """It was used: it stays longer."""
+        """Note that a prefix was used, so that it is evicted later."""
         kept = self._kept[key]
         kept.leaving = False
         self._order.use(kept)
 
     def hit(self, key: bytes) -> None:
-        """A prompt begins with it, and keeps what it goes on with."""
+        """Note that a prompt begins with a prefix, and keeps a longer one itself."""
         self._kept[key].fallback_odds = 0.0
         self.touch(key)
 
     def note_prompt(self, keys: PrefixKeys, max_tokens: int) -> None:
-        """A prompt has come that can go on from at most ``max_tokens`` tokens: states are likelier
-        to be used at such places as the one it goes on from, kept or not."""
+        """Note a prompt that can reuse at most ``max_tokens`` tokens: a state becomes likelier to
+        be used at places of the kind that this prompt continues from, kept or not."""
         self.odds.note_prompt(keys, max_tokens, self._page_size)
 
     def remove(self, kept: KeptPrefix) -> None:
         assert not kept.num_users, "evicted under a batch that reads it"
         kept.valid = False
-        if kept.doubted:
-            self._doubted.remove(kept)
+        if kept.invalidated:
+            self._invalidated.remove(kept)
         else:
             self._lose(kept)
 
-    def doubt(self, kept: KeptPrefix) -> None:
-        """It is not to be found any more."""
-        if not kept.doubted:
+    def invalidate(self, kept: KeptPrefix) -> None:
+        """Stop finding a prefix, because its state may be wrong."""
+        if not kept.invalidated:
             self._lose(kept)
-            self._doubted.add(kept)
-            kept.doubted = True
+            self._invalidated.add(kept)
+            kept.invalidated = True
 
     def take_new(self) -> list[KeptPrefix]:
-        """Those that were added since the last call, and are still here."""
+        """The prefixes that were added since the last call, and are still kept."""
         new, self._new = list(self._new.values()), {}
         return new
 
     def all_new(self) -> None:
-        """``take_new`` is to return all of them."""
+        """Let the next ``take_new`` return all kept prefixes."""
         self._new = dict(self._kept)
 
     def _lose(self, kept: KeptPrefix) -> None:
@@ -212,7 +212,8 @@ class KeptPrefixes:
         self._num_pinned -= not kept.num_users
 
     def next_to_evict(self, short: Resource) -> KeptPrefix | None:
-        """None if all are in use. Those that are leaving come last."""
+        """The prefix to evict while ``short`` is missing; None if all are in use. Leaving prefixes
+        come last."""
         found = self._order.next(short)
         if found is None:
             leaving = (k for k in self._kept.values() if k.leaving and not k.num_users)
@@ -220,18 +221,19 @@ class KeptPrefixes:
         return found
 
     def next_to_leave(self, short: Resource) -> KeptPrefix | None:
-        """As ``next_to_evict``, but for those that are leaving already."""
+        """As ``next_to_evict``, without the prefixes that are leaving already."""
         return self._order.next(short)
 
     def note_evicted(self, kept: KeptPrefix) -> None:
-        """Its pages are dropped: those that it shared may be kept by one other prefix only."""
+        """Re-rank the next shorter prefix after an eviction: it may be the only keeper of the pages
+        that they shared."""
         before = self._next_shorter(kept)
         if before is not None:
             self._order.changed(before)
 
-    def hand_down(self, kept: KeptPrefix) -> None:
-        """It is about to be evicted, and goes to no other memory: prompts that would go on from it
-        will have the next shorter one, which is worth more from now on."""
+    def pass_on_odds(self, kept: KeptPrefix) -> None:
+        """Raise the worth of the next shorter prefix, because ``kept`` is about to be evicted and
+        goes to no other memory: prompts that would have used it will use the shorter one."""
         found = self._next_shorter_in_either(kept)
         if found is not None:
             memory, before = found
@@ -240,7 +242,7 @@ class KeptPrefixes:
             memory.adopt(before, Uses(num_uses, max(last, self.uses(kept).last)))
 
     def worth(self, kept: KeptPrefix) -> Worth:
-        """What its eviction costs, and what it frees."""
+        """The cost of evicting a prefix, and the memory that this frees."""
         found = self._next_shorter_in_either(kept)
         before_len = found[1].num_tokens if found is not None else 0
         num_pages = self._num_kept_once(kept.pages)
@@ -250,14 +252,14 @@ class KeptPrefixes:
         return self.odds.of(kept.pages_key) + kept.fallback_odds
 
     def _next_shorter_in_either(self, kept: KeptPrefix) -> "tuple[KeptPrefixes, KeptPrefix] | None":
-        """As ``_next_shorter``, here or in the memory beside, with where it is."""
+        """``_next_shorter`` of both memory tiers, with the tier that has it."""
         memories = [self] if self._beside is None else [self, self._beside]
         found = [(each, b) for each in memories if (b := each._next_shorter(kept)) is not None]
         return max(found, key=lambda each: each[1].num_tokens, default=None)
 
     def _next_shorter(self, kept: KeptPrefix) -> KeptPrefix | None:
-        """The longest kept prefix that ``kept`` begins with. One that ends within a page is taken
-        for such a one if its whole pages are."""
+        """The longest other prefix that ``kept`` begins with. Of a prefix that ends within a page
+        only the whole pages are compared."""
         for key in reversed(kept.page_keys[1:]):
             if key in self._ends:
                 ends = [each for each in self._ends[key] if each.num_tokens < kept.num_tokens]

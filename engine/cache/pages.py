@@ -1,4 +1,4 @@
-"""The page pool's allocator: which pages are free, and how many hold each of the others."""
+"""The page pool: which pages are free, and how many users and keepers each other page has."""
 
 from bisect import bisect_left
 from collections import Counter
@@ -11,7 +11,7 @@ class PagePool:
     """Hands out page ids, and counts who holds them; does not touch the pages themselves.
 
     A page is *used* by sequences and *kept* by prefixes of earlier ones, by several of each, and
-    free when nothing holds it. Giving back what is not held is our bug and fails an assertion.
+    free when nothing holds it. Releasing a page that is not held is a bug and fails an assertion.
     """
 
     def __init__(self, num_pages: int) -> None:
@@ -28,7 +28,7 @@ class PagePool:
 
     @property
     def num_only_kept(self) -> int:
-        """Pages that no sequence uses, and that become free with the prefixes that keep them."""
+        """Number of pages that only prefixes keep; they become free with these prefixes."""
         return self._num_only_kept
 
     @property
@@ -37,11 +37,11 @@ class PagePool:
 
     @property
     def references(self) -> tuple[int, int]:
-        """How many pages all users and all keepers together hold."""
+        """Sums of the pages that each user holds, and that each keeper holds."""
         return self._num_uses, self._num_keeps
 
     def grow(self, num_pages: int) -> None:
-        """Have ``num_pages`` pages from now on, no fewer than before; the new ones are free."""
+        """Grow the pool to ``num_pages`` pages; the new pages are free."""
         num_new = num_pages - self._num_pages
         assert num_new >= 0, f"{num_pages} pages, {self._num_pages} before"
         self._free[:0] = range(num_pages - 1, self._num_pages - 1, -1)
@@ -50,7 +50,7 @@ class PagePool:
         self._num_pages = num_pages
 
     def reserve(self, n: int) -> tuple[int, ...]:
-        """``n`` free pages for one user, or PoolExhausted with nothing taken."""
+        """Reserve ``n`` free pages for one user; raises PoolExhausted, reserving none."""
         assert n >= 0, n
         if n > len(self._free):
             raise PoolExhausted(f"{n} pages asked for, {len(self._free)} of {self._num_pages} free")
@@ -61,7 +61,7 @@ class PagePool:
         return ids
 
     def use(self, ids: Sequence[int]) -> None:
-        """One more user for pages that are held."""
+        """Add a user to pages that are held."""
         for page in ids:
             assert self._used[page] or self._kept[page], f"page {page} is not held"
             self._num_only_kept -= not self._used[page]
@@ -69,7 +69,7 @@ class PagePool:
         self._num_uses += len(ids)
 
     def release(self, ids: Sequence[int]) -> list[int]:
-        """One user fewer; returns the pages that are free now."""
+        """Remove a user; returns the pages that are free now."""
         for page in ids:
             assert self._used[page], f"page {page} is not held"
             self._used[page] -= 1
@@ -78,14 +78,14 @@ class PagePool:
         return self._reclaim(ids)
 
     def keep(self, ids: Sequence[int]) -> None:
-        """One more keeper for pages that are held."""
+        """Add a keeper to pages that are held."""
         for page in ids:
             assert self._used[page] or self._kept[page], f"page {page} is not held"
             self._kept[page] += 1
         self._num_keeps += len(ids)
 
     def drop(self, ids: Sequence[int]) -> list[int]:
-        """One keeper fewer; returns the pages that are free now."""
+        """Remove a keeper; returns the pages that are free now."""
         for page in ids:
             assert self._kept[page], f"page {page} is not kept"
             self._kept[page] -= 1
@@ -97,19 +97,19 @@ class PagePool:
         return self._kept[page] > 0
 
     def count_only_kept(self, ids: Sequence[int]) -> int:
-        """How many of a keeper's pages no sequence uses: the last ones, for what uses a page of it
-        also uses those before."""
+        """Number of a keeper's pages that no sequence uses. They are its last ones, because a user
+        of one of its pages also uses the pages before."""
         return len(ids) - bisect_left(ids, True, key=lambda page: not self._used[page])
 
     def num_used_only_by(self, holds: Iterable[Sequence[int]]) -> int:
-        """How many pages no sequence uses any more once each of ``holds``, a use of some pages, has
+        """Number of pages that no sequence uses once each of ``holds``, a use of some pages, has
         ended."""
         ending = Counter(page for ids in holds for page in ids)
         return sum(self._used[page] == num for page, num in ending.items())
 
     def num_kept_once(self, ids: Sequence[int]) -> int:
-        """How many of a keeper's pages it alone keeps: the last ones, for what shares a page with
-        it also shares those before."""
+        """Number of a keeper's pages that no other prefix keeps. They are its last ones, because a
+        prefix that shares one of its pages also shares the pages before."""
         return len(ids) - bisect_left(ids, True, key=lambda page: self._kept[page] == 1)
 
     def _reclaim(self, ids: Sequence[int]) -> list[int]:

@@ -1,4 +1,4 @@
-"""Kinds of places where states are kept, and how likely a prompt goes on there. Pure."""
+"""Kinds of places where states are kept, and the odds that a later prompt continues there. Pure."""
 
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -8,31 +8,32 @@ from typing import Literal
 from transport.wire.prefix import PrefixKeys
 
 Kind = Literal["end", "question", "boundary", "branch", "answer", "copied"]
-"""``end``: near a prompt's end. ``question``: before its last tokens. ``boundary``: where its text
-has one. ``branch``: an earlier prompt begins with it too. ``answer``: the end of one. ``copied``:
-from another worker, which does not say where it was kept."""
+"""The kind of a place. ``end``: near a prompt's end. ``question``: before its last tokens.
+``boundary``: at a boundary of its text. ``branch``: an earlier prompt begins with it too.
+``answer``: the end of an answer. ``copied``: from another worker, which does not name the kind."""
 
 MAX_COUNTED = 1000
-"""Places of a class that are counted until both of its counts are halved, so that older ones count
+"""After this many counted places, both counts of a class are halved, so that older places count
 less."""
 MAX_PLACES = 1 << 16
-"""Places that are remembered, in about 20 MB; four of a prompt at most, mostly."""
+"""The most remembered places, in about 20 MB; a prompt mostly has at most four."""
 NUM_BEFORE = 10
-"""How many counted places the odds of a wider class are worth: those of a class are near them until
-it has more."""
+"""How many counted places the odds of the wider class weigh: until a class has more places than
+this, its odds are near those of the wider class."""
 SHORTEST, LONGEST = 9, 15
-"""Bits of the numbers of new tokens that are told apart, from 511 to 16,384."""
+"""Numbers of new tokens are distinguished by their number of bits, from 511 to 16,384 tokens."""
 
 _Class = tuple[Kind | int | bool, ...]
-"""All places, those of a kind, and those that have more and more in common."""
+"""A class of places: all places, the places of a kind, and ever narrower classes."""
 
 
 @dataclass(slots=True)
 class _Place:
-    """``start``: as much of it was of an earlier prompt. ``later_turn``: it went on from where one
-    other prompt only had gone on. ``num_uses``: prompts that went on from it. ``passed``: a prompt
-    has a longer place behind it, where the next one is likely to go on instead. ``reopened``: it
-    was counted once more since its last use, as it is now."""
+    """A place where a state was kept. ``start``: number of its tokens that an earlier prompt began
+    with. ``later_turn``: its prompt continued from a place that only one other prompt had continued
+    from. ``num_uses``: prompts that continued from it. ``passed``: a prompt has a longer place
+    behind it, where the next prompt probably continues instead. ``reopened``: it was counted again
+    after its last use, in its present class."""
 
     kind: Kind
     num_tokens: int
@@ -53,14 +54,14 @@ _NOTHING = _Place("end", 0, 0, later_turn=False)
 
 
 class UseOdds:
-    """How many of the places of each class a later prompt went on from, by counts.
+    """Counts for each class how many of its places a later prompt continued from.
 
-    A class is a kind, how often prompts went on from the place and whether one has passed it,
-    whether its prompt was a later turn, and how many tokens were new in it. After each use a place
-    is counted again, since it may be used again.
+    A class is given by the kind, how often prompts continued from the place, whether one has passed
+    it, whether its prompt was a later turn, and how many tokens were new in it. After each use a
+    place is counted again, since it may be used again.
 
-    Places are remembered when their prefixes are evicted, too. The odds of what is kept only would
-    be those of the eviction: a kind that is evicted early has no uses, and would never have any.
+    Places are remembered even when their prefixes are evicted. Otherwise the eviction policy would
+    determine the odds: a kind that is evicted early would have no uses, and would never get any.
     """
 
     def __init__(self) -> None:
@@ -69,15 +70,15 @@ class UseOdds:
         self._num_used: dict[_Class, float] = {}
 
     def note_kept(self, page_keys: Sequence[bytes], kind: Kind, num_tokens: int) -> None:
-        """A state is kept behind the whole pages that have these keys, for the first 0, 1, ..., or
-        within the page after them. A place stays of the kind that it was first, wherever its state
+        """Note that a state is kept behind the whole pages with these keys (of the first 0, 1, ...
+        pages), or within the page after them. A place keeps its first kind, wherever its state
         comes from later."""
         if page_keys[-1] in self._places:
             return
         keys = reversed(page_keys[1:-1])
         shorter = [place for key in keys if (place := self._places.get(key)) is not None]
         last = shorter[0] if shorter else _NOTHING
-        start = last.num_tokens if last.num_uses else last.start  # an unused one is of this prompt
+        start = last.num_tokens if last.num_uses else last.start  # an unused place is this prompt's
         later_turn = last.later_turn or last.num_uses == 1
         self._places[page_keys[-1]] = place = _Place(kind, num_tokens, start, later_turn)
         self._count_kept(place)
@@ -89,8 +90,8 @@ class UseOdds:
             self._pass(each)
 
     def note_prompt(self, keys: PrefixKeys, max_tokens: int, page_size: int) -> None:
-        """A prompt goes on from the longest place of at most ``max_tokens`` tokens that it has,
-        whether that is kept still or not."""
+        """Count a use of the longest place, of at most ``max_tokens`` tokens, that a prompt could
+        continue from, whether its state is still kept or not."""
         for key in reversed(keys.pages_up_to(max_tokens // page_size)[1:]):
             place = self._places.get(key)
             if place is not None:
@@ -103,7 +104,7 @@ class UseOdds:
                 return
 
     def of(self, pages_key: bytes) -> float:
-        """Of the place behind these whole pages: between 0 and 1, neither included."""
+        """The odds of a use of the place behind these whole pages: above 0 and below 1."""
         odds, place = 0.5, self._places.get(pages_key)
         for each in _with_wider(place.class_ if place is not None else ()):
             num_kept, num_used = self._num_kept.get(each, 0), self._num_used.get(each, 0)
@@ -111,7 +112,8 @@ class UseOdds:
         return odds
 
     def _pass(self, place: _Place) -> None:
-        """It was open to a use only until now: what was counted at its last use is moved."""
+        """Move a place to its class of passed places: from now on prompts probably continue from a
+        longer place."""
         if place.reopened:
             self._count_kept(place, -1)
         place.passed, place.reopened = True, False
@@ -126,5 +128,5 @@ class UseOdds:
 
 
 def _with_wider(narrow: _Class) -> Iterator[_Class]:
-    """All places, those of its kind and uses, and the class itself."""
+    """The class and its wider classes, widest first: all places, then its kind and uses."""
     yield from ((), narrow[:2], narrow) if narrow else ((),)

@@ -1,8 +1,8 @@
 """The pages and state slots of prefixes, from the batch or copy that writes one to its eviction.
 
 A prefix is *being made* while a launched batch or a copy writes its state, *kept* from then on
-(kept.py), *pinned* while something that is launched reads it, and *doubted* once its state may be
-wrong: then no prompt finds it any more, and its memory is freed when it is no longer written or
+(kept.py), *pinned* while a launched batch or a copy reads it, and *invalidated* once its state may
+be wrong: then no prompt finds it any more, and its memory is freed when it is no longer written or
 read.
 """
 
@@ -17,10 +17,10 @@ from transport.wire.prefix import PrefixKeys
 
 
 class PrefixMemory:
-    """What prefixes hold of the two pools, whose other pages and state slots sequences hold.
+    """The pages and state slots that prefixes hold; sequences hold the others of the two pools.
 
-    ``on_reserve`` and ``on_free`` are those of the CacheAllocator. ``on_keep`` is called with each
-    prefix that is kept from now on, ``on_evict`` with each that is found no more.
+    ``on_reserve`` and ``on_free`` are the CacheAllocator's. ``on_keep`` is called with each prefix
+    that becomes kept, ``on_evict`` with each that can no longer be found.
     """
 
     def __init__(
@@ -41,12 +41,12 @@ class PrefixMemory:
 
     @property
     def being_made(self) -> list[KeptPrefix]:
-        """Those that launched batches and copies are writing."""
+        """The prefixes that launched batches and copies are writing."""
         return list(self._making)
 
     @property
     def references(self) -> tuple[int, int]:
-        """How many pages all prefixes use, and how many they keep, as the pool counts them."""
+        """Number of pages that all prefixes use, and number that they keep, as the pool counts."""
         num_uses = sum(len(kept.pages) for kept in self._making)
         num_uses += sum(kept.num_users * len(kept.pages) for kept in self.kept)
         return num_uses, sum(len(kept.pages) for kept in self.kept)
@@ -61,9 +61,9 @@ class PrefixMemory:
     def begin(
         self, pages: Sequence[int], keys: PrefixKeys, num_tokens: int, kind: Kind
     ) -> KeptPrefix | None:
-        """A state slot for the state behind ``num_tokens`` tokens of a sequence that has these
-        pages, which a batch or copy is about to write; None if that prefix is kept already, or no
-        slot is to be had. It is not to be used before ``finish``."""
+        """Reserve a state slot for the state behind ``num_tokens`` tokens of a sequence that has
+        these pages; a batch or copy is about to write it. None if that prefix is kept already, or
+        no slot is free. The prefix must not be used before ``finish``."""
         key = keys.prefix(num_tokens)
         if key in self.kept:
             self.kept.touch(key)
@@ -79,10 +79,10 @@ class PrefixMemory:
         return kept
 
     def finish(self, kept: KeptPrefix, *, sound: bool = True) -> bool:
-        """Its state is written: keep it from here on. False, freeing it, if it is not ``sound``, is
-        doubted, or another one was kept meanwhile."""
+        """Keep a prefix whose state is written. Frees it and returns False if it is not ``sound``,
+        was invalidated, or the same prefix was kept meanwhile."""
         self._making.remove(kept)
-        if sound and not kept.doubted and kept.key not in self.kept:
+        if sound and not kept.invalidated and kept.key not in self.kept:
             self._pages.keep(kept.pages)
             self._pages.release(kept.pages)
             self.kept.add(kept)
@@ -96,8 +96,8 @@ class PrefixMemory:
     def take_over(
         self, pages: Sequence[int], keys: PrefixKeys, num_tokens: int, slot: StateSlot
     ) -> KeptPrefix:
-        """Keep the state slot of a sequence that has ended, and those of its pages that the first
-        ``num_tokens`` tokens are in; its use of all ``pages`` ends."""
+        """Keep the state slot of a sequence that has ended, and the pages of its first
+        ``num_tokens`` tokens; the sequence's use of all ``pages`` ends."""
         kept = self._prefix_of(pages, keys, num_tokens, slot, "answer")
         self._pages.keep(kept.pages)
         self._on_free(None, self._pages.release(pages))
@@ -105,32 +105,32 @@ class PrefixMemory:
         self.on_keep(kept)
         return kept
 
-    def from_on(self, name: PrefixName) -> list[KeptPrefix]:
+    def continuations(self, name: PrefixName) -> list[KeptPrefix]:
         """This prefix, and the longer ones that have its whole pages, kept or being made."""
-        making = (kept for kept in self._making if kept.goes_on_from(name))
-        return [*self.kept.from_on(name), *making]
+        making = (kept for kept in self._making if kept.continues(name))
+        return [*self.kept.continuations(name), *making]
 
-    # ---- read, doubted and evicted
+    # ---- read, invalidated and evicted
 
     def pin(self, kept: KeptPrefix) -> None:
-        """Something that is about to be launched reads it: it is not evicted until ``unpin``."""
+        """Protect a prefix from eviction until ``unpin``: a batch or copy is about to read it."""
         self._pages.use(kept.pages)
         self.kept.note_pinned(kept)
 
     def unpin(self, kept: KeptPrefix) -> None:
         self.kept.note_unpinned(kept)
         self._pages.release(kept.pages)
-        if kept.doubted and not kept.num_users:
+        if kept.invalidated and not kept.num_users:
             self.evict(kept)
 
-    def doubt(self, kept: KeptPrefix) -> None:
-        """Its state may be wrong: it is not found any more, and freed with its last user. One that
-        is being made is not kept."""
+    def invalidate(self, kept: KeptPrefix) -> None:
+        """Stop using a prefix whose state may be wrong: it is not found any more, and is freed with
+        its last user. A prefix that is being made will not be kept."""
         if kept in self._making:
-            kept.doubted = True
+            kept.invalidated = True
         elif kept.valid:
-            if not kept.doubted:
-                self.kept.doubt(kept)
+            if not kept.invalidated:
+                self.kept.invalidate(kept)
                 self.on_evict(kept)
             if not kept.num_users:
                 self.evict(kept)
@@ -138,24 +138,24 @@ class PrefixMemory:
     def evict(self, kept: KeptPrefix) -> None:
         """Free a kept prefix that nothing under way reads."""
         self.kept.remove(kept)
-        if not kept.doubted:
+        if not kept.invalidated:
             self.on_evict(kept)
         self._on_free(kept.slot, self._pages.drop(kept.pages))
         self._slots.release(kept.slot)
         self.kept.note_evicted(kept)
 
     def make_room(self, num_pages: int, num_slots: int) -> None:
-        """Evict kept prefixes until so much is free, as far as they go."""
+        """Evict kept prefixes until that many pages and state slots are free, or none is left."""
         while (no_pages := self._pages.num_free < num_pages) or self._slots.num_free < num_slots:
             kept = self.kept.next_to_evict("pages" if no_pages else "state_slots")
             if kept is None:
                 return
-            self.kept.hand_down(kept)
+            self.kept.pass_on_odds(kept)
             self.evict(kept)
 
     def next_to_leave(self, num_pages: int, num_state_slots: int) -> KeptPrefix | None:
-        """The kept prefix to evict while fewer pages or state slots than these are free and hold
-        nothing; None if they are, or if none can be evicted. Those that leave are passed over."""
+        """The kept prefix to evict while fewer pages or state slots than these are free; None if
+        enough are free, or no prefix can be evicted. Leaving prefixes are skipped."""
         if self._pages.num_free < num_pages and self._pages.num_only_kept:
             return self.kept.next_to_leave("pages")
         if self._slots.num_free < num_state_slots:
@@ -170,8 +170,8 @@ class PrefixMemory:
         slot: StateSlot,
         kind: Kind,
     ) -> KeptPrefix:
-        """The first ``num_tokens`` tokens of a sequence with these pages, and the state in
-        ``slot``."""
+        """The prefix of the first ``num_tokens`` tokens of a sequence with these pages, with its
+        state in ``slot``."""
         num_pages, tail = divmod(num_tokens, self._page_size)
         own = tuple(pages[: num_pages + (tail > 0)])
         page_keys = tuple(keys.pages_up_to(num_pages))

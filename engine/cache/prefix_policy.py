@@ -1,4 +1,4 @@
-"""Where states of a prompt are kept, and why a prompt finds no longer one. Pure."""
+"""Chooses the places where a prompt's states are kept, and explains prefix misses. Pure."""
 
 from collections.abc import Iterable
 from typing import Literal
@@ -9,23 +9,25 @@ from transport.wire.prefix import PrefixKeys
 from transport.wire.seen_pages import SeenPages
 
 MIN_SAVED_TOKENS = 256
-"""What a kept state must save of a later prompt, in tokens: 3 ms of prefill, for a state slot that
-has the bytes of 2,900 tokens of KV."""
+"""Tokens that a kept state must save a later prompt: 3 ms of prefill, for a state slot as large as
+the KV of 2,900 tokens."""
 
 QUESTION_TOKENS = 1024
-"""How much the end of a prompt may differ from that of a later one that shares the rest: a question
-about a long document, or text that the next turn writes otherwise. A state is kept before it."""
+"""Length of the end of a prompt that a later prompt with the same beginning may not share: a
+question about a long document, or text that the next turn renders differently. A state is kept
+before it."""
 
 COARSE_TOKENS = 512
 """Long prompts keep the states of their ends at multiples of this, so that prompts that begin alike
 and differ in length keep them at the same places."""
 
 MAX_SEEN_PAGES = 1 << 18
-"""Keys that are remembered: those of 17 million tokens, in about 40 MB."""
+"""Number of remembered page keys: 17 million tokens, in about 40 MB."""
 
 Miss = Literal["new", "no_state", "evicted"]
 """Why a prompt found no longer prefix. ``new``: no earlier prompt began with more of it.
-``no_state``: one did, but no state was kept in what they share. ``evicted``: one was."""
+``no_state``: an earlier prompt did, but no state was kept within the common part. ``evicted``: such
+a state was kept, but has been evicted."""
 
 
 def places(
@@ -37,12 +39,13 @@ def places(
     page_size: int,
     min_saved: int = MIN_SAVED_TOKENS,
 ) -> tuple[int, ...]:
-    """After how many tokens a prompt's states are kept, ascending, beyond ``start``.
+    """The places beyond ``start`` where a prompt's states are kept, as ascending token counts.
 
     ``start`` tokens come from the cache, and chunks end at ``start`` and multiples of 64 behind it;
     so do all places, and each leaves a token to compute. ``boundaries``: where later prompts are
-    expected to part from this one. ``branch``: what an earlier prompt began with too. Of places
-    that are less than ``min_saved`` apart the first is taken: what shares the others shares it.
+    expected to part from this one. ``branch``: length of the beginning that an earlier prompt had
+    too. Of places less than ``min_saved`` apart only the first is used: every prompt that shares a
+    later one shares it.
     """
     step = COARSE_TOKENS if num_tokens > 8 * COARSE_TOKENS else page_size
     ends = [end // step * step for end in (num_tokens - 1, num_tokens - 1 - QUESTION_TOKENS)]
@@ -55,7 +58,7 @@ def places(
 
 
 def kind_of(place: int, num_tokens: int, boundaries: Iterable[int], branch: int) -> Kind:
-    """What one of the ``places`` of a prompt is. ``branch``: another prompt begins with it too."""
+    """The kind of one of a prompt's ``places``; ``boundaries`` and ``branch`` as in ``places``."""
     if place <= branch:
         return "branch"
     if any(0 <= boundary - place < CHUNK_ALIGNMENT for boundary in boundaries):
@@ -64,8 +67,8 @@ def kind_of(place: int, num_tokens: int, boundaries: Iterable[int], branch: int)
 
 
 def miss(seen: SeenPages, keys: PrefixKeys, num_reused: int, num_seen: int) -> Miss:
-    """Why a prompt reuses no more than ``num_reused`` pages, of which an earlier prompt began with
-    ``num_seen``."""
+    """Why a prompt reuses only ``num_reused`` pages, although an earlier prompt began with its
+    first ``num_seen`` pages."""
     if num_seen <= num_reused:
         return "new"
     beyond = keys.pages_up_to(num_seen)[num_reused + 1 :]

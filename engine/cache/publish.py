@@ -14,9 +14,9 @@ FREE_EPOCH = 0
 
 @contextmanager
 def at_once(stream: torch.cuda.Stream | None) -> Iterator[None]:
-    """On CUDA: what is enqueued runs beside the step under way, and before all that is enqueued
-    later on the current stream. Pulls write freed memory without waiting for the step, so they wait
-    for ``stream`` (transport/copy/cuda_pull.py)."""
+    """Context whose CUDA work runs beside the step under way, and before later work on the current
+    stream. Pulls write freed memory without waiting for the step, so they wait for ``stream``
+    (transport/copy/cuda_pull.py)."""
     if stream is None:
         yield
         return
@@ -28,9 +28,9 @@ def at_once(stream: torch.cuda.Stream | None) -> Iterator[None]:
 def allocator_for(engine: Engine) -> CacheAllocator:
     """An allocator that publishes every change of owner in the exported region.
 
-    The exported epoch of a state slot is its owner's, and ``FREE_EPOCH`` while it is free or its
-    owner is not published: it changes before anything else may write there, so a puller that finds
-    it unchanged after its copy has read nothing but the offered bytes.
+    The exported epoch of a state slot is its owner's epoch, or ``FREE_EPOCH`` while the slot is
+    free or its owner is not published. It changes before a new owner may write there, so a puller
+    that finds it unchanged after its copy has read only the offered bytes.
     """
     epochs = engine.cache.epochs
 

@@ -1,4 +1,4 @@
-"""The state-slot pool's allocator: which state slots are held, and in which epoch."""
+"""The pool of state slots: which slots are held, and in which epoch."""
 
 from typing import NamedTuple
 
@@ -6,7 +6,7 @@ from transport.wire.errors import PoolExhausted
 
 
 class StateSlot(NamedTuple):
-    """One allocation of a state slot; ``epoch`` tells it from every earlier allocation."""
+    """One allocation of a state slot; every allocation of a slot has another ``epoch``."""
 
     id: int
     epoch: int
@@ -15,9 +15,8 @@ class StateSlot(NamedTuple):
 class SlotPool:
     """Hands out state slots; each reservation bumps the slot's epoch.
 
-    A slot belongs to the caller until it releases it with the epoch it got. Releasing a
-    stale or foreign one is our bug and fails an assertion: the caller refuses outdated epochs
-    before it comes here.
+    A slot belongs to the caller until it releases it with the epoch it got. Releasing a stale or
+    foreign slot is a bug and fails an assertion: callers check outdated epochs before.
     """
 
     def __init__(self, num_state_slots: int) -> None:
@@ -34,7 +33,7 @@ class SlotPool:
         return len(self._held)
 
     def reserve(self) -> StateSlot:
-        """A free state slot in a new epoch, or PoolExhausted."""
+        """Reserve a free state slot in a new epoch; raises PoolExhausted."""
         if not self._free:
             raise PoolExhausted(f"a state slot asked for, 0 of {len(self._epochs)} free")
         slot = self._free.pop()
@@ -43,7 +42,7 @@ class SlotPool:
         return StateSlot(slot, self._epochs[slot])
 
     def is_current(self, slot: StateSlot) -> bool:
-        """Whether the slot still belongs to this epoch."""
+        """True if the slot is held in this epoch."""
         return slot.id in self._held and self._epochs[slot.id] == slot.epoch
 
     def release(self, slot: StateSlot) -> None:

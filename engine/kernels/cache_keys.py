@@ -1,4 +1,4 @@
-"""The keys of the kernels in Triton's cache, made the same in every process.
+"""Makes the kernels' keys in Triton's cache equal in every process.
 
 Triton hashes a kernel with the functions that it calls and the globals that they read, and which of
 these globals it finds depends on which kernels it has hashed before. So processes that launch
@@ -14,7 +14,7 @@ _ENGINE = Path(__file__).resolve().parents[1]
 
 
 def settle_cache_keys() -> None:
-    """Hash every kernel, always in the same order; to be called before any is launched."""
+    """Hash every kernel in a fixed order; call it before any kernel is launched."""
     for folder in ("kernels", "spread"):
         for source in sorted((_ENGINE / folder).glob("triton_*.py")):
             module = import_module(f"engine.{folder}.{source.stem}")

@@ -1,4 +1,4 @@
-"""Which kernel set computes a model on a device, and whether it has to be compiled."""
+"""Chooses the kernel set that computes a model on a device, and compiles its kernels ahead."""
 
 import logging
 from typing import Protocol
@@ -15,17 +15,17 @@ log = logging.getLogger(__name__)
 
 
 class Ahead(Protocol):
-    """Kernels that are compiled while something else is done."""
+    """Kernels that are being compiled in the background."""
 
     def wait(self) -> None:
-        """Until they are."""
+        """Wait until all are compiled."""
 
     def note(self) -> None:
-        """Every kernel has been used: note for the next start which there are."""
+        """Note the variants that were used, for the next start. Called once all have been used."""
 
 
 class NothingAhead:
-    """Of kernels that are not compiled."""
+    """The ``Ahead`` of kernels that need no compilation."""
 
     def wait(self) -> None: ...
 
@@ -33,12 +33,12 @@ class NothingAhead:
 
 
 def kernels_for(config: ModelConfig, dtype: torch.dtype, device: str, max_rows: int) -> Kernels:
-    """Triton's on CUDA for the models that it supports, else PyTorch's; logs which, and why."""
+    """Triton's kernels on CUDA for models that they support, else PyTorch's; logs the choice."""
     if device == "cpu":
         return ReferenceKernels()
     problem = unsupported(config, dtype)
     if problem:
-        log.warning("PyTorch kernels on CUDA, slow: the Triton set does not do %s", problem)
+        log.warning("PyTorch kernels on CUDA, slow: the Triton set does not support %s", problem)
         return ReferenceKernels()
     # Imported here: triton compiles for the GPU that is there, and a CPU has none.
     from engine.kernels.triton_set import TritonKernels
@@ -47,8 +47,8 @@ def kernels_for(config: ModelConfig, dtype: torch.dtype, device: str, max_rows: 
 
 
 def kernels_ahead(device: str, config: ModelConfig, what: object) -> Ahead:
-    """Begin to compile the kernels of an engine; which variants of them it needs depends on
-    ``config``, ``what`` and the GPU."""
+    """Begin to compile the kernels of an engine. The variants that it needs depend on ``config``,
+    ``what`` and the GPU."""
     if device == "cpu":
         return NothingAhead()
     from engine.kernels.compile_ahead import CompileAhead

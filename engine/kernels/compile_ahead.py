@@ -1,4 +1,4 @@
-"""A start's kernels, compiled side by side before they are first launched (variants.py)."""
+"""Compiles the kernels of a start in parallel before they are first launched (variants.py)."""
 
 import hashlib
 import logging
@@ -17,39 +17,39 @@ from engine.kernels.variants import Variants, current_sources
 log = logging.getLogger(__name__)
 
 WAIT_S = 120.0
-"""For kernels that are compiled ahead, which is given up before; then they are compiled at their
+"""The longest wait for kernels that are compiled ahead; after it they are compiled at their
 launch."""
 _notes: dict[str, None] = {}
-"""Of this process, which compiles each variant once for all its engines."""
+"""The variants that this process has used; it compiles each once for all its engines."""
 
 
 class CompileAhead:
-    """One start of an engine whose kernels' variants depend on ``what`` alone, made before any of
-    them is launched. Compiles in a process of its own from now on, where an earlier start has noted
-    what is needed, or Baton brings notes of it."""
+    """The compilation of one engine's kernels, made before any of them is launched. The variants
+    depend only on ``what``. If an earlier start, or Baton itself, has noted the variants needed, a
+    process of its own compiles them from now on."""
 
     def __init__(self, what: object, arch: int, brought: tuple[str, ...] = ()) -> None:
-        """``arch``: of the GPU, 90 for Hopper. ``brought``: notes for where no earlier start has
-        left any."""
+        """``arch``: the GPU's architecture, 90 for Hopper. ``brought``: notes to use if no earlier
+        start has left any."""
         name = hashlib.sha256(repr((what, arch)).encode()).hexdigest()[:16]
         self._file = Path(knobs.cache.dir) / f"baton-variants-{name}.json"
         self._sources, self._arch = current_sources(), arch
         self.num_compiled = 0
-        """By this process."""
+        """Number of variants that this process has compiled."""
         self._process = self._compile() if self._is_stale(brought) else None
         settle_cache_keys()
         knobs.runtime.jit_post_compile_hook = self._took
         knobs.compilation.listener = self._count
 
     def wait(self) -> None:
-        """Return when all that was noted is compiled. What fails is logged, and compiled at its
-        launch."""
+        """Wait until all noted variants are compiled. A failure is logged; the variant is then
+        compiled at its launch."""
         if self._process is None:
             return
         began = time.perf_counter()
         try:
             code = self._process.wait(WAIT_S)
-        except subprocess.TimeoutExpired:  # it waits for another worker's
+        except subprocess.TimeoutExpired:  # the process waits for another worker's compilation
             self._process.kill()
             code = self._process.wait()
         waited_s = time.perf_counter() - began
@@ -59,7 +59,7 @@ class CompileAhead:
             log.info("kernels were compiled ahead; waited %.1f s for the last of them", waited_s)
 
     def note(self) -> None:
-        """Note the variants that were used since this was made, for the next start."""
+        """Note the variants used since this object was made, for the next start."""
         knobs.runtime.jit_post_compile_hook = knobs.compilation.listener = None
         log.info("%d variants of kernels, %d compiled here", len(_notes), self.num_compiled)
         try:
@@ -68,8 +68,8 @@ class CompileAhead:
             log.warning("the next start will not compile its kernels ahead: %s", error)
 
     def _is_stale(self, brought: tuple[str, ...]) -> bool:
-        """Whether there are variants of other sources; what is ``brought`` counts as such, where
-        no notes can be read, and takes their place."""
+        """True if the noted variants are of other sources, and have to be compiled. If no notes can
+        be read, ``brought`` takes their place, and has to be compiled too."""
         try:
             return Variants.read(self._file).sources != self._sources
         except (OSError, ValueError) as error:

@@ -1,9 +1,9 @@
 # mypy: disable-error-code="no-untyped-def"
 """``python -m engine.kernels.compile_variants FILE``: compile the variants noted in FILE.
 
-On all cores, into Triton's cache, unless that has happened since the kernels last changed. It uses
-no GPU. Of several processes at one cache, as the workers of a node have that start together, one
-compiles while the others wait, and then find everything done.
+It compiles on all cores into Triton's cache, unless that was done since the kernels last changed.
+It uses no GPU. If several processes share a cache, as the workers of a node that start together do,
+one compiles while the others wait and then find everything done.
 """
 
 import ctypes
@@ -24,14 +24,14 @@ from engine.kernels.variants import Variants, current_sources
 
 LOCK = "baton-variants.lock"
 MAX_PROCESSES = 16
-"""Each takes some 300 MB."""
+"""The most processes that compile; each takes some 300 MB."""
 COMPILE_S = 90.0
 PR_SET_PDEATHSIG = 1
-"""<linux/prctl.h>"""
+"""PR_SET_PDEATHSIG of <linux/prctl.h>."""
 
 
 class NoGpu:
-    """Stands in for Triton's driver: says for what is compiled, and can launch nothing."""
+    """Replaces Triton's driver: names the target of the compilation, and can launch nothing."""
 
     def __init__(self, target) -> None:
         self._target = target
@@ -47,15 +47,16 @@ class NoGpu:
 
 
 def die_with_parent(parent: int) -> None:
-    """Or this process would hold the lock, and wait for more to compile."""
+    """Let the kernel end this process with its parent; otherwise it would keep the lock, waiting
+    for more to compile."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
 
 
 def compile_note(note: str, arch: int) -> float | None:
-    """How long it took, in seconds; None where there is no such kernel or variant of it any more.
-    It is then in Triton's cache."""
+    """Compile a noted variant into Triton's cache. Returns the seconds it took; None if there is no
+    such kernel or variant any more."""
     from triton.backends.compiler import GPUTarget
     from triton.runtime import driver
 
@@ -66,13 +67,13 @@ def compile_note(note: str, arch: int) -> float | None:
     began = time.perf_counter()
     try:
         getattr(import_module(module), name).preload(for_triton(note, arch))
-    except Exception:  # whatever compilers raise: the worker meets it too, if it needs the variant
+    except Exception:  # any error of a compiler: the worker gets it too, if it needs the variant
         return None
     return time.perf_counter() - began
 
 
 def compile_all(notes: tuple[str, ...], arch: int) -> tuple[str, ...]:
-    """Those of ``notes`` that could be compiled, those that took longest first. Raises
+    """Compile ``notes``; returns those that could be compiled, slowest first. Raises
     TimeoutError."""
     from engine.kernels.cache_keys import settle_cache_keys
 

@@ -1,11 +1,11 @@
-"""``python -m engine.kernels.first_start bf16=FILE fp8=FILE fp8=FILE``: write what a first start
-compiles.
+"""The kernel variants that a first start compiles; ``python -m engine.kernels.first_start
+bf16=FILE fp8=FILE fp8=FILE`` writes them.
 
-Where no start has noted yet which variants of the kernels it needs (variants.py), it compiles those
-of ``first_start.json`` ahead. Each FILE is what a start of the full-size model with such weights
-has noted on a GPU (``baton-variants-*.json``); workers of other roles, or with another number of
-state slots, need some others. Variants that take longest to compile come first; they are compiled
-here for that, without a GPU, into an empty TRITON_CACHE_DIR.
+If no start has noted yet which variants of the kernels it needs (variants.py), it compiles the
+variants in ``first_start.json`` ahead. Each FILE is the note of a start of the full-size model,
+with such weights, on a GPU (``baton-variants-*.json``). Workers of other roles, or with another
+number of state slots, need some other variants. The slowest to compile come first: to order them,
+they are compiled here, without a GPU, into an empty TRITON_CACHE_DIR.
 """
 
 import json
@@ -23,20 +23,20 @@ MODEL = {
     "linear_num_key_heads": 16, "linear_num_value_heads": 32, "num_experts": 256,
     "num_experts_per_tok": 8, "moe_intermediate_size": 512,
 }  # fmt: skip
-"""Whose variants they are."""
+"""The model whose variants are noted."""
 Weights = Literal["bf16", "fp8"]
 
 
 def notes(config: ModelConfig, arch: int) -> tuple[str, ...]:
-    """Of what a start with this model and GPU (90: Hopper) compiles; none for others than those
-    that were noted."""
+    """The notes of what a start with this model and GPU (90: Hopper) compiles; none for a model or
+    GPU that was not noted."""
     if any(getattr(config, name) != value for name, value in MODEL.items()):
         return ()
     return read("bf16" if config.quantization.source == "none" else "fp8", arch)
 
 
 def read(weights: Weights, arch: int) -> tuple[str, ...]:
-    """The notes of starts with such weights."""
+    """The notes of starts with weights of this kind."""
     shipped = json.loads(FILE.read_text())
     if shipped["arch"] != arch:
         return ()
@@ -44,7 +44,7 @@ def read(weights: Weights, arch: int) -> tuple[str, ...]:
 
 
 def write(noted: Mapping[str, Sequence[Variants]]) -> None:
-    """What starts have noted, by kind of weights."""
+    """Write the notes of starts, by kind of weights, to ``first_start.json``."""
     from engine.kernels.compile_variants import compile_all
 
     (arch,) = {variants.arch for starts in noted.values() for variants in starts}

@@ -1,10 +1,10 @@
-"""What a model asks of its kernels; every set (PyTorch, Triton) computes these numbers.
+"""The kernels that a model needs; every kernel set (PyTorch, Triton) computes these numbers.
 
 All tensors are on one device. Activations are ``[tokens, …]`` in the compute dtype, decode rows
 first and prefill chunks after them (engine/inputs.py). State is passed as one layer's view into
 the cache and updated in place. A row that starts at 0 begins from an empty state without reading
 its state slot, and memory past a sequence's last token is never read into a result: either may
-hold NaN. Of a matrix with rows in FP8 (engine/model/matrix.py) the dequantised values are meant, up
+hold NaN. A matrix with rows in FP8 (engine/model/matrix.py) stands for its dequantised values, up
 to the set's rounding.
 """
 
@@ -18,14 +18,14 @@ from engine.model.weights import AttentionWeights, DeltaNetWeights, MoeWeights
 from transport.wire.layout import CacheLayout
 
 Pending = object | None
-"""What a set has left unadded; the model hands it, unread, to the set's next norm."""
+"""Summands that a set has not added yet; the model passes them, unread, to the set's next norm."""
 
 
 class Kernels(Protocol):
     """One implementation of the forward pass's pieces."""
 
     prefill_block: int | None
-    """Tokens of a prompt that go through one pass, alone; None packs all rows into one pass.
+    """Tokens of a prompt that are computed in a pass of their own; None packs all rows into one.
 
     A set whose arithmetic depends on how many rows a matrix has (the CPU's GEMMs do) names the
     block, so that a prompt cut into chunks computes the bits of the prompt in one piece.
@@ -46,14 +46,14 @@ class Kernels(Protocol):
         norm: torch.Tensor,
         eps: float,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """``hidden + pending`` and its RMS norm. ``pending`` is what ``linear_add`` or ``moe_add``
-        left unadded; it is taken up here."""
+        """``hidden + pending``, and its RMS norm. ``pending``: the summands that ``linear_add`` or
+        ``moe_add`` returned."""
         ...
 
     def linear_add(
         self, hidden: torch.Tensor, x: torch.Tensor, weight: Matrix
     ) -> tuple[torch.Tensor, Pending]:
-        """``hidden + x @ weight.T``, or its summands: (hidden, pending)."""
+        """``hidden + x @ weight.T``, possibly as summands: (hidden, pending)."""
         ...
 
     def deltanet(
@@ -72,10 +72,10 @@ class Kernels(Protocol):
         q, k, v; unit q and k; the gated delta rule; RMS norm per head, times ``silu(z)``. conv
         [state slots, channels, kernel - 1] holds the last conv inputs, oldest first; recurrent
         [state slots, v_heads, k_dim, v_dim] float32. Value head j uses key head
-        ``j // (v_heads / k_heads)``. ``layer`` counts the DeltaNet layers: with ``drafts``
-        in ``inputs``, its ring is read and written too, and the states move on by certain tokens.
-        What a prefill row keeps (``Rows.keeps``), the states behind a part of its tokens, is stored
-        too; no output or other state depends on it.
+        ``j // (v_heads / k_heads)``. ``layer`` counts the DeltaNet layers: with ``drafts`` in
+        ``inputs``, its ring is read and written too, and the states advance by certain tokens only.
+        States that a prefill row keeps (``Rows.keeps``) are stored too; no output or other state
+        depends on that.
         """
         ...
 
@@ -94,7 +94,7 @@ class Kernels(Protocol):
         ``x @ in_proj.T`` is [tokens, (v | k | q | gate) heads * head_dim]. Norm and rotate k and
         q, write k and v to attention layer ``layer``'s pages, attend, times ``sigmoid(gate)``. kv
         is the page pool [pages, layers, 2, page_size, kv_heads, head_dim]; inv_freq
-        [rotary_dim / 2] float32 are the rotations a position, halves of ``rotary_dim`` paired.
+        [rotary_dim / 2] float32 are the rotations per position, halves of ``rotary_dim`` paired.
         """
         ...
 
@@ -107,8 +107,7 @@ class Kernels(Protocol):
         hidden_norm: torch.Tensor,
         eps: float,
     ) -> torch.Tensor:
-        """The RMS norm of each token's ``embed[ids]`` beside that of ``hidden`` -> [tokens,
-        2 * hidden]."""
+        """[norm(embed[ids]), norm(hidden)] of each token -> [tokens, 2 * hidden]."""
         ...
 
     def write_kv(
@@ -121,7 +120,7 @@ class Kernels(Protocol):
         layer: int,
         inputs: Inputs,
     ) -> None:
-        """Write the k and v that ``attention`` writes, and no more."""
+        """Write only the k and v that ``attention`` writes."""
         ...
 
     def moe_add(
@@ -134,8 +133,8 @@ class Kernels(Protocol):
         top_k: int,
         inputs: Inputs,
     ) -> tuple[torch.Tensor, Pending]:
-        """With h and x as ``add_norm`` gives them, h + the ``top_k`` experts of x +
-        sigmoid(shared gate) * shared expert, or its summands: (h, pending).
+        """With (h, x) = ``add_norm``: h + ``top_k`` experts of x + sigmoid(shared gate) * shared
+        expert of x, possibly as summands: (h, pending).
 
         ``x @ in_proj.T`` is [tokens, shared gate | shared up | router | shared gate's logit] (and
         rows of padding); the chosen experts' weights are a float32 softmax over them.
@@ -150,12 +149,77 @@ class Kernels(Protocol):
         eps: float,
         index: torch.Tensor | None,
     ) -> torch.Tensor:
-        """RMS norm of ``hidden + pending`` at the tokens ``index`` (all if None)."""
+        """RMS norm of ``hidden + pending`` at the tokens ``index``; None: at all tokens."""
         ...
 
     def logits(
         self, hidden: torch.Tensor, lm_head: torch.Tensor, out: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """``hidden @ lm_head.T`` in float32 -> [rows, ids]; in ``out`` where given, whose rows are
-        contiguous."""
+        """``hidden @ lm_head.T`` in float32 -> [rows, ids]; written to ``out`` if given, whose rows
+        are contiguous."""
+        ...
+
+
+class Operators(Protocol):
+    """The operators of PyTorch from which engine/model composes the blocks of ``Kernels``.
+
+    Only the reference set has them; a set of fused kernels computes whole blocks. Shapes are as in
+    ``Kernels``; each operator handles decode rows, rows with drafts and prefill rows.
+    """
+
+    def linear(self, x: torch.Tensor, weight: Matrix) -> torch.Tensor:
+        """``x @ weight.T`` [tokens, rows]."""
+        ...
+
+    def add_linear(self, into: torch.Tensor, x: torch.Tensor, weight: Matrix) -> torch.Tensor:
+        """``into + x @ weight.T`` [tokens, rows], as a new tensor."""
+        ...
+
+    def causal_conv(
+        self,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        state: torch.Tensor,
+        inputs: Inputs,
+        layer: int,
+    ) -> torch.Tensor:
+        """silu of the depthwise causal conv of x [tokens, channels], with the state in place."""
+        ...
+
+    def delta_rule(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        g: torch.Tensor,
+        beta: torch.Tensor,
+        state: torch.Tensor,
+        inputs: Inputs,
+        layer: int,
+    ) -> torch.Tensor:
+        """The gated delta rule -> [tokens, v_heads, v_dim], with the state in place; q and k
+        [tokens, v_heads, k_dim], v [tokens, v_heads, v_dim], g (log decay) and beta [tokens,
+        v_heads]."""
+        ...
+
+    def store_kv(
+        self, k: torch.Tensor, v: torch.Tensor, kv: torch.Tensor, layer: int, inputs: Inputs
+    ) -> None:
+        """Write k and v [tokens, kv_heads, head_dim] to the pages of attention layer ``layer``."""
+        ...
+
+    def attend(self, q: torch.Tensor, kv: torch.Tensor, layer: int, inputs: Inputs) -> torch.Tensor:
+        """Causal attention of q [tokens, heads, head_dim] to the pages -> the same shape."""
+        ...
+
+    def add_experts(
+        self,
+        into: torch.Tensor,
+        x: torch.Tensor,
+        weights: torch.Tensor,
+        ids: torch.Tensor,
+        gate_up: Matrix,
+        down: Matrix,
+    ) -> None:
+        """Add to ``into`` [tokens, hidden] the chosen experts' results, times ``weights``."""
         ...

@@ -1,9 +1,9 @@
-"""A note of one variant of a kernel: what it was launched with, as any version of Triton has it.
+"""Notes of kernel variants, in a form that does not depend on the version of Triton.
 
 ``{"kernel": "engine.kernels.triton_x._x_kernel", "arguments": {"p_x": "*bf16 aligned", "SIZE": 64},
 "options": {"num_warps": 8}}``: types of arguments, the values of those that are constants, and the
-options that differ from Triton's own. Triton's notes (``specialization_data``) have every option,
-and what else they have depends on its version.
+options that differ from Triton's defaults. Triton's own notes (``specialization_data``) have every
+option, and their other content depends on the version.
 """
 
 import json
@@ -11,21 +11,22 @@ from importlib.metadata import version
 from typing import Any
 
 ALIGNED, UNALIGNED = " aligned", " unaligned"
-"""Behind the type of an argument of which Triton looks whether 16 divides it: an address in bytes,
-or a number."""
+"""Suffix of the type of an argument for which Triton checks divisibility by 16: an address in
+bytes, or a number."""
 DIVISIBLE = [["tt.divisibility", 16]]
 OPTIONS = {
     "num_warps": 4, "num_ctas": 1, "num_stages": 3, "maxnreg": None, "enable_fp_fusion": True,
     "launch_cooperative_grid": False, "launch_pdl": False,
 }  # fmt: skip
-"""That a launch can set, with Triton's values for where it does not. Others are left to Triton."""
+"""Options that a launch can set, with Triton's defaults. Other options are left to Triton."""
 CONSTANTS_HAVE_PROPERTIES = tuple(map(int, version("triton").split(".")[:2])) >= (3, 7)
-"""Whether Triton lists the properties of constants (always none): its cache's key has them."""
+"""True if Triton lists the properties of constants (always none), which are part of its cache
+key."""
 
 
 def noted(data: str) -> str:
-    """The note of what Triton says of a variant (``specialization_data``). Raises ValueError for a
-    property of an argument that notes cannot tell."""
+    """The note of a variant, from Triton's ``specialization_data``. Raises ValueError for a
+    property of an argument that notes cannot express."""
     triton = json.loads(data)
     arguments: dict[str, Any] = dict(triton["signature"])
     names = list(arguments)
@@ -45,7 +46,8 @@ def noted(data: str) -> str:
 
 
 def for_triton(note: str, arch: int) -> str:
-    """What Triton, of any version, compiles a variant from (``JITFunction.preload``)."""
+    """The data from which the installed Triton compiles a noted variant
+    (``JITFunction.preload``)."""
     given = json.loads(note)
     signature: dict[str, str] = {}
     constants: dict[int, Any] = {}

@@ -22,7 +22,7 @@ def philox(counter: Words, key: tuple[torch.Tensor, torch.Tensor]) -> Words:
     c0, c1, c2, c3 = counter
     k0, k1 = key
     for _ in range(10):
-        # NOTE: the product wraps in int64, yet its bits are those of the unsigned one.
+        # NOTE: the product wraps in int64, but has the same bits as the unsigned product.
         first, second = c0 * M0, c2 * M1
         c0 = ((second >> 32) & MASK) ^ c1 ^ k0
         c1 = second & MASK

@@ -1,4 +1,7 @@
-"""The PyTorch kernel set: the truth that others are tested against, and the CPU path."""
+"""The PyTorch kernel set: the reference that others are tested against, and the CPU path.
+
+engine/model/qwen35.py composes the blocks (attention, DeltaNet, experts) from the operators here.
+"""
 
 import torch
 import torch.nn.functional as F
@@ -14,13 +17,15 @@ from engine.kernels import (
 )
 from engine.kernels.interface import Pending
 from engine.kernels.torch_linear import Linear
+from engine.model import qwen35
 from engine.model.matrix import Matrix
 from engine.model.weights import AttentionWeights, DeltaNetWeights, MoeWeights
 from transport.wire.layout import CacheLayout
 
 
 class ReferenceKernels:
-    """``engine.kernels.interface.Kernels`` in plain PyTorch; see there for the contracts.
+    """``Kernels`` and ``Operators`` of engine/kernels/interface.py in plain PyTorch; see there for
+    the contracts.
 
     With ``prefill_block`` 64 a prompt's bits depend neither on its chunks nor on the rest of
     the batch, at the cost of one pass for each 64 tokens.
@@ -49,7 +54,7 @@ class ReferenceKernels:
     def linear_add(
         self, hidden: torch.Tensor, x: torch.Tensor, weight: Matrix
     ) -> tuple[torch.Tensor, None]:
-        return self._linear.add(hidden, x, self._linear.plain(weight)), None
+        return self.add_linear(hidden, x, weight), None
 
     def deltanet(
         self,
@@ -61,17 +66,7 @@ class ReferenceKernels:
         inputs: Inputs,
         layer: int,
     ) -> torch.Tensor:
-        heads, _, dim = recurrent.shape[1:]
-        sizes = (weights.conv.shape[0], heads * dim, heads, heads)
-        projected = self._linear(x, self._linear.plain(weights.in_proj))
-        qkv, z, b, a = projected[:, : sum(sizes)].split_with_sizes(sizes, dim=-1)
-        out = self._delta_rule(
-            self._causal_conv(qkv, weights.conv, conv, inputs, layer),
-            b, a, weights, recurrent, inputs, layer,
-        )  # fmt: skip
-        return torch_norm.gated_rms_norm(out, z.reshape(-1, heads, dim), weights.norm, eps).flatten(
-            1
-        )
+        return qwen35.deltanet(self, x, weights, eps, conv, recurrent, inputs, layer)
 
     def attention(
         self,
@@ -83,16 +78,7 @@ class ReferenceKernels:
         layer: int,
         inputs: Inputs,
     ) -> torch.Tensor:
-        kv_heads, head_dim = kv.shape[-2:]
-        heads = weights.kq_norm.shape[0] - kv_heads
-        projected = self._linear(x, self._linear.plain(weights.in_proj)).view(
-            x.shape[0], -1, head_dim
-        )
-        v, kq, gate = projected.split_with_sizes((kv_heads, kv_heads + heads, heads), dim=1)
-        rope = inputs.once("rope", lambda: torch_norm.rope_table(inputs.positions, inv_freq))
-        kq = torch_norm.norm_rope(kq, weights.kq_norm, rope, eps)
-        _write(kq[:, :kv_heads], v, kv, layer, inputs)
-        return (self._attend(kq[:, kv_heads:], kv, layer, inputs) * gate.sigmoid()).flatten(1)
+        return qwen35.attention(self, x, weights, eps, inv_freq, kv, layer, inputs)
 
     def draft_input(
         self,
@@ -116,12 +102,7 @@ class ReferenceKernels:
         layer: int,
         inputs: Inputs,
     ) -> None:
-        kv_heads, head_dim = kv.shape[-2:]
-        rows = self._linear.plain(weights.in_proj.first(2 * kv_heads * head_dim))
-        v, k = self._linear(x, rows).view(x.shape[0], 2, kv_heads, head_dim).unbind(1)
-        rope = inputs.once("rope", lambda: torch_norm.rope_table(inputs.positions, inv_freq))
-        k = torch_norm.norm_rope(k, weights.kq_norm[:kv_heads], rope, eps)
-        _write(k, v, kv, layer, inputs)
+        qwen35.attention_kv(self, x, weights, eps, inv_freq, kv, layer, inputs)
 
     def moe_add(
         self,
@@ -134,18 +115,7 @@ class ReferenceKernels:
         inputs: Inputs,
     ) -> tuple[torch.Tensor, None]:
         hidden, x = self.add_norm(hidden, pending, norm, eps)
-        shared_dim, num_experts = weights.shared_down.shape[1], weights.gate_up.shape[0]
-        sizes = (2 * shared_dim, num_experts, 1)
-        projected = self._linear(x, self._linear.plain(weights.in_proj))
-        shared, router, gate = projected[:, : sum(sizes)].split_with_sizes(sizes, dim=-1)
-        shared = torch_experts.silu_mul(shared) * gate.sigmoid()
-        hidden = self._linear.add(hidden, shared, self._linear.plain(weights.shared_down))
-        chosen, ids = torch_experts.route(router, top_k)
-        gate_up, down = self._linear.plain(weights.gate_up), self._linear.plain(weights.down)
-        dense = self._linear.suits_experts(x, gate_up, top_k)
-        add_experts = self._linear.add_experts if dense else torch_experts.add_experts
-        add_experts(hidden, x, chosen, ids, gate_up, down)
-        return hidden, None
+        return qwen35.moe(self, hidden, x, weights, top_k), None
 
     def final_norm(
         self,
@@ -165,7 +135,15 @@ class ReferenceKernels:
         logits = self._linear(hidden, lm_head)
         return logits.float() if out is None else out.copy_(logits)
 
-    def _causal_conv(
+    # ---- operators
+
+    def linear(self, x: torch.Tensor, weight: Matrix) -> torch.Tensor:
+        return self._linear(x, self._linear.plain(weight))
+
+    def add_linear(self, into: torch.Tensor, x: torch.Tensor, weight: Matrix) -> torch.Tensor:
+        return self._linear.add(into, x, self._linear.plain(weight))
+
+    def causal_conv(
         self,
         x: torch.Tensor,
         weight: torch.Tensor,
@@ -184,20 +162,18 @@ class ReferenceKernels:
             parts.append(torch_conv.conv_prefill(x[n:], weight, state, inputs.prefill))
         return _joined(parts)
 
-    def _delta_rule(
+    def delta_rule(
         self,
-        qkv: torch.Tensor,
-        b: torch.Tensor,
-        a: torch.Tensor,
-        weights: DeltaNetWeights,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        g: torch.Tensor,
+        beta: torch.Tensor,
         state: torch.Tensor,
         inputs: Inputs,
         layer: int,
     ) -> torch.Tensor:
         n = inputs.num_decode
-        q, k, v = torch_delta_rule.split_qk(qkv, *state.shape[1:])
-        beta = b.float().sigmoid()
-        g = F.softplus(a.float() + weights.dt_bias).mul_(weights.neg_exp_a)
         parts = []
         if inputs.decode:
             decode = (q[:n], k[:n], v[:n], g[:n].exp(), beta[:n])
@@ -211,7 +187,19 @@ class ReferenceKernels:
             parts.append(torch_delta_rule.chunked(*prefill, state, inputs.prefill))
         return _joined(parts)
 
-    def _attend(
+    def store_kv(
+        self, k: torch.Tensor, v: torch.Tensor, kv: torch.Tensor, layer: int, inputs: Inputs
+    ) -> None:
+        n = inputs.num_decode
+        k_rows, v_rows = torch_attention.layer_rows(kv, layer)
+        if inputs.decode:
+            k_rows.index_copy_(0, inputs.decode.new_rows, k[:n])
+            v_rows.index_copy_(0, inputs.decode.new_rows, v[:n])
+        if inputs.prefill:
+            k_rows.index_copy_(0, inputs.prefill.new_rows, k[n:])
+            v_rows.index_copy_(0, inputs.prefill.new_rows, v[n:])
+
+    def attend(
         self,
         q: torch.Tensor,
         kv: torch.Tensor,
@@ -227,16 +215,19 @@ class ReferenceKernels:
             parts.append(torch_attention.attend_prefill(q[n:], k_rows, v_rows, inputs.prefill))
         return _joined(parts)
 
-
-def _write(k: torch.Tensor, v: torch.Tensor, kv: torch.Tensor, layer: int, inputs: Inputs) -> None:
-    n = inputs.num_decode
-    k_rows, v_rows = torch_attention.layer_rows(kv, layer)
-    if inputs.decode:
-        k_rows.index_copy_(0, inputs.decode.new_rows, k[:n])
-        v_rows.index_copy_(0, inputs.decode.new_rows, v[:n])
-    if inputs.prefill:
-        k_rows.index_copy_(0, inputs.prefill.new_rows, k[n:])
-        v_rows.index_copy_(0, inputs.prefill.new_rows, v[n:])
+    def add_experts(
+        self,
+        into: torch.Tensor,
+        x: torch.Tensor,
+        weights: torch.Tensor,
+        ids: torch.Tensor,
+        gate_up: Matrix,
+        down: Matrix,
+    ) -> None:
+        plain = self._linear.plain(gate_up), self._linear.plain(down)
+        dense = self._linear.suits_experts(x, plain[0], ids.shape[1])
+        add = self._linear.add_experts if dense else torch_experts.add_experts
+        add(into, x, weights, ids, *plain)
 
 
 def _joined(parts: list[torch.Tensor]) -> torch.Tensor:

@@ -1,10 +1,10 @@
-"""How a multiprocessor divides its memory between shared memory and the L1 cache.
+"""Sets how a multiprocessor divides its memory between shared memory and the L1 cache.
 
-The driver chooses a division for each kernel, by the shared memory that the kernel needs. Programs
-with another division than those on a multiprocessor wait until it is empty. So a kernel with little
-shared memory, between two with much, keeps the next one from being launched while it runs
-(triton_overlap.py). Kernels of decode steps therefore all ask for the same. Not those of prompts:
-some read their neighbours' inputs again, from the L1 cache.
+The driver chooses a division for each kernel, by the shared memory that the kernel needs. A program
+that needs another division waits until the multiprocessor is empty. So a kernel with little shared
+memory, between two with much, keeps the next one from being launched while it runs
+(triton_overlap.py). Therefore all kernels of decode steps ask for the same division. Kernels of
+prompts do not: some read their neighbours' inputs again, from the L1 cache.
 """
 
 import ctypes
@@ -20,7 +20,7 @@ PREFERRED_CARVEOUT = 9
 
 @contextmanager
 def most_shared_memory() -> Iterator[None]:
-    """Kernels of Triton's that are loaded within it prefer as much shared memory as there is."""
+    """Context in which the Triton kernels that are loaded prefer the most shared memory."""
     knobs.runtime.kernel_load_end_hook.add(_prefer_most)
     try:
         yield

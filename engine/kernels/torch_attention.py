@@ -12,7 +12,7 @@ from engine.inputs import Rows
 
 
 def layer_rows(kv: torch.Tensor, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """K and V of ``layer`` as [rows, kv_heads, head_dim] that ``Rows.context_rows`` indexes."""
+    """K and V of ``layer`` as [rows, kv_heads, head_dim], which ``Rows.context_rows`` indexes."""
     page_size = kv.shape[3]
     rows = kv.view(-1, *kv.shape[4:])
     return rows[2 * layer * page_size :], rows[(2 * layer + 1) * page_size :]

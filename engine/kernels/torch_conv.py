@@ -24,8 +24,8 @@ def conv_decode(
 def conv_prefill(
     x: torch.Tensor, weight: torch.Tensor, state: torch.Tensor, rows: Rows
 ) -> torch.Tensor:
-    """Chunks of any length back to back: x [tokens, channels], state as in ``conv_decode``; also
-    stored behind the tokens of each of the rows' ``keeps``."""
+    """Chunks of any length back to back: x [tokens, channels], state as in ``conv_decode``. The
+    states that the rows' ``keeps`` name are stored as well."""
     taps, kept = weight.t().float(), state.shape[2]
     history = state.index_select(0, rows.state_slots).transpose(1, 2)
     if rows.fresh is not None:

@@ -72,10 +72,10 @@ def chunked(
     state: torch.Tensor,
     rows: Rows,
 ) -> torch.Tensor:
-    """Chunks back to back -> [tokens, v_heads, v_dim]; ``state`` [state slots, …] in place.
+    """Compute chunks back to back -> [tokens, v_heads, v_dim]; ``state`` [state slots, …] in place.
 
     Blocks are counted from each row's start. ``g`` (log decay) and ``beta`` [tokens, v_heads]. The
-    state behind the tokens of each of the rows' ``keeps`` is stored as well.
+    states that the rows' ``keeps`` name are stored as well.
     """
     num_heads, blocks = g.shape[1], rows.blocks
     size = blocks.size

@@ -1,10 +1,10 @@
 """DeltaNet of decode rows with drafts, in plain PyTorch (state_ring.py says what the ring holds).
 
-Each sequence has a run of tokens, of which the first is certain, or none is. The recurrence goes
-token by token, in the operations of rows of one token (torch_conv.conv_decode,
-torch_delta_rule.recurrent), but that one subtraction is part of its product: where MKL computes it,
-the last bit may differ. Shorter runs are filled up with their own last token, whose outputs are
-then left out.
+Each sequence has a run of tokens; either its first token or no token is certain. The recurrence
+goes token by token, in the operations of rows of one token (torch_conv.conv_decode,
+torch_delta_rule.recurrent), except that a subtraction is part of its product: where MKL computes
+it, the last bit may differ. Shorter runs are padded with their own last token, and these outputs
+are dropped.
 """
 
 import torch
@@ -17,8 +17,8 @@ from engine.kernels.state_ring import StateRing
 def conv_drafts(
     x: torch.Tensor, weight: torch.Tensor, state: torch.Tensor, ring: StateRing, rows: DraftRows
 ) -> torch.Tensor:
-    """x [tokens, channels] convolved; state [state slots, channels, kernel - 1] moves on by each
-    sequence's pending inputs and its certain tokens, the ring keeps the others."""
+    """Convolve x [tokens, channels]. The state [state slots, channels, kernel - 1] advances by each
+    sequence's pending inputs and its certain tokens; the ring keeps the inputs of the others."""
     slots, kept, certain = rows.state_slots, state.shape[2], rows.num_stored
     history = state.index_select(0, slots)
     for i, pending in rows.pending:
@@ -44,8 +44,9 @@ def recurrent_drafts(
     ring: StateRing,
     rows: DraftRows,
 ) -> torch.Tensor:
-    """-> [tokens, v_heads, v_dim]; arguments and state as ``recurrent``'s, each sequence's tokens
-    in a run. An entry of the ring is a head's k, then the update's values, then the decay."""
+    """The delta rule token by token -> [tokens, v_heads, v_dim]; arguments and state as in
+    ``recurrent``, each sequence's tokens adjacent. An entry of the ring is a head's k, then the
+    update's values, then the decay."""
     slots, (k_dim, v_dim), certain = rows.state_slots, state.shape[-2:], rows.num_stored
     s = state.index_select(0, slots)
     flat = s.view(-1, k_dim, v_dim)
@@ -82,5 +83,5 @@ def recurrent_drafts(
 
 
 def _add(flat: torch.Tensor, k: torch.Tensor, values: torch.Tensor) -> None:
-    """``flat + k values^T`` in place; k and values [sequences, heads, dim]."""
+    """Add ``k values^T`` to ``flat`` in place; k and values [sequences, heads, dim]."""
     flat.baddbmm_(k.flatten(0, 1).unsqueeze(2), values.flatten(0, 1).unsqueeze(1))

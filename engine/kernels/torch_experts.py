@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 
 def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
-    """[tokens, 2 * dim], gate first -> [tokens, dim]."""
+    """silu(gate) * up: [tokens, 2 * dim], gate first -> [tokens, dim]."""
     dim = gate_up.shape[-1] // 2
     return F.silu(gate_up[:, :dim]).mul_(gate_up[:, dim:])
 
@@ -29,7 +29,7 @@ def add_experts(
     gate_up: torch.Tensor,
     down: torch.Tensor,
 ) -> None:
-    """Add to ``out`` [tokens, hidden]. Reads the ids on the host: for the CPU only."""
+    """Add the experts' results to ``out`` [tokens, hidden]. Reads the ids on the host: CPU only."""
     num_tokens, top_k = ids.shape
     if num_tokens == 1:
         for j, expert in enumerate(ids[0].tolist()):

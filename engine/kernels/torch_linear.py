@@ -1,13 +1,14 @@
-"""Products of a few dozen rows with a layer's weights.
+"""Products of a few dozen rows with a layer's weights on the CPU, by oneDNN where that is faster.
 
-MKL, by which torch multiplies float32 on the CPU, leaves AVX-512 unused on AMD. oneDNN, which
-comes with torch as well, does not, and keeps weights in the order in which it reads them. Its call
+MKL, by which torch multiplies float32 on the CPU, leaves AVX-512 unused on AMD. oneDNN, which also
+comes with torch, uses it, and keeps weights in the order in which it reads them. Its call
 costs more, so few rows and small weights stay with MKL. One core of an AMD EPYC (Zen 5), 784
 outputs of 256 inputs: 16 rows 69 and 36 µs, 64 rows 229 and 106 µs, 960 rows 3.2 and 1.4 ms.
 
-torch has no public name for these products. Without its private ones the bundled model gives on one
-such core (torch 2.13, medians of 7 pairs of runs in turn, CPU time) 17 to 22 % fewer prompt tokens
-a second in batches of 256 to 2,048 tokens, and 2 to 11 % fewer output tokens at 16 to 64 sequences.
+torch has no public name for these products, so private ones are used. Without them the bundled
+model computes 17 to 22 % fewer prompt tokens per second in batches of 256 to 2,048 tokens, and 2 to
+11 % fewer output tokens at 16 to 64 sequences. (One such core, torch 2.13, medians of 7 alternating
+pairs of runs, CPU time.)
 """
 
 import torch
@@ -17,14 +18,15 @@ from engine.model.matrix import Matrix
 
 MIN_PRODUCTS = 2**20
 MAX_WEIGHTS = 2**22
-"""Larger weights are not held twice."""
+"""The largest weights that are held twice, in plain and in oneDNN's order."""
 TYPICAL_ROWS = 16
 DENSE_ROWS = (6, 24)
-"""Between these all of a few small experts for every token are the faster way."""
+"""Numbers of rows between which it is faster to compute all of a few small experts for each
+token."""
 
 
 Place = tuple[int, torch.Size]
-"""Where a weight begins, and its shape: its first rows may be used alone."""
+"""The address of a weight, and its shape: a weight's first rows may be used alone."""
 
 
 class Linear:
@@ -36,8 +38,8 @@ class Linear:
         self._has_onednn = bool(torch.backends.mkldnn.is_available())
 
     def plain(self, weight: Matrix) -> torch.Tensor:
-        """``weight`` in the compute dtype; small FP8 weights are dequantised once, large ones each
-        time."""
+        """``weight`` in the compute dtype; small FP8 weights are dequantised once, large FP8
+        weights each time."""
         if weight.fp8.numel() > MAX_WEIGHTS or not weight.num_fp8:
             return weight.dequantised()
         place = _place(weight.fp8)
@@ -55,7 +57,7 @@ class Linear:
         return self(x, weight).add_(into)
 
     def suits_experts(self, x: torch.Tensor, gate_up: torch.Tensor, top_k: int) -> bool:
-        """Whether all experts for all tokens cost less than sorting tokens by expert."""
+        """True if all experts for all tokens cost less than sorting tokens by expert."""
         few = DENSE_ROWS[0] <= x.shape[0] <= DENSE_ROWS[1] and gate_up.shape[0] <= 4 * top_k
         return few and self._suits(x, gate_up)
 
@@ -86,7 +88,8 @@ class Linear:
         )
 
     def _pack(self, weight: torch.Tensor) -> torch.Tensor:
-        """In oneDNN's order; [experts, outputs, inputs] as one matrix over all their inputs."""
+        """``weight`` in oneDNN's order; [experts, outputs, inputs] become one matrix over all
+        inputs."""
         known = self._packed.get(_place(weight))
         if known is None:
             matrix = weight.transpose(0, 1).flatten(1) if weight.dim() == 3 else weight
@@ -100,7 +103,7 @@ def _place(weight: torch.Tensor) -> Place:
 
 
 def _product(x: torch.Tensor, packed: torch.Tensor) -> torch.Tensor:
-    # NOTE: oneDNN compiles and keeps code for every number of rows it meets: 0.2 MiB each.
+    # NOTE: oneDNN compiles and keeps code for every number of rows that it gets: 0.2 MiB each.
     num_rows = x.shape[0]
     padding = -num_rows % (8 if num_rows <= 64 else 64)
     if padding:

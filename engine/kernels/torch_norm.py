@@ -17,14 +17,15 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
 def gated_rms_norm(
     x: torch.Tensor, gate: torch.Tensor, weight: torch.Tensor, eps: float
 ) -> torch.Tensor:
-    """The norm comes before the gate; both in float32, cast to the gate's dtype."""
+    """RMS norm, then times silu(gate); both in float32, cast to the gate's dtype."""
     wide = x.float()
     scale = wide.square().mean(-1, keepdim=True).add_(eps).rsqrt_()
     return (wide * scale).mul_(weight).mul_(F.silu(gate.float())).to(gate.dtype)
 
 
 def rope_table(positions: torch.Tensor, inv_freq: torch.Tensor) -> torch.Tensor:
-    """[2, tokens, 1, rotary_dim]: cos, and sin signed for ``x * cos + roll(x) * sin``."""
+    """The rotations [2, tokens, 1, rotary_dim]: cos, and sin signed for
+    ``x * cos + roll(x) * sin``."""
     angles = positions.to(torch.float32).unsqueeze(1) * inv_freq
     cos, sin = angles.cos(), angles.sin()
     return torch.stack((torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1))).unsqueeze(2)

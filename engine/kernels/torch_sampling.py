@@ -17,7 +17,7 @@ def penalised(
     presence: torch.Tensor,
     frequency: torch.Tensor,
 ) -> torch.Tensor:
-    """Repetition over prompt and output, then presence and frequency over the output alone.
+    """Apply repetition penalty over prompt and output, then presence and frequency over the output.
 
     logits, in_prompt (bool) and counts (of the output, int) are [rows, ids], the penalties
     [rows]. A repeated id's logit is divided by ``repetition`` if positive, else multiplied

@@ -3,9 +3,12 @@
 
     hidden' = bf16(hidden + Σ_p delta_p);   x = hidden' / rms(hidden') * weight
 
-Computed in float32, the sum over the parts in their order. The parts are whatever the producer left
-unreduced: split-K slices of a linear layer, or the experts' contributions to a token. Here they
-cost no launch of their own, and the sum's order does not depend on which program finished first."""
+Computed in float32, the sum over the parts in their order. The parts are the producer's summands:
+split-K slices of a linear layer, or the experts' contributions to a token. Here they need no launch
+of their own, and the sum's order does not depend on which program finished first.
+
+Reference: torch_norm.rms_norm of the sum; test: tests/kernels/test_triton_moe.py, test_fp8.py.
+"""
 
 import torch
 import triton
@@ -61,7 +64,7 @@ def add_rms_norm(
     eps: float,
     split: Split | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(``hidden`` with ``delta`` added in place, its norm), both [tokens, dim].
+    """Add ``delta`` to ``hidden`` in place; returns (``hidden``, its norm), both [tokens, dim].
 
     delta [tokens, dim] or [parts, tokens, dim], any float dtype, rows contiguous; None adds
     nothing. weight [dim] float32, already ``1 + w``. ``split`` receives the norm split in two, with

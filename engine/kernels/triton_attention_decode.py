@@ -3,9 +3,11 @@
     o = sum_j softmax_j(q . k_j / sqrt(head_dim)) v_j;   out = o * sigmoid(gate)
 
 A row's context is cut into at most ``MAX_CHUNKS`` equal runs of blocks, none shorter than
-``MIN_BLOCKS``. Each keeps (m, l, o): the largest score, the sum of exp(score - m) and that of
-exp(score - m) v (Flash-Decoding). A second kernel adds them up in order, so the result depends on
-the row's own length alone, not on how many rows share a step. Scores are in units of log 2.
+``MIN_BLOCKS``. Each run gives (m, l, o): the largest score, the sum of exp(score - m) and the sum
+of exp(score - m) v (Flash-Decoding). A second kernel adds them up in order, so the result depends
+only on the row's own length, not on how many rows share a step. Scores are in units of log 2.
+
+Reference: torch_attention.attend_decode; test: tests/kernels/test_attention.py.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
@@ -22,7 +24,7 @@ MAX_CHUNKS = 64
 MIN_BLOCKS = 2
 CHUNKS, BLOCKS = tl.constexpr(MAX_CHUNKS), tl.constexpr(MIN_BLOCKS)
 MERGED = tl.constexpr(16)
-"""Chunks that are loaded and added up at once."""
+"""Number of chunks that are loaded and added up at a time."""
 MIN_HEADS = 16
 """Rows of the smallest tensor-core tile; a smaller group of heads is padded to it."""
 
@@ -49,7 +51,7 @@ class AttentionWorkspace:
 
 
 def programs_for(num_rows: int) -> int:
-    """Programs a row and KV head that fill the GPU; they share the row's chunks."""
+    """Number of programs per row and KV head that fill the GPU; they share the row's chunks."""
     return min(max(2, 128 // num_rows), MAX_CHUNKS)
 
 
@@ -68,13 +70,13 @@ def attention_decode(
     num_warps: int = 4,
     num_stages: int = 2,
 ) -> torch.Tensor:
-    """-> [rows, heads * head_dim] in ``q``'s dtype.
+    """Attend to each row's pages -> [rows, heads * head_dim] in ``q``'s dtype.
 
     q [rows, heads, head_dim]; gate [rows, heads * head_dim], which may be columns of a wider
     matrix; kv [pages, layers, 2, page_size, kv_heads, head_dim]; block_tables [rows, pages]; ends
     [rows] is the tokens in the cache, this step's among them. Rows with end 0 yield zeros. Memory
-    past a row's end is not read. ``split`` receives the result's too, each group of its columns
-    within a head. ``num_programs`` (0: by the number of rows) does not change the result.
+    past a row's end is not read. ``split`` also receives the result split in two, with groups of
+    columns within a head. ``num_programs`` (0: by the number of rows) does not change the result.
     """
     num_rows, num_heads, head_dim = q.shape
     page_size, num_kv_heads = kv.shape[3:5]
@@ -118,7 +120,7 @@ def attention_decode(
 
 @triton.jit
 def _chunks(end, BLOCK: tl.constexpr):
-    """(number of chunks, blocks of each) of a context of ``end`` tokens."""
+    """(number of chunks, blocks per chunk) of a context of ``end`` tokens."""
     num_blocks = tl.cdiv(end, BLOCK)
     blocks_each = tl.maximum(tl.cdiv(num_blocks, CHUNKS), BLOCKS)
     return tl.cdiv(num_blocks, blocks_each), blocks_each
@@ -205,7 +207,7 @@ def _merge_kernel(
     IS_SPLIT: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """DIMS dims of one head of one row."""
+    """Merge the chunks of DIMS dims of one head of one row, then apply the gate."""
     column, row = tl.program_id(0) * DIMS, tl.program_id(1).to(tl.int64)
     head = column // DIM
     o_d = column % DIM + tl.arange(0, DIMS)
@@ -219,7 +221,7 @@ def _merge_kernel(
     b_sum = tl.load(p_stats + o_in * 2 + 1, mask=m_s, other=0.0)
     max_all = tl.max(b_max, 0)
     b_o = tl.zeros([DIMS], tl.float32)
-    # Few contexts have all the chunks: registers for all would leave room for few programs.
+    # Few contexts have all chunks: registers for all would leave room for few programs.
     for first in range(0, used, MERGED):
         o_m = first + tl.arange(0, MERGED)
         m_m = o_m < used

@@ -6,9 +6,11 @@ A program takes ``tile_len`` queries of one row with all heads that share a KV h
 matrix rows, and walks the row's pages with an online softmax (FlashAttention-2). Blocks that every
 query sees whole come first, without masks; then the diagonal. Scores are in units of log 2.
 
-A short pass has too few tiles for all of the GPU, and behind a long context each takes long. There
-the context of a tile is shared out among up to ``SPLITS`` programs, each with ``SPAN`` keys or
-more, whose partial results a second kernel merges. So a chunk's last bits depend on its pass.
+A short pass has too few tiles to fill the GPU, and behind a long context each takes long. Then the
+context of a tile is divided among up to ``SPLITS`` programs, each with at least ``SPAN`` keys, and
+a second kernel merges their partial results. So a chunk's last bits depend on its pass.
+
+Reference: torch_attention.attend_prefill; test: tests/kernels/test_attention.py.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
@@ -21,7 +23,8 @@ from engine.kernels.triton_prefill_plan import PrefillPlan
 SPLITS = 8
 SPAN = 2048
 FEW_PROGRAMS = 96
-"""Of so many or fewer, some of an H100's or H200's 132 multiprocessors would have no work."""
+"""With this many programs or fewer, some of the 132 multiprocessors of an H100 or H200 would be
+idle."""
 
 
 def attention_prefill(
@@ -37,9 +40,9 @@ def attention_prefill(
     num_stages: int = 2,
     span: int = SPAN,
 ) -> torch.Tensor:
-    """-> [tokens, heads * head_dim] in ``q``'s dtype.
+    """Attend to the pages of each chunk's row -> [tokens, heads * head_dim] in ``q``'s dtype.
 
-    q [tokens, heads, head_dim] of the rows in ``plan``, whose k and v already lie in the pages;
+    q [tokens, heads, head_dim] of the rows in ``plan``, whose k and v are in the pages already;
     gate [tokens, heads * head_dim], which may be columns of a wider matrix; kv [pages, layers, 2,
     page_size, kv_heads, head_dim]; block_tables [rows, pages]. A prefix of any length may come
     before a chunk. Memory past a row's last token is not read into a result.
@@ -104,7 +107,8 @@ def _attend(
     STAGES: tl.constexpr,
     MASKED: tl.constexpr,
 ):
-    """Keys low to high, a multiple of BLOCK apart; MASKED cuts at each query and at ``end``."""
+    """Attend to keys ``low`` to ``high``, a multiple of BLOCK apart; MASKED cuts at each query and
+    at ``end``."""
     o_j = tl.arange(0, BLOCK)
     for j in tl.range(low, high, BLOCK, num_stages=STAGES):
         page = tl.load(p_tables + j // PAGE).to(tl.int64)
@@ -132,7 +136,7 @@ def _attend(
 
 @triton.jit
 def _num_splits(whole, SPAN: tl.constexpr, SPLITS: tl.constexpr):
-    """Among how many programs ``whole`` keys are shared out."""
+    """Number of programs among which ``whole`` keys are divided."""
     return tl.minimum(tl.maximum(whole // SPAN, 1), SPLITS)
 
 
@@ -234,7 +238,7 @@ def _merge_kernel(
     SPAN: tl.constexpr,
     SPLITS: tl.constexpr,
 ):
-    """The heads of one query that share a KV head, where its context was shared out."""
+    """Merge the heads of one query that share a KV head, if its context was divided."""
     kv_head, of_tile = tl.program_id(0), tl.program_id(2)
     p_tile = p_tiles + tl.program_id(1) * 2
     row, first_query = tl.load(p_tile), tl.load(p_tile + 1)

@@ -3,6 +3,8 @@
     y_t = silu(sum_j weight[:, j] x_{t - 3 + j});   q, k <- y / |y|;   q <- q / sqrt(k_dim)
 
 History before a chunk is the state of its slot; a chunk that starts at 0 has zeros instead.
+
+Reference: torch_conv.conv_prefill; test: tests/kernels/test_delta.py, test_keep.py.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
@@ -14,7 +16,7 @@ from engine.kernels.triton_prefill_plan import BLOCK, PrefillPlan
 
 HISTORY = 3
 PART = 32
-"""Tokens of one program."""
+"""Number of tokens of one program."""
 
 
 def conv_qkv(
@@ -27,11 +29,11 @@ def conv_qkv(
     k_dim: int,
     v_dim: int,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """-> q, k [tokens, k_heads, k_dim] of unit length and v [tokens, v_heads, v_dim].
+    """Convolve q, k and v -> unit-length q, k [tokens, k_heads, k_dim], v [tokens, v_heads, v_dim].
 
     projected [tokens, width], whose first ``channels`` columns are q | k | v; weight [channels, 4];
-    conv_state [state slots, channels, 3], read and then moved on in place, where also goes what the
-    plan ``keeps``; state_slots [rows], not read for rows without tokens.
+    conv_state [state slots, channels, 3], read and then advanced in place; states that the plan
+    ``keeps`` are stored there too; state_slots [rows], not read for rows without tokens.
     """
     num_tokens = projected.shape[0]
     channels = weight.shape[0]
@@ -90,9 +92,10 @@ def _conv_kernel(
     UNIT: tl.constexpr,
     EDGE: tl.constexpr,
 ):
-    """One head of PART tokens of a block; heads past HEADS go to the second output, unscaled.
+    """Convolve one head of PART tokens of a block; heads past HEADS go to the second output,
+    unscaled.
 
-    EDGE: of the first three tokens of a row, with its history, which then moves on.
+    EDGE: the first three tokens of a row, with its history, which then advances.
     """
     head = tl.program_id(0)
     row = tl.program_id(1)
@@ -150,9 +153,9 @@ def _conv_kernel(
 
 @triton.jit
 def _last_inputs(p_x, p_h, o_t, length, x_stride, started):
-    """The state behind ``length`` tokens of a row: at i of ``o_t`` input ``length - 3 + i``, the
-    row's own or the old state's ``length + i``. ``p_x`` are its tokens ``o_t``, ``p_h`` is the old
-    state."""
+    """The state behind ``length`` tokens of a row. At i of ``o_t`` it is input ``length - 3 + i``:
+    the row's own, or element ``length + i`` of the old state. ``p_x``: the row's tokens ``o_t``;
+    ``p_h``: the old state."""
     o_new = length - 3 + o_t
     p_new = p_x + (length - 3).to(tl.int64) * x_stride
     b_new = tl.load(p_new, mask=((o_t < 3) & (o_new >= 0))[:, None], other=0.0)

@@ -4,12 +4,15 @@
     y = x wᵀ;   for the channels c:   y_c <- silu(taps_c . [history_c, y_c]),
     history_c <- [its last two, what y_c was]
 
-A channel's conv needs nothing of its neighbours, so the program that forms a band of the projection
-convolves it in passing: as a kernel of its own the conv would cost a place in the chain of kernels,
-and a round trip of the activations.
+A channel's conv does not depend on other channels, so the program that computes a band of the
+projection convolves it too: a conv kernel of its own would lengthen the chain of kernels, and need
+another round trip of the activations.
 
-The history moves on by a row's certain tokens alone, the first one or none. The ring
-(state_ring.py) keeps the inputs of the others, and the next step begins behind those that stay.
+The history advances only by a row's certain tokens, the first one or none. The ring (state_ring.py)
+keeps the inputs of the others, and the next step begins behind the accepted ones.
+
+Reference: torch_conv.conv_decode, torch_drafts.conv_drafts; test: tests/kernels/test_delta.py,
+test_drafts.py.
 """
 
 import torch
@@ -24,15 +27,16 @@ from engine.kernels.triton_split import Split
 from engine.model.matrix import Matrix
 
 MAX_FUSED = 16
-"""Rows from which on the conv's loads cost the projection more than a kernel of their own."""
+"""The most rows with a fused conv: with more, a conv kernel of its own costs less than its loads
+cost the projection."""
 
 HISTORY = 3
-"""Inputs kept by the conv of kernel size 4."""
+"""Number of inputs that the conv of kernel size 4 keeps."""
 
 
 @triton.jit
 def _history(p_state, b_slots, channels, slot_stride):
-    """(addresses of, the three inputs of) [rows, channels], oldest first."""
+    """The addresses of the history of [rows, channels], and its three inputs, oldest first."""
     p_h = p_state + tl.maximum(b_slots, 0)[:, None] * slot_stride + channels[None, :] * 3
     live = (b_slots >= 0)[:, None]
     b_h0 = tl.load(p_h, mask=live, other=0.0)
@@ -42,14 +46,14 @@ def _history(p_state, b_slots, channels, slot_stride):
 
 @triton.jit
 def _taps(p_taps, channels):
-    """Four of [1, channels], that of the oldest input first."""
+    """The four taps [1, channels], the oldest input's first."""
     p_w = p_taps + channels[None, :] * 4
     return tl.load(p_w), tl.load(p_w + 1), tl.load(p_w + 2), tl.load(p_w + 3)
 
 
 @triton.jit
 def _convolve(b_x, b_taps, b_h0, b_h1, b_h2):
-    """silu(taps . [history, x]) rounded like x."""
+    """silu(taps . [history, x]), rounded like x."""
     b_y = b_h0.to(tl.float32) * b_taps[0].to(tl.float32)
     b_y += b_h1.to(tl.float32) * b_taps[1].to(tl.float32)
     b_y += b_h2.to(tl.float32) * b_taps[2].to(tl.float32)
@@ -69,7 +73,7 @@ def _store_history(p_h, b_h0, b_h1, b_h2, live):
 
 @triton.jit
 def _behind_pending(p_ring, b_pending, b_h0, b_h1, b_h2, live, CHANNELS: tl.constexpr, RING):
-    """The history after those entries of the last step's that stay."""
+    """The history after the pending entries of the last step."""
     for i in tl.static_range(RING):
         moves = live & (b_pending > i)[:, None]
         b_x = tl.load(p_ring + i * CHANNELS, mask=moves, other=0.0)
@@ -117,8 +121,8 @@ def _conv_linear_kernel(
     PREFETCHED: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """A band of rows of the weights. Each sequence has TOKENS tokens, of which the history gets the
-    first STORED, and a ring of RING entries."""
+    """Project a band of rows of the weights, and convolve it. Each sequence has TOKENS tokens; the
+    first STORED go to the history. A ring has RING entries."""
     band = band_of(tl.program_id(0), tl.num_programs(0), FP8_ROWS, BLOCK_N)
     rows = band + tl.arange(0, BLOCK_N)
     tokens = tl.arange(0, BLOCK_T)
@@ -128,7 +132,7 @@ def _conv_linear_kernel(
     live = (b_slots >= 0)[:, None]
     channels = tl.minimum(rows, CHANNELS - 1)
     b_taps = _taps(p_taps, channels)
-    # No kernel of this step has written history, ring and ``p_pending`` before.
+    # No earlier kernel of this step has written history, ring or ``p_pending``.
     p_h, b_h0, b_h1, b_h2 = _history(p_state, b_slots, channels, slot_stride)
     if RING > 0:
         p_ring += tl.maximum(b_slots, 0)[:, None] * ring_slot_stride + channels[None, :]
@@ -148,7 +152,7 @@ def _conv_linear_kernel(
         b_x, b_x0, b_x1, b_x2 = b_y, b_h0, b_h1, b_h2
         place = (tokens % TOKENS)[:, None]
         if TOKENS > 1:
-            # A draft's inputs are those of the tokens before it, which other threads may hold.
+            # A draft's inputs are the tokens before it, which other threads may hold.
             tl.store(p_y, b_x, mask=stored)
             tl.debug_barrier()
             b_1 = tl.load(p_y - stride_y, mask=stored & (place >= 1), other=0.0)
@@ -187,7 +191,8 @@ def _conv_kernel(
     BLOCK_N: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """BLOCK_N channels of one row's TOKENS tokens, in place; the history gets the first STORED."""
+    """Convolve BLOCK_N channels of one row's TOKENS tokens in place; the first STORED go to the
+    history."""
     channels = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     row = tl.program_id(1) + tl.arange(0, 1)
     b_taps = _taps(p_taps, channels)
@@ -228,11 +233,11 @@ def conv_linear(
 ) -> torch.Tensor:
     """``x @ w.T`` [tokens, width], its first ``channels`` columns convolved.
 
-    x [tokens, k], as many tokens for each row, in a run. w [width, k]; taps [channels, 4];
-    conv_state [state slots, channels, 3] (one layer's view), moved on in place at ``state_slots``
-    (int32 [rows], -1: none, and the row is undefined) by what is pending in the ``ring`` and by a
-    row's first ``num_stored`` tokens, 0 or 1; those after them need a ring. Two rows must not share
-    a slot. ``split``: as of ``stream_linear``.
+    x [tokens, k], equally many tokens for each row, adjacent. w [width, k]; taps [channels, 4];
+    conv_state [state slots, channels, 3] (one layer's view), advanced in place at ``state_slots``
+    (int32 [rows], -1: none, and the row is undefined) by pending entries of the ``ring`` and by a
+    row's first ``num_stored`` tokens, 0 or 1; further tokens need a ring. Two rows must not share
+    a slot. ``split``: as in ``stream_linear``.
     """
     (num_tokens, k), (width, channels) = x.shape, (w.shape[0], taps.shape[0])
     num_rows = state_slots.shape[0]

@@ -8,14 +8,17 @@ For each row and value head, with S [k_dim, v_dim] the head's float32 state:
     out = o / rms(o) * norm * silu(z)
 
 Programs start while the projection still runs (programmatic dependent launch), read their part of
-the state, and only then wait for it. The state is read once and written once; both products with
-it come from the read (arXiv:2412.06464 writes o after the update: the same number). Where several
-programs share a head, the last one to arrive norms it.
+the state, and only then wait for the projection. The state is read once and written once; both
+products with it come from that read (arXiv:2412.06464 writes o after the update: the same number).
+If several programs share a head, the last one to arrive norms it.
 
-With drafts a row has several tokens. The state is stored after those that are certain, the first
-one or none; the updates of the others go to the ring (state_ring.py). Pending updates of the step
-before come first. The kernel says which product is fused with a sum: the compiler's choice depends
-on what stands around it, and an update is to have the same bits from the ring.
+With drafts a row has several tokens. The state is stored after the certain tokens, the first one or
+none; the updates of the others go to the ring (state_ring.py). Pending updates of the previous step
+are applied first. The kernel says explicitly which product is fused with a sum: the compiler's
+choice would depend on the surrounding code, and an update from the ring must have the same bits.
+
+Reference: torch_delta_rule.recurrent, torch_drafts.recurrent_drafts; test:
+tests/kernels/test_delta.py, test_drafts.py.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
@@ -53,14 +56,14 @@ class DeltaWorkspace:
 
 def ring_shape(num_v_heads: int, dim: int) -> tuple[int, int]:
     """(parts, numbers) of a ``StateRing``: each program of a row keeps k, u and decay for its own
-    columns of the state, and no other program reads them."""
+    columns of the state; no other program reads them."""
     columns = _columns(dim)
     return num_v_heads * (dim // columns), _ring_width(dim, columns)
 
 
 def _columns(dim: int) -> int:
-    """Columns of a head's state for each program, as measured best: one choice, so that a row's
-    bits do not depend on the other rows."""
+    """Number of columns of a head's state per program, as measured best. It is the same for every
+    batch, so that a row's bits do not depend on the other rows."""
     return dim // 2
 
 
@@ -88,11 +91,12 @@ def delta_decode(
 
     projected [tokens, q | k | v | z | b | a], q, k and v convolved; state [state slots, v_heads,
     k_dim, v_dim] float32 (one layer's view) is updated in place at ``state_slots`` (int32 [rows]);
-    neg_exp_a, dt_bias [v_heads] and norm_weight [v_dim] are float32. Every row has as many tokens,
-    in a run; the state is stored behind the first ``num_stored`` (0 or 1) of them. Those after it
-    need a ``ring`` that holds them, whose pending updates come first. A row whose slot is -1 yields
-    zeros and touches nothing. Two rows must not share a slot. ``split`` receives the result's too,
-    with a scale for each head. ``block_columns`` and ``num_warps`` 0 are what measured best.
+    neg_exp_a, dt_bias [v_heads] and norm_weight [v_dim] are float32. Every row has equally many
+    tokens, adjacent; the state is stored behind the first ``num_stored`` (0 or 1) of them. Further
+    tokens need a ``ring`` that holds them, whose pending updates are applied first. A row whose
+    slot is -1 yields zeros and writes nothing. Two rows must not share a slot. ``split`` also
+    receives the result split in two, with a scale per head. ``block_columns`` and ``num_warps`` 0:
+    the values measured best.
     """
     (num_tokens, width), num_rows = projected.shape, state_slots.shape[0]
     num_v_heads, k_dim, v_dim = state.shape[1:]
@@ -140,7 +144,7 @@ def delta_decode(
 
 @triton.jit
 def _add_two(a_0, a_1, b_0, b_1):
-    """Sums two tensors in one reduction, which waits for the other warps once."""
+    """Sum two tensors in one reduction, which waits for the other warps only once."""
     return a_0 + b_0, a_1 + b_1
 
 
@@ -180,8 +184,8 @@ def _update_kernel(
     IS_SPLIT: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """COLUMNS of one head's state of one row, for its TOKENS tokens, stored behind the first STORED
-    of them. RING_WIDTH 0: no ring."""
+    """Update COLUMNS of one head's state of one row by its TOKENS tokens, and store it behind the
+    first STORED of them. RING_WIDTH 0: no ring."""
     PARTS: tl.constexpr = DIM // COLUMNS
     CHANNELS: tl.constexpr = (2 * K_HEADS + V_HEADS) * DIM
     head, part, row = tl.program_id(0) // PARTS, tl.program_id(0) % PARTS, tl.program_id(1)
@@ -194,7 +198,7 @@ def _update_kernel(
     slot = tl.load(p_slots + row).to(tl.int64)
     if slot < 0:
         if row == 0:
-            # Padding comes last: no row is live, and a program has to wait for the predecessor.
+            # Padding comes last: no row is live, but a program has to wait for the predecessor.
             wait_for_inputs(PDL)
         b_none = tl.zeros([COLUMNS], tl.float32)
         for j in tl.static_range(TOKENS):
@@ -203,7 +207,7 @@ def _update_kernel(
                 p_none, p_scale = p_q + j * (SPLIT_PARTS * WIDTH) + o_v, p_scales + j * V_HEADS
                 store_group(b_none, p_none, p_scale, o_v < DIM, WIDTH)
         return
-    # No kernel of this step has written the state or ``p_pending`` before, and none but this one
+    # No earlier kernel of this step has written the state or ``p_pending``, and only this kernel
     # reads the state: it may also be stored before the wait.
     p_s = p_state + slot * state_slot_stride + head * (DIM * DIM)
     p_s += o_k[:, None] * DIM + o_v[None, :]

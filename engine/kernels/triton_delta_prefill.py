@@ -9,16 +9,18 @@ then along each sequence, a head's columns of the state S in registers (``_scan_
 
     U = A (v - exp(G) k S);   o = exp(G) q S + P U;   S <- exp(G_last) S + k^T (exp(G_last - G) U)
 
-Products take operands in the activations' dtype and add up in float32; S is float32. Block size
-and tiles do not depend on the batch, so a chunk's bits depend on its own tokens and state alone.
+Products take operands in the activations' dtype and add up in float32; S is float32. Block size and
+tiles do not depend on the batch, so a chunk's bits depend only on its own tokens and state.
 
-(I + L)^-1 grows from blocks of one row to the whole, twice as large each time: for neighbours X, Y
+(I + L)^-1 grows from blocks of one row to the whole, doubling each time: for neighbours X, Y
 
     [X 0; M Y]^-1 = [X' 0; -Y' M X' Y'],   for all pairs at once:   Z <- Z - Z M Z
 
 where Z is diagonal in blocks. Unlike powers of L, Z stays small: its entries are k_i^T H k_j of
 products H of contractions, at most 1. So float16, finer than bfloat16, suffices for the products.
 Source: Gated DeltaNet (arXiv:2412.06464).
+
+Reference: torch_delta_rule.chunked; test: tests/kernels/test_delta.py, test_keep.py.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
@@ -45,10 +47,10 @@ def delta_prefill(
     num_warps: int = 4,
     num_stages: int = 3,
 ) -> torch.Tensor:
-    """-> [tokens, v_heads, v_dim] like ``v``; ``state`` [state slots, v_heads, k_dim, v_dim].
+    """Compute the delta rule of chunks -> [tokens, v_heads, v_dim] like ``v``.
 
-    ``state`` is float32 and updated in place at ``state_slots`` [rows]. What the plan ``keeps`` of
-    a row, the state behind its first blocks, is stored too.
+    ``state`` [state slots, v_heads, k_dim, v_dim] float32 is updated in place at ``state_slots``
+    [rows]. States behind a row's first blocks that the plan ``keeps`` are stored too.
 
     q, k, v from ``conv_qkv``; b, a [tokens, v_heads] may be columns of a wider matrix; neg_exp_a,
     dt_bias [v_heads] float32. A row that starts at 0 begins from zeros without reading its slot,
@@ -67,7 +69,7 @@ def delta_prefill(
     assert state.stride()[1:] == (k_dim * v_dim, v_dim, 1), state.stride()
     assert num_tokens == plan.num_tokens, (num_tokens, plan.num_tokens)
     if not block_columns:
-        # Few rows: more programs. A column's bits do not depend on it.
+        # Few rows: more programs. A column's bits do not depend on that.
         block_columns = min(32 if plan.starts.shape[0] <= 2 else 64, v_dim)
     num_blocks = plan.block_rows.shape[0]
     inverse = v.new_empty(num_blocks, num_v_heads, BLOCK, BLOCK)
@@ -224,7 +226,8 @@ def _scan_kernel(
     p_out += o_out
     kept_blocks = tl.cdiv(tl.load(p_keeps + row * 2), BLOCK)
     o_kept = tl.load(p_keeps + row * 2 + 1).to(tl.int64) * slot_stride
-    # The blocks whose state is kept, if any, then the others: a test in each block would cost more.
+    # First the blocks before a kept state, if any, then the others: a test per block would cost
+    # more.
     for part in tl.range(tl.where(kept_blocks > 0, 0, 1), 2):
         begin = tl.where(part == 0, 0, kept_blocks)
         end = tl.where(part == 0, kept_blocks, num_blocks)

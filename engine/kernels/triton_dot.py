@@ -1,5 +1,8 @@
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
-"""A tensor-core product that Triton's interpreter computes too: it takes bf16 bits for integers."""
+"""A tensor-core product that Triton's interpreter computes too: it takes bf16 bits for integers.
+
+Reference: acc + a @ b; test: tests/kernels/test_shared_functions.py.
+"""
 
 import triton
 import triton.language as tl

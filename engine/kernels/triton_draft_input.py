@@ -1,9 +1,11 @@
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
-"""What the draft layer's first product reads: two norms side by side, in one pass.
+"""The input of the draft layer's first product: two norms side by side, in one pass.
 
     y_t = [e_t / rms(e_t) * w_e, h_t / rms(h_t) * w_h],   e_t = embed[ids_t]
 
 Computed in float32. Four kernels of a few KB each would take longer than the product's weights.
+
+Reference: reference.py, draft_input; test: tests/kernels/test_draft_input.py.
 """
 
 import torch
@@ -52,8 +54,8 @@ def draft_input(
     hidden_norm: torch.Tensor,
     eps: float,
 ) -> torch.Tensor:
-    """[tokens, 2 * dim] of ids [tokens] (integers), embed [ids, dim] and hidden [tokens, dim]; the
-    norms [dim] are float32, already ``1 + w``."""
+    """Norm and join -> [tokens, 2 * dim], of ids [tokens] (integers), embed [ids, dim] and hidden
+    [tokens, dim]; the norms [dim] are float32, already ``1 + w``."""
     num_tokens, dim = hidden.shape
     assert ids.shape == (num_tokens,), (ids.shape, hidden.shape)
     assert embed.shape[1] == dim, (embed.shape, hidden.shape)

@@ -1,9 +1,11 @@
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
-"""The bookkeeping of decode steps with drafts, on the GPU: where tokens stand, what is accepted.
+"""Bookkeeping of decode steps with drafts, on the GPU: positions of tokens, accepted drafts.
 
-Of a state slot it keeps, from step to step: ``lengths`` (tokens in the cache), ``pending`` (how
+From step to step it keeps for each state slot: ``lengths`` (tokens in the cache), ``pending`` (how
 many of the last step's drafts were accepted, state_ring.py), ``drafts`` and the sampler's next
-token. The host knows none of it in time: it launches a step before it has read the one before.
+token. The host does not know them in time: it launches a step before it has read the previous one.
+
+Reference: engine/speculation.py, Speculation; test: tests/kernels/test_draft_steps.py.
 """
 
 from dataclasses import dataclass, fields
@@ -17,8 +19,8 @@ from engine.kernels.triton_overlap import overlap, wait_for_inputs
 
 @dataclass(frozen=True)
 class SlotTables:
-    """By state slot: ``lengths`` and ``pending`` int32, ``drafts`` int64 [drafts, state slots],
-    ``next_token`` int64."""
+    """Tables by state slot: ``lengths`` and ``pending`` int32, ``drafts`` int64 [drafts, state
+    slots], ``next_token`` int64."""
 
     lengths: torch.Tensor
     pending: torch.Tensor
@@ -28,8 +30,8 @@ class SlotTables:
 
 @dataclass(frozen=True)
 class StepRows:
-    """What the host says of each row, int32 [rows]: its state slot (-1: padding), the drafts to
-    verify, the tokens in its cache (-1: as the tables have it) and those its pages hold."""
+    """The host's description of each row, int32 [rows]: its state slot (-1: padding), the number of
+    drafts to verify, the tokens in its cache (-1: as in the tables), the tokens its pages hold."""
 
     slots: torch.Tensor
     num_drafts: torch.Tensor
@@ -39,13 +41,13 @@ class StepRows:
 
 @dataclass(frozen=True)
 class Placed:
-    """Tokens of a pass, a row's in a run. A dead token is none: its ``slots`` int32 is -1, its
-    ``positions`` int32 -1 and its ``ends`` int32 0. ``held`` int64 is the row's state slot, 0 for
-    padding; ``ids`` int64 are fed; ``sample_slots`` int64 is the slot of a sampled token, -1 of
-    others, and ``sample_positions`` int64 the index of what comes out.
+    """The tokens of a pass, a row's tokens adjacent. A dead token is padding: its ``slots`` int32
+    is -1, its ``positions`` int32 -1 and its ``ends`` int32 0. ``held`` int64: the row's state
+    slot, 0 for padding. ``ids`` int64: the fed ids. ``sample_slots`` int64: the slot of a sampled
+    token, -1 for others; ``sample_positions`` int64: the index of the sampled token.
 
-    A token past the row's pages is dead, but sampled: that a sequence has got its last token, the
-    host may learn one step late. What such a step gives is dropped."""
+    A token past the row's pages is dead, but sampled: the host may learn one step late that a
+    sequence has got its last token. The results of such a step are dropped."""
 
     slots: torch.Tensor
     positions: torch.Tensor
@@ -111,8 +113,8 @@ def _verify_kernel(
 
 
 def place_verified(rows: StepRows, tables: SlotTables, placed: Placed, tokens_each: int) -> None:
-    """Where the tokens of a step stand: each row's next token, then its drafts. A row with a start
-    has just come: that becomes its length, and nothing is pending."""
+    """Place the tokens of a step: each row's next token, then its drafts. A row with a start is
+    new: the start becomes its length, and nothing is pending."""
     _verify_kernel[(rows.slots.shape[0],)](
         rows.slots, rows.num_drafts, rows.starts, rows.rooms,
         tables.lengths, tables.pending, tables.drafts, tables.next_token,
@@ -123,9 +125,9 @@ def place_verified(rows: StepRows, tables: SlotTables, placed: Placed, tokens_ea
 
 @dataclass(frozen=True)
 class Uncertain:
-    """Of a step that several workers compute together: it has stored no token in the states. Unless
-    ``aborted`` (int32 [1]) is 0 it was not computed, and is undone; ``fed`` int64 [tokens] are the
-    ids that it took."""
+    """A step that several workers compute together, which has stored no token in the states. Unless
+    ``aborted`` (int32 [1]) is 0, it was not computed, and is undone; ``fed`` int64 [tokens]: the
+    ids that were fed to it."""
 
     aborted: torch.Tensor
     fed: torch.Tensor
@@ -167,7 +169,7 @@ def _accept_kernel(
         if undone:
             tl.store(p_next_token + slot, tl.load(p_fed + row * TOKENS))
             tl.store(p_pending + slot, 0)
-            # The draft layer takes the row for padding: the drafts are as they were.
+            # The draft layer treats the row as padding: the drafts stay as they were.
             tl.store(p_row_slots + row, kept)
     if kept >= 0:
         next_id = tl.maximum(tl.load(p_sampled + row * TOKENS + num_accepted), 0)
@@ -200,15 +202,15 @@ def accept(
     uncertain: Uncertain | None = None,
     on_host: torch.Tensor | None = None,
 ) -> None:
-    """Accept the drafts that equal ``sampled`` int64 [tokens, less those of padding] (-1: none),
-    move the tables on, and place the output for the draft layer: at each position the token that
-    follows it, dead past the row's pages. ``last`` int64 [rows] is the index of each row's last
-    one, ``num_out`` int64 [rows] how many there are, and where it is given ``on_host`` int64
-    [rows], pinned, too: a copy behind the kernel would hold the stream up.
+    """Accept the drafts that equal ``sampled`` int64 [tokens without padding] (-1: none), advance
+    the tables, and place the output for the draft layer: at each position the token that follows
+    it, dead past the row's pages. ``last`` int64 [rows] receives the index of each row's last
+    output token, and ``num_out`` int64 [rows] their number. ``on_host`` int64 [rows], pinned,
+    receives the number too, if given: a copy behind the kernel would delay the stream.
 
-    ``forced``: accept a draft with this probability instead, which only benchmarks do.
-    ``uncertain``: the step may have been aborted. Then the tables are as before it, no row has
-    output, and ``rows.slots`` is -1 for all of them from now on.
+    ``forced``: accept a draft with this probability instead (benchmarks only). ``uncertain``: the
+    step may have been aborted. Then the tables stay as they were before it, no row has output, and
+    ``rows.slots`` is -1 for all rows from now on.
     """
     aborted = uncertain.aborted if uncertain else rows.num_drafts
     fed = uncertain.fed if uncertain else sampled
@@ -252,8 +254,8 @@ def _draft_kernel(
 
 
 def place_draft(rows: StepRows, tables: SlotTables, placed: Placed, place: int) -> None:
-    """What makes draft ``place`` (0 is the first) of each row: the draft before it, at the position
-    before it. ``sample_positions`` are of the draft itself."""
+    """Place the tokens from which draft ``place`` (from 0) of each row is made: the draft before
+    it, at the position before it. ``sample_positions`` are the draft's own."""
     _draft_kernel[(rows.slots.shape[0],)](
         rows.slots, rows.rooms, tables.lengths, tables.drafts, *_pointers(placed),
         tables.drafts.shape[1], PLACE=place, num_warps=1, **overlap(placed.ids),

@@ -1,8 +1,12 @@
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 """A band of an expert's weights times the tokens that chose the expert.
 
-A band is BLOCK_N rows of the weights. ``b_pair`` [BLOCK_M] says which rows of the input it meets: a
-pair is ``t * TOP_K + j``, -1 for none (triton_plan.py). ``all_tokens`` finds them without a plan.
+A band is BLOCK_N rows of the weights. ``b_pair`` [BLOCK_M] names the rows of the input by which it
+is multiplied: a pair is ``t * TOP_K + j``, or -1 (triton_plan.py). ``all_tokens`` finds pairs
+without a plan.
+
+Reference: torch_experts.add_experts; test: tests/kernels/test_triton_moe.py,
+test_shared_functions.py.
 """
 
 import triton
@@ -16,8 +20,8 @@ from engine.kernels.triton_fp8 import add_product
 def all_tokens(
     p_ids, pair, num_tokens, TOP_K: tl.constexpr, BLOCK_M: tl.constexpr, SINGLE: tl.constexpr
 ):
-    """(the expert of ``pair``, whether that is one and the pair the first that chose it, row t's
-    pair or -1). SINGLE: there is one token, whose experts differ."""
+    """(the expert of ``pair``; True if there is an expert and the pair is the first to choose it;
+    the pair of each row t that chose it, or -1). SINGLE: one token, whose experts differ."""
     expert = tl.load(p_ids + pair)
     o_m = tl.arange(0, BLOCK_M)
     if SINGLE:
@@ -46,7 +50,7 @@ def gate_up_band(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
-    """BLOCK_N columns of h from ``band`` on; ``p_w`` begins at the expert."""
+    """Compute BLOCK_N columns of h from ``band`` on; ``p_w`` begins at the expert."""
     o_n = band + tl.arange(0, BLOCK_N)
     valid = (b_pair >= 0)[:, None]
     o_k = tl.arange(0, BLOCK_K)[None, :]
@@ -82,8 +86,8 @@ def down_band(
     BLOCK_K: tl.constexpr,
     FP8: tl.constexpr,
 ):
-    """Row ``b_row`` of ``p_h`` gives result ``b_out`` of ``p_y``, one pointer for all rows, or one
-    for each."""
+    """Compute result ``b_out`` of ``p_y`` from row ``b_row`` of ``p_h``; ``p_y`` is one pointer for
+    all rows, or a pointer per row."""
     o_n = band + tl.arange(0, BLOCK_N)
     valid = (b_row >= 0)[:, None]
     o_k = tl.arange(0, BLOCK_K)[None, :]

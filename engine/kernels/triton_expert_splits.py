@@ -1,8 +1,10 @@
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 """A band of an expert's weights in FP8 times tokens split in two (triton_split.py).
 
-As ``triton_expert_bands``, with dot(w, [q0, q1]^T), of which the weights are the longer side. h is
+As ``triton_expert_bands``, with dot(w, [q0, q1]^T), where the weights are the longer side. h is
 split too: p_h e4m3 [pairs, 2, DIM], with p_hs [pairs, DIM / H_GROUP].
+
+Reference: torch_experts.add_experts; test: tests/kernels/test_fp8.py.
 """
 
 import triton
@@ -13,12 +15,12 @@ from engine.kernels.triton_fp8 import BLOCK_K
 from engine.kernels.triton_split import PARTS, power_of_two, sum_of_parts, two_parts
 
 H_GROUP = tl.constexpr(64)
-"""Columns of h that share a scale: those that a program of ``gate_up_split`` computes."""
+"""Columns of h that share a scale: the columns that a program of ``gate_up_split`` computes."""
 
 
 @triton.jit
 def _both_parts(b_pair, BLOCK_M: tl.constexpr):
-    """[BLOCK_M * PARTS]: each pair once for each part."""
+    """Each pair once per part, [BLOCK_M * PARTS]."""
     return tl.reshape(tl.join(b_pair, b_pair), (BLOCK_M * PARTS,))
 
 
@@ -39,9 +41,9 @@ def gate_up_split(
     BLOCK_N: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """BLOCK_N columns of h from ``band`` on; ``p_w`` begins at the expert, ``p_scales`` at the
-    band's. A tile has rows of gate and of up, eight of one and eight of the other in turn, so that
-    a thread holds both sums of a column of h."""
+    """Compute BLOCK_N columns of h from ``band`` on; ``p_w`` begins at the expert, ``p_scales`` at
+    the band's scales. A tile alternates eight rows of gate and eight rows of up, so that a thread
+    holds both sums of a column of h."""
     tl.static_assert(BLOCK_N == H_GROUP)
     R: tl.constexpr = BLOCK_M * PARTS
     M: tl.constexpr = BLOCK_N * 2
@@ -106,8 +108,8 @@ def down_split(
     BANDS: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """As ``down_band``, of the split that ``gate_up_split`` leaves, for BANDS bands from ``band``
-    on: the first weights of the next are under way while one is finished."""
+    """``down_band`` for the split of h that ``gate_up_split`` writes, for BANDS bands from ``band``
+    on: the next band's first weights are loaded while a band is finished."""
     tl.static_assert(BLOCK_K == 2 * H_GROUP)
     R: tl.constexpr = BLOCK_M * PARTS
     ROUNDS: tl.constexpr = DIM // BLOCK_K
@@ -125,7 +127,7 @@ def down_split(
     b_s0 = tl.load(p_row_scales, mask=valid_q, other=0.0)
     b_s1 = tl.load(p_row_scales + 1, mask=valid_q, other=0.0)
     b_y = tl.zeros((BLOCK_N, R), tl.float32)
-    # Two groups a round, whose weights share a scale: half as many waits for memory.
+    # Two groups per round, whose weights share a scale: half as many waits for memory.
     for i in tl.range(0, BANDS * ROUNDS, num_stages=STAGES):
         done = i // ROUNDS
         k = (i - done * ROUNDS) * BLOCK_K

@@ -1,13 +1,15 @@
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
-"""Experts for up to 512 tokens, whose time is the reading of each touched expert's weights.
+"""Experts for up to 512 tokens, whose time is spent on reading each chosen expert's weights.
 
     h[t, j] = silu(gate_e x_t) * (up_e x_t);   y[t, j] = p[t, j] * down_e h[t, j],   e = ids[t, j]
 
 Up to 16 tokens no sort is needed: tensor cores take 16 rows anyway, so a program multiplies its
-band of an expert's weights with all tokens and keeps the rows that chose the expert. Beyond that
-``plan`` lists each expert's tokens. Either way a row's sum is formed in one order: a token's result
-does not depend on its batch. The contributions come back per token in a fixed order, the shared
-expert's last, for ``add_rms_norm`` to add: no atomics.
+band of an expert's weights with all tokens and keeps the rows that chose the expert. With more
+tokens ``plan`` lists each expert's tokens. In both cases a row's sum has the same order, so a
+token's result does not depend on its batch. The contributions of a token are returned in a fixed
+order, the shared expert's last, for ``add_rms_norm`` to add: no atomics.
+
+Reference: torch_experts.add_experts; test: tests/kernels/test_triton_moe.py, test_fp8.py.
 """
 
 from dataclasses import dataclass
@@ -28,16 +30,16 @@ from engine.model.matrix import Matrix
 
 @dataclass(frozen=True)
 class Tiles:
-    """rows and k (128 in FP8) of a tile of the weights; rounds in flight."""
+    """Tile sizes: rows and k (128 in FP8) of a tile of the weights, and rounds in flight."""
 
     rows: int
     k: int
     stages: int
     warps: int
     split_stages: int = 2
-    """Rounds in flight where weights in FP8 meet a split."""
+    """Rounds in flight when weights in FP8 are multiplied by a split."""
     bands: int = 1
-    """Tiles of rows that a program of ``down`` in FP8 does, one after the other."""
+    """Tiles of rows that a program of ``down`` in FP8 computes one after another."""
 
     def arguments(self) -> dict[str, Any]:
         return {
@@ -99,7 +101,7 @@ def expert_down(
     SPLIT_STAGES: tl.constexpr,
     BANDS: tl.constexpr,
 ):
-    """``down_band`` of an expert, in FP8 ``down_split``; BANDS is 1 elsewhere."""
+    """``down_band`` of an expert, or ``down_split`` in FP8; without FP8, BANDS is 1."""
     if FP8:
         down_split(
             p_h, p_hs, p_w, p_scales, expert, p_y, b_pair, b_out, b_weight, band,
@@ -136,7 +138,7 @@ def gate_up_kernel(
     SINGLE: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """In FP8 ``p_x`` and ``p_s`` are the tokens' split, and ``p_h`` and ``p_hs`` that of h."""
+    """Compute h. In FP8 ``p_x`` and ``p_s`` are the tokens' split, ``p_h`` and ``p_hs`` h's."""
     tile = tl.program_id(1)
     band = tl.program_id(0) * BLOCK_N
     wait_for_inputs(PDL)
@@ -263,9 +265,9 @@ def experts(
     """Contributions [top_k (+ 1), tokens, hidden] float32, to be added per token in that order.
 
     x [tokens, hidden]; ids int32 and weights float32 [tokens, top_k], -1 for no expert: such
-    contributions are undefined. gate_up [experts, 2 * dim, hidden], down [experts, hidden, dim];
-    shared: the shared expert's scaled activation [tokens, dim] and its down [hidden, dim];
-    split: ``x``'s, which experts in FP8 take instead.
+    contributions are undefined. gate_up [experts, 2 * dim, hidden], down [experts, hidden, dim].
+    shared: the shared expert's scaled activation [tokens, dim] and its down [hidden, dim].
+    split: ``x`` split in two, which experts in FP8 use instead of ``x``.
     """
     (num_tokens, hidden), (num_experts, _, dim) = x.shape, down.shape
     top_k = ids.shape[1]
@@ -351,7 +353,7 @@ def experts(
 
 
 def whole(w: Matrix) -> tuple[torch.Tensor, torch.Tensor, bool]:
-    """(values, scales, whether in FP8) of a matrix whose rows are all of one kind."""
+    """(values, scales, True if in FP8) of a matrix whose rows are all of one kind."""
     assert not w.num_fp8 or not w.plain.shape[-2], "rows of both kinds"
     assert w.group == FP8_K.value, w.group
     assert all(each.is_contiguous() for each in (w.fp8, w.scales, w.plain))
@@ -361,8 +363,8 @@ def whole(w: Matrix) -> tuple[torch.Tensor, torch.Tensor, bool]:
 def inputs_of(
     x: torch.Tensor, split: Split | None, down: Matrix, num_pairs: int, fp8: bool
 ) -> tuple[tuple[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]:
-    """((x's rows, their scales), (those of h [pairs, dim], to be written)): both split in FP8, else
-    in ``x``'s dtype with scales that are not read."""
+    """((x's rows, their scales), (memory of h's rows [pairs, dim], their scales)): both split in
+    FP8, otherwise in ``x``'s dtype, with scales that are not read."""
     assert (down.num_fp8 > 0) == fp8, "experts of both kinds"
     dim = down.shape[-1]
     if not fp8:
@@ -376,7 +378,7 @@ def inputs_of(
 
 
 def tiles_of(num_tokens: int, fp8: bool) -> tuple[Tiles, Tiles]:
-    """(for gate_up, for down), as measured on an H200."""
+    """The tiles for (gate_up, down), as measured best on an H200."""
     if fp8:
         rows = 64 if num_tokens <= 8 else 128
         down = Tiles(rows, 128, 3, 4, split_stages=3, bands=2 if 1 < num_tokens <= 8 else 1)
@@ -387,7 +389,7 @@ def tiles_of(num_tokens: int, fp8: bool) -> tuple[Tiles, Tiles]:
 
 
 def block_rows(num_tokens: int) -> int:
-    """Rows of a product: at 256 experts of which 8 are chosen, most lists fit in one.
+    """Number of rows of a product: if 8 of 256 experts are chosen, most lists fit in one product.
 
     NOTE: from 64 rows on other instructions sum in another order.
     """

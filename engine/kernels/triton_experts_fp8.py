@@ -3,10 +3,12 @@
 
     h[p] = silu(gate_e x_t) * (up_e x_t);   y[p] = p[p] * down_e h[p],   pair p = (t, j), e = ids[p]
 
-As ``triton_experts_prefill``, with ``x`` and ``h`` quantised a token's 128 columns at a time. A sum
-has the scale of its last 128 columns, the token's times the weights': before the next ones it is
-multiplied by the old scale over the new. Sums of 128 columns, each scaled and then added, would
-need twice the registers, which gate and up together do not leave.
+As ``triton_experts_prefill``, with ``x`` and ``h`` quantised per token and 128 columns. A sum has
+the scale of its last 128 columns, the token's times the weights'. Before the next columns are added
+it is multiplied by the old scale over the new scale. Sums of 128 columns, each scaled and then
+added, would need twice the registers, which gate and up together do not leave.
+
+Reference: torch_experts.add_experts; test: tests/kernels/test_fp8.py.
 """
 
 import torch
@@ -21,7 +23,7 @@ from engine.kernels.triton_quantise import BLOCK, quantise_rows, quantised
 from engine.model.matrix import Matrix
 
 TILES = Tiles(128, 256, BLOCK, 4, 8, 1, 64), Tiles(64, 128, BLOCK, 3, 4)
-"""For gate_up and for down, as measured on an H200."""
+"""The tiles for gate_up and for down, as measured best on an H200."""
 
 
 @triton.jit

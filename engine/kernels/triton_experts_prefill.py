@@ -3,10 +3,12 @@
 
     h[p] = silu(gate_e x_t) * (up_e x_t);   y[p] = p[p] * down_e h[p],   pair p = (t, j), e = ids[p]
 
-Tiles of pairs of one expert (``plan``) gather their rows of ``x``; ``h`` lies in the order of the
-lists, so that the copy engine fetches it like the weights, and ``y`` in the pairs' places. The
-bands of an expert's weights follow one another in the grid, so its tiles find rows and weights in
-the L2 cache.
+Tiles of pairs of one expert (``plan``) gather their rows of ``x``. ``h`` is in the order of the
+lists, so that the copy engine fetches it like the weights; ``y`` is in the order of pairs. The
+bands of an expert's weights are adjacent in the grid, so its tiles find rows and weights in the L2
+cache.
+
+Reference: torch_experts.add_experts; test: tests/kernels/test_triton_moe.py.
 """
 
 from dataclasses import dataclass
@@ -31,12 +33,12 @@ class Tiles:
     stages: int
     warps: int
     bands: int = 1
-    """Bands of ``rows`` that one program works through."""
+    """Bands of ``rows`` that a program computes one after another."""
     tail: int = 0
-    """A list's last tile with no more pairs than this is multiplied as so many."""
+    """If a list's last tile has at most this many pairs, the product has only this many rows."""
 
     def arguments(self) -> dict[str, Any]:
-        """Of any kernel of such tiles."""
+        """Launch arguments of a kernel with these tiles."""
         return {
             "BLOCK_M": self.pairs,
             "BLOCK_K": self.k,
@@ -47,7 +49,7 @@ class Tiles:
 
 
 TILES = Tiles(128, 256, 64, 4, 8, 1, 64), Tiles(128, 256, 64, 4, 8, 1, 64)
-"""For gate_up and for down, as measured on an H200."""
+"""The tiles for gate_up and for down, as measured best on an H200."""
 
 
 @triton.jit
@@ -283,7 +285,7 @@ def sizes(
     w_in: torch.Tensor,
     w_out: torch.Tensor,
 ) -> tuple[int, int, int, int]:
-    """(tokens, hidden, dim, top_k) of tensors that fit each other, each contiguous."""
+    """(tokens, hidden, dim, top_k) of the tensors; asserts that their shapes match."""
     (num_tokens, hidden), (num_experts, _, dim) = x.shape, w_out.shape
     assert w_in.shape == (num_experts, 2 * dim, hidden)
     assert w_out.shape == (num_experts, hidden, dim)

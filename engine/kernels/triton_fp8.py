@@ -1,10 +1,13 @@
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
-"""FP8 weights in a kernel: e4m3 in memory, bfloat16 in the product, scaled a block of 128.
+"""FP8 weights in a kernel: e4m3 in memory, bfloat16 in the product, one scale per 128 columns.
 
     acc[t, n] += scale * Σ_k x[t, k] w[n, k],   k over 128 columns that share the scale with all n
 
-e4m3 to bfloat16 is exact, and so are the products; the sum of a block is rounded like any other,
-and scaled once.
+The conversion of e4m3 to bfloat16 is exact, and so are the products. The sum of a block is rounded
+like any other sum, and scaled once.
+
+Reference: engine/model/matrix.py, dequantise; test: tests/kernels/test_fp8.py,
+test_shared_functions.py.
 """
 
 import torch
@@ -16,15 +19,15 @@ from engine.kernels.triton_overlap import overlap, wait_for_inputs
 from engine.model.matrix import Matrix
 
 BLOCK_K = tl.constexpr(128)
-"""Columns that share a scale."""
+"""Number of columns that share a scale."""
 
 
 @triton.jit
 def widened(b_w):
-    """e4m3 -> the same numbers in bfloat16 (not for NaN).
+    """Convert e4m3 to bfloat16 exactly (except NaN).
 
-    Sign, exponent and mantissa move to their places in bfloat16, which leaves 2^-120 of the
-    number: one multiplication by a power of two corrects two of them. The conversion by way of
+    Sign, exponent and mantissa move to their places in bfloat16, which gives the number times
+    2^-120; one multiplication by a power of two corrects two of them. The conversion through
     float16 and float32 takes as many instructions, but slower ones.
     """
     if INTERPRETED:
@@ -56,8 +59,8 @@ def widened(b_w):
 
 @triton.jit
 def add_product(b_acc, b_x, b_w, p_scale, FP8: tl.constexpr, WEIGHTS_FIRST: tl.constexpr = False):
-    """``b_acc + x wᵀ`` [tokens, rows], transposed if WEIGHTS_FIRST (not in FP8); w scaled where in
-    FP8."""
+    """``b_acc + x wᵀ`` [tokens, rows], transposed if WEIGHTS_FIRST (not in FP8); w is scaled if it
+    is in FP8."""
     if FP8:
         tl.static_assert(not WEIGHTS_FIRST)
         b_zero = tl.zeros(b_acc.shape, tl.float32)
@@ -80,8 +83,8 @@ def _widen_kernel(p_fp8, p_scales, p_out, K: tl.constexpr, BLOCK: tl.constexpr, 
 
 
 def widened_rows(w: Matrix) -> torch.Tensor:
-    """``w`` [rows, k] in the plain rows' dtype: where a product is so large that reading its
-    weights a second time is little of it."""
+    """Dequantise ``w`` [rows, k] to the plain rows' dtype, for a product that is so large that
+    reading its weights twice costs little."""
     if not w.num_fp8:
         return w.plain
     num_rows, k = w.shape

@@ -1,4 +1,7 @@
-"""RMS norm per head, then the silu gate:  out = x / rms(x) * weight * silu(gate)."""
+"""RMS norm per head, then the silu gate:  out = x / rms(x) * weight * silu(gate).
+
+Reference: torch_norm.gated_rms_norm; test: tests/kernels/test_delta.py.
+"""
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
 import torch
@@ -9,7 +12,7 @@ import triton.language as tl
 def gated_rms_norm(
     x: torch.Tensor, gate: torch.Tensor, weight: torch.Tensor, eps: float
 ) -> torch.Tensor:
-    """-> [tokens, heads * dim] in ``gate``'s dtype.
+    """Norm and gate -> [tokens, heads * dim] in ``gate``'s dtype.
 
     x [tokens, heads, dim]; gate [tokens, heads * dim], which may be columns of a wider matrix;
     weight [dim] float32.

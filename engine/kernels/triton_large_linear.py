@@ -1,7 +1,9 @@
-"""Linear layers of more tokens than the streaming kernels take: cuBLAS.
+"""Linear layers of more tokens than the streaming kernels take, by cuBLAS.
 
-Rows in FP8 are multiplied on FP8 tensor cores, with activations quantised a token's 128 columns at
-a time, where there are enough of them; a few are dequantised.
+If there are enough rows in FP8, they are multiplied on FP8 tensor cores, with activations quantised
+per token and 128 columns; a few rows are dequantised.
+
+Reference: x @ Matrix.dequantised().T; test: tests/gpu/test_fp8.py.
 """
 
 import torch
@@ -13,9 +15,9 @@ from engine.kernels.triton_quantise import quantise_rows
 from engine.model.matrix import Matrix
 
 MIN_FP8_ROWS = 2048
-"""With fewer, quantising the activations costs what the faster product gains."""
+"""With fewer rows, quantising the activations costs as much as the faster product saves."""
 ALIGNMENT = 16
-"""Tokens are padded to a multiple: cuBLAS's condition on scales."""
+"""Tokens are padded to a multiple of this: cuBLAS's condition on scales."""
 
 
 def large_linear(x: torch.Tensor, w: Matrix) -> torch.Tensor:
@@ -33,7 +35,8 @@ def large_linear(x: torch.Tensor, w: Matrix) -> torch.Tensor:
 
 
 def _fp8_product(x: torch.Tensor, w: Matrix, out: torch.Tensor) -> None:
-    """Into ``out`` [tokens, padded, FP8 rows]; what is there for padding is undefined."""
+    """Write the product with FP8 rows to ``out`` [tokens, padded, FP8 rows]; padding is
+    undefined."""
     q, scales = quantise_rows(x, out.shape[0])
     by_token, by_block = ScalingType.BlockWise1x128.value, ScalingType.BlockWise128x128.value
     torch.ops.aten._scaled_mm_v2.out(

@@ -1,12 +1,14 @@
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
-"""Linear layers whose time is the reading of their weights: a few tokens at a time.
+"""Linear layers of a few tokens, whose time is spent on reading the weights.
 
     y[t, n] = Σ_k x[t, k] w[n, k]
 
 A program streams a band of rows of ``w`` past all tokens; the products run on the tensor cores,
 tokens padded to 16. ``splits`` cuts k among programs, for layers with too few rows to fill the
-GPU; the slices come back unreduced, for the consumer to add in order. How a token's sum is formed
-depends on the layer's shape alone, never on the other tokens.
+GPU; the slices are returned unreduced, for the consumer to add in order. The order of a token's sum
+depends only on the layer's shape, never on the other tokens.
+
+Reference: x @ Matrix.dequantised().T; test: tests/kernels/test_triton_moe.py, test_fp8.py.
 """
 
 import torch
@@ -90,8 +92,8 @@ def stream_linear(
 
     x [tokens, k], w [rows, k], rows contiguous; k a multiple of ``splits * tiles.k``, and of 128
     where rows are in FP8. ``out`` [tokens, rows], rows contiguous, receives the product in its own
-    dtype; splits is then 1. ``split`` is ``x``'s, of at most 64 tokens, under one scale or one for
-    each 128 columns: rows in FP8 are multiplied with it on FP8 tensor cores.
+    dtype; splits is then 1. ``split``: ``x`` split in two, at most 64 tokens, with one scale per
+    token or per 128 columns: rows in FP8 are multiplied with it on FP8 tensor cores.
     """
     (num_tokens, k), num_rows = x.shape, w.shape[0]
     assert w.shape == (num_rows, k)
@@ -138,19 +140,20 @@ def stream_linear(
 
 
 def aligned(length: int) -> int:
-    """Elements from row to row: kernels are compiled anew for rows that are aligned otherwise."""
+    """Stride of rows of ``length`` elements: Triton compiles a kernel again for rows with another
+    alignment."""
     return -(-length // 16) * 16
 
 
 def aligned_rows(*shape: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Memory whose rows are aligned, whatever their length, and contiguous."""
+    """Uninitialised memory with aligned, contiguous rows of any length."""
     *others, length = shape
     return torch.empty((*others, aligned(length)), dtype=dtype, device=device)[..., :length]
 
 
 def linear_parts(x: torch.Tensor, w: Matrix, split: Split | None = None) -> torch.Tensor:
-    """``x @ w.T`` as slices to be added: [parts, tokens, rows], one part beyond 64 tokens.
-    ``split``: as of ``stream_linear``."""
+    """``x @ w.T`` as slices to be added: [parts, tokens, rows]; one part beyond 64 tokens.
+    ``split``: as in ``stream_linear``."""
     if x.shape[0] > MAX_STREAMED:
         return large_linear(x, w).unsqueeze(0)
     splits = 1 if w.shape[0] > MANY_ROWS else SPLITS
@@ -159,7 +162,7 @@ def linear_parts(x: torch.Tensor, w: Matrix, split: Split | None = None) -> torc
 
 
 def linear(x: torch.Tensor, w: Matrix, split: Split | None = None) -> torch.Tensor:
-    """``x @ w.T`` [tokens, rows] in ``x``'s dtype; ``split``: as of ``stream_linear``."""
+    """``x @ w.T`` [tokens, rows] in ``x``'s dtype; ``split``: as in ``stream_linear``."""
     if x.shape[0] > MAX_STREAMED:
         return large_linear(x, w)
     tiles = tiles_of(x.shape[0], w, 1, split is not None)
@@ -167,7 +170,7 @@ def linear(x: torch.Tensor, w: Matrix, split: Split | None = None) -> torch.Tens
 
 
 def float_linear(x: torch.Tensor, w: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
-    """``x @ w.T`` [tokens, rows] as the float32 sums that they are; in ``out`` where given."""
+    """``x @ w.T`` [tokens, rows] as unrounded float32 sums; written to ``out`` if given."""
     (num_tokens, _), num_rows = x.shape, w.shape[0]
     if out is None:
         out = aligned_rows(num_tokens, num_rows, dtype=torch.float32, device=x.device)
@@ -179,21 +182,21 @@ def float_linear(x: torch.Tensor, w: torch.Tensor, out: torch.Tensor | None = No
 
 
 MAX_STREAMED = 64
-"""Tokens from which on cuBLAS is as fast."""
+"""The most tokens for which the streaming kernels are faster than cuBLAS."""
 
 MAX_FP8_T = 32
-"""Tokens of a program where rows are in FP8. With 64 dot(x, wᵀ) would be other instructions, which
-sum in another order, and want the converted weights in shared memory."""
+"""The most tokens of a program if rows are in FP8. With 64, dot(x, wᵀ) would use other
+instructions, which sum in another order and need the converted weights in shared memory."""
 
 MANY_ROWS = 8192
-"""Rows that fill 132 multiprocessors without a split of k."""
+"""Number of rows that fills 132 multiprocessors without a split of k."""
 
 SPLITS = 4
-"""Of k in layers with fewer rows."""
+"""Number of slices of k in layers with fewer rows."""
 
 
 def tiles_of(num_tokens: int, w: Matrix, splits: int, is_split: bool = False) -> Tiles:
-    """As measured on an H200; any of them gives the same bits."""
+    """The tiles measured best on an H200; all tiles give the same bits."""
     if is_split:
         stages, prefetched = 6 if num_tokens <= 32 or splits > 1 else 4, 8 if splits > 1 else 2
         return Tiles(64, 64, 4, 4, True, prefetched, stages)

@@ -1,6 +1,8 @@
-"""Masks the ids that a row may not have: -inf where the row's bit is 0.
+"""Masks the ids that a row must not have: -inf where the row's bit is 0.
 
 logits[row_i, id] <- -inf   where bit id % 32 of bits[i, id // 32] is 0
+
+Reference: torch_sampling.masked; test: tests/kernels/test_mask.py.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
@@ -13,14 +15,13 @@ import triton.language as tl
 from engine.upload import upload
 
 WORDS = 64
-"""Words of 32 ids that a program takes."""
+"""Number of words, of 32 ids each, that a program masks."""
 
 
 def mask_logits(logits: torch.Tensor, rows: Sequence[int], bits: torch.Tensor) -> None:
     """Mask ``rows`` of ``logits`` [rows, ids] float32 in place; other rows are not touched.
 
-    bits int32 [len(rows), words]; ids past the last word are not touched either. Reference:
-    torch_sampling.masked.
+    bits int32 [len(rows), words]; ids past the last word are not touched either.
     """
     num_ids = min(logits.shape[1], bits.shape[1] * 32)
     assert logits.dtype == torch.float32, logits.dtype

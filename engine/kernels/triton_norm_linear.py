@@ -3,9 +3,11 @@
 
     hidden' = bf16(hidden + Σ_p delta_p);   x = hidden' / rms(hidden') * norm;   y = x wᵀ
 
-Every program adds and norms the whole token, which for few summands takes less time than a kernel
-of its own. Its weights are in shared memory by then: it has read them before the wait. The sums are
-formed in the order of ``add_rms_norm`` and ``linear_parts``, and have the same bits.
+Every program adds and norms the whole token: with few summands that is faster than another kernel.
+Its weights are in shared memory by then, because it reads them before the wait. The sums have the
+order of ``add_rms_norm`` and ``linear_parts``, and so the same bits.
+
+Reference: add_rms_norm, then linear_parts, bit for bit; test: tests/kernels/test_triton_moe.py.
 """
 
 import torch
@@ -18,11 +20,11 @@ from engine.kernels.triton_overlap import LOADS_FIRST, overlap, wait_for_inputs
 from engine.model.matrix import Matrix
 
 BAND = 64
-"""Rows of the weights of a program: as in ``linear_parts``."""
+"""Rows of weights per program, as in ``linear_parts``."""
 TOKENS = tl.constexpr(16)
-"""Of the smallest tile: the first is the token, the others are zeros."""
+"""Tokens of the smallest tile: the first is the token, the others are zeros."""
 MAX_COLUMNS = 512
-"""Of a program, whose weights fit in shared memory beside another kernel's."""
+"""The most columns of a program whose weights fit in shared memory beside another kernel's."""
 
 
 @triton.jit
@@ -53,8 +55,8 @@ def _norm_linear_kernel(
     BLOCK_N: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """A band of rows of the weights, and COLUMNS of their columns. Programs of the first band store
-    the sum and its norm."""
+    """Multiply a band of rows of the weights, COLUMNS of their columns. Programs of the first band
+    store the sum and its norm."""
     split = tl.program_id(1)
     rows = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     o_k = split * COLUMNS + tl.arange(0, COLUMNS)
@@ -77,7 +79,7 @@ def _norm_linear_kernel(
 
 
 def suits_norm_linear(hidden: torch.Tensor, w: Matrix) -> bool:
-    """Whether ``norm_linear`` takes hidden [tokens, dim] and w [rows, dim]."""
+    """True if ``norm_linear`` supports hidden [tokens, dim] and w [rows, dim]."""
     num_tokens, dim = hidden.shape
     columns = dim // SPLITS
     has_tiles = dim & (dim - 1) == 0 and 16 <= columns <= MAX_COLUMNS
@@ -88,7 +90,7 @@ def norm_linear(
     hidden: torch.Tensor, delta: torch.Tensor, norm: torch.Tensor, eps: float, w: Matrix
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """(``hidden`` [1, dim] plus ``delta``, its norm, the norm's product with ``w`` [rows, dim] as
-    float32 slices to be added [parts, 1, rows]).
+    float32 slices [parts, 1, rows] to be added).
 
     delta [parts, 1, dim], any float dtype, rows contiguous; norm [dim] float32, already ``1 + w``.
     """

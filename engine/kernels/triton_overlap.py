@@ -1,11 +1,11 @@
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 """Programmatic dependent launch: a kernel starts while its predecessor still runs.
 
-    what needs no input;  wait_for_inputs();  the rest
+    work without inputs;  wait_for_inputs();  the rest
 
 The wait ends when the predecessor has ended and its writes can be read. Every kernel waits, and
-lets its successor launch only then. So, before its own wait, a kernel may read weights, and what
-was written by its predecessor's predecessor or earlier; after it, everything.
+lets its successor start only then. So before its own wait a kernel may read weights, and data
+written by its predecessor's predecessor or earlier; after it, everything.
 
 Source: PTX ``griddepcontrol``; CUDA programming guide, programmatic dependent launch.
 """
@@ -19,26 +19,27 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 
 def overlap(x: torch.Tensor) -> dict[str, Any]:
-    """Launch arguments: on for CUDA tensors, off in the interpreter."""
+    """Launch arguments that allow the overlap: on for CUDA tensors, off in the interpreter."""
     return {"PDL": True, "launch_pdl": True} if x.is_cuda else {"PDL": False}
 
 
 LOADS_FIRST = {"maxnreg": 255}
-"""Launch arguments of a kernel whose time is that of its loads: as many registers as there are.
-ptxas keeps to some 48 a thread otherwise, and has loads wait for the sum of those before."""
+"""Launch arguments of a kernel whose time is spent on loads: all registers. Otherwise ptxas uses
+some 48 per thread, and lets loads wait for the sum of earlier ones."""
 
 
 @triton.jit
 def wait_for_inputs(PDL: tl.constexpr):
+    """Wait until the predecessor's writes can be read, then let the successor start."""
     if PDL:
         gdc_wait()
-        # If it were launched before the wait, later kernels would occupy the multiprocessors.
+        # Before the wait, later kernels would start too early and occupy the multiprocessors.
         gdc_launch_dependents()
 
 
 @triton.jit
 def prefetch(p, BYTES: tl.constexpr, PDL: tl.constexpr):
-    """Have ``BYTES`` (a multiple of 16) from each of the pointers ``p`` on brought into L2."""
+    """Prefetch ``BYTES`` (a multiple of 16) from each of the pointers ``p`` on into L2."""
     if PDL and BYTES > 0:
         tl.inline_asm_elementwise(
             "cp.async.bulk.prefetch.L2.global [$1], $2; mov.u32 $0, 0;",

@@ -4,7 +4,9 @@
     x <- x / repetition if x > 0 else x * repetition    of ids in the prompt or the output
     x <- x - presence * (n > 0) - frequency * n         n: how often the id is in the output
 
-Drafts before a row's token count as output. The tables are read where they lie, by state slot.
+Drafts before a row's token count as output. The tables are read in place, by state slot.
+
+Reference: torch_sampling.penalised; test: tests/kernels/test_penalties.py.
 """
 
 from dataclasses import dataclass
@@ -20,8 +22,8 @@ TILE = 2048
 
 @dataclass(frozen=True)
 class PenaltyTables:
-    """By state slot: ``penalties`` float32 [state slots, 3] (repetition, presence, frequency), and
-    [state slots, ids] ``in_prompt`` bool and ``counts`` int32 of the output."""
+    """Tables by state slot: ``penalties`` float32 [state slots, 3] (repetition, presence,
+    frequency), and [state slots, ids] ``in_prompt`` bool and ``counts`` int32 of the output."""
 
     penalties: torch.Tensor
     in_prompt: torch.Tensor
@@ -37,7 +39,7 @@ def _penalise_kernel(
     TILE: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
-    """One tile of one row."""
+    """Penalise one tile of one row."""
     row = tl.program_id(1).to(tl.int64)
     wait_for_inputs(PDL)
     slot = tl.load(p_slots + row).to(tl.int64)
@@ -75,10 +77,10 @@ def penalise(
     *,
     in_place: bool = False,
 ) -> torch.Tensor:
-    """-> ``logits`` float32 [rows, first ids], penalised; ``in_place``, themselves.
+    """Penalise ``logits`` float32 [rows, first ids], in new memory or ``in_place``.
 
-    slots int64 [rows]: rows of -1 are undefined, or left as they are. drafts int64 [drafts, state
-    slots]: before a row's token stand the first ``num_before`` int64 [rows] of its slot, or all.
+    slots int64 [rows]: rows of -1 are undefined, or unchanged if in place. drafts int64 [drafts,
+    state slots]: the first ``num_before`` int64 [rows] of a row's slot, or all, precede its token.
     """
     num_rows, num_ids = logits.shape
     counts, in_prompt, penalties = tables.counts, tables.in_prompt, tables.penalties

@@ -3,9 +3,11 @@
 
     lists[e] = [t * top_k + j : ids[t, j] = e],   in the order of t;   counts[e] = |lists[e]|
 
-A token chooses an expert at most once, so [experts, tokens] holds every list: no offsets have to
-be known before a list is written, and expert e's program needs no other's result. A *pair* is
-such a ``t * top_k + j``; results stay where the pair says, so nothing is permuted back.
+A token chooses an expert at most once, so [experts, tokens] holds every list: no offsets are needed
+before a list is written, and no program needs another expert's result. A *pair* is such a
+``t * top_k + j``; results are stored in the pair's place, so nothing is permuted back.
+
+Reference: torch.nonzero(ids == e); test: tests/kernels/test_triton_moe.py.
 """
 
 import torch
@@ -66,7 +68,8 @@ def plan(ids: torch.Tensor, num_experts: int) -> tuple[torch.Tensor, torch.Tenso
 
 
 def _tokens_at_once(num_tokens: int) -> int:
-    """Few different ones: the kernel is compiled for each."""
+    """Number of tokens per round. There are few different values: the kernel is compiled for
+    each."""
     return next((n for n in (16, 64, 256) if num_tokens <= n), 2048)
 
 
@@ -97,13 +100,16 @@ def _tiles_kernel(
 
 
 def plan_tiles(counts: torch.Tensor, num_tokens: int, top_k: int, block_m: int) -> torch.Tensor:
-    """[3, tiles] int32: all lists cut into ``block_m``, as (expert, first place in its list, row).
+    """Cut all lists into tiles of ``block_m`` -> [3, tiles] int32: (expert, first place in its
+    list, row).
 
-    The row is the first place's among all lists, one after another. The number of tiles holds any
-    routing: known without looking at the counts. The place is -1 for a tile that this routing
-    does not need.
+    The row is the first place's index among all lists, one after another. The number of tiles
+    suffices for any routing, so it is known without the counts. The place of a tile that this
+    routing does not need is -1.
     """
     num_experts = counts.shape[0]
+    assert counts.is_contiguous()
+    assert counts.dtype == torch.int32, counts.dtype
     tiles = max_tiles(num_tokens, top_k, num_experts, block_m)
     out = torch.empty((3, tiles), dtype=torch.int32, device=counts.device)
     _tiles_kernel[(triton.cdiv(tiles, 32),)](
@@ -123,7 +129,8 @@ def plan_tiles(counts: torch.Tensor, num_tokens: int, top_k: int, block_m: int) 
 def plan_both(
     ids: torch.Tensor, num_experts: int, in_pairs: int, out_pairs: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """(lists, counts) of ``plan``, and the tiles of two products, of so many pairs each."""
+    """(lists, counts) of ``plan``, and the tiles of two products with ``in_pairs`` and
+    ``out_pairs`` pairs per tile."""
     num_tokens, top_k = ids.shape
     lists, counts = plan(ids, num_experts)
     in_plan = plan_tiles(counts, num_tokens, top_k, in_pairs)

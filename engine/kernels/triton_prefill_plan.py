@@ -1,4 +1,7 @@
-"""How the prefill chunks of a pass are cut into programs: built once, read by every layer."""
+"""The plan of a prefill pass: how its chunks are cut into programs. Built once, for every layer.
+
+Reference: engine/ragged.py; test: tests/engine/test_prefill_graphs.py, test_attention.py.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +13,7 @@ from engine.batch import Keep
 from engine.upload import upload_parts
 
 BLOCK = 64
-"""Tokens of a delta-rule block. Blocks count from each chunk's first token."""
+"""Tokens of a delta-rule block. Blocks are counted from each chunk's first token."""
 TILE_LEN = 16
 """Queries of an attention tile."""
 _NONE = (0, -1)
@@ -22,8 +25,8 @@ class HostPlan:
     """A plan's arrays, int32, before they go to the device.
 
     ``firsts`` [rows + 1]: each row's first token in the pass. ``starts`` [rows]: tokens already in
-    the cache. ``keeps`` [rows, 2]: behind how many of its tokens a row's state is stored in which
-    other state slot as well; (0, -1): nowhere. ``block_firsts`` [rows + 1] counts blocks as
+    the cache. ``keeps`` [rows, 2]: (number of tokens behind which a row's state is also stored, the
+    state slot for it), or (0, -1). ``block_firsts`` [rows + 1] counts blocks as
     ``firsts`` counts tokens, ``block_rows`` [blocks] is each block's row. ``token_rows`` [tokens]
     is each token's row. ``tiles`` [tiles, 2] holds row and first token (within the row) of each
     tile of queries, longest context first.
@@ -46,8 +49,8 @@ class HostPlan:
         *,
         keeps: Sequence[Keep | None] = (),
     ) -> "HostPlan":
-        """``starts`` and ``lens`` (at least 1) of the rows, if any, in token order; ``keeps`` is
-        empty where no row keeps anything."""
+        """The plan of rows with these ``starts`` and ``lens`` (at least 1), in token order; there
+        may be no rows. ``keeps`` is empty if no row keeps a state."""
         assert min(lens, default=1) > 0, lens
         num_tokens, begin = np.array(lens, dtype=np.int32), np.array(starts, dtype=np.int32)
         rows = np.arange(len(lens), dtype=np.int32)
@@ -68,9 +71,9 @@ class HostPlan:
         )
 
     def padded(self, num_tokens: int, num_rows: int) -> "HostPlan":
-        """As long as any plan of at most so many tokens and rows can be, plus a last row. It and
-        all rows without tokens are empty, and surplus entries belong to it: their programs return
-        at once."""
+        """The plan padded to the largest size of any plan of at most ``num_tokens`` and
+        ``num_rows``, plus a last row. That row and all rows without tokens are empty, and surplus
+        entries belong to it: their programs return at once."""
         sizes = padded_sizes(num_tokens, num_rows)
         return HostPlan(
             firsts=_longer(self.firsts, sizes["firsts"], self.firsts[-1]),
@@ -84,7 +87,7 @@ class HostPlan:
 
 
 def padded_sizes(num_tokens: int, num_rows: int) -> dict[str, int]:
-    """How many numbers each array of a ``HostPlan.padded`` has; ``num_tokens`` is a multiple of a
+    """Number of elements of each array of a ``HostPlan.padded``; ``num_tokens`` is a multiple of a
     block."""
     assert num_tokens % BLOCK == BLOCK % TILE_LEN == 0, num_tokens
     return {
@@ -125,7 +128,7 @@ class PrefillPlan:
         *,
         keeps: Sequence[Keep | None] = (),
     ) -> "PrefillPlan":
-        """As ``HostPlan.of``, of at least one row; one transfer."""
+        """``HostPlan.of`` of at least one row, copied to the device by one transfer."""
         assert lens, "a plan without rows"
         return cls.upload(HostPlan.of(starts, lens, tile_len, keeps=keeps), device, tile_len)
 
@@ -139,7 +142,7 @@ class PrefillPlan:
     def from_parts(
         cls, parts: Mapping[str, torch.Tensor], tile_len: int = TILE_LEN
     ) -> "PrefillPlan":
-        """From a ``HostPlan``'s arrays on the device, by name, each a vector."""
+        """The plan of a ``HostPlan``'s arrays on the device, given by name, each a vector."""
         return cls(
             firsts=parts["firsts"],
             starts=parts["starts"],

@@ -2,6 +2,9 @@
 """Activations in FP8: a token's 128 columns share a scale.
 
 scale[t, b] = max(|x[t, 128 b ...]|) / 448;   q[t, c] = e4m3(x[t, c] / scale[t, c // 128])
+
+Reference: engine/model/matrix.py, quantise; test: tests/kernels/test_fp8.py,
+test_shared_functions.py.
 """
 
 import torch
@@ -16,13 +19,14 @@ BLOCK = 128
 
 @triton.jit
 def quantised(b_x):
-    """(e4m3 [rows, 128], scales [rows]) of float32 [rows, 128]."""
-    # Zeros are divided by something, and sums under one scale taken over to the next one.
+    """Quantise float32 [rows, 128] -> (e4m3 [rows, 128], scales [rows])."""
+    # Not 0: columns of zeros are divided by it, and sums are rescaled by the ratio of two scales.
     b_amax = tl.maximum(tl.max(tl.abs(b_x), axis=1), 1e-12)
     b_scaled = b_x * (448.0 / b_amax)[:, None]
     b_scaled = tl.minimum(tl.maximum(b_scaled, -448.0), 448.0)
     if INTERPRETED:
-        # It loses the carry of a mantissa that is rounded up to a power of two: round before.
+        # The interpreter loses the carry of a mantissa that is rounded up to a power of two: round
+        # here, before the conversion.
         b_bits = b_scaled.to(tl.int32, bitcast=True)
         b_bits = (b_bits + 0x7FFFF + ((b_bits >> 20) & 1)) & -0x100000
         b_scaled = b_bits.to(tl.float32, bitcast=True)
@@ -54,9 +58,9 @@ def _quantise_kernel(
 
 
 def quantise_rows(x: torch.Tensor, padded: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-    """x [tokens, k], rows contiguous, k a multiple of 128 -> e4m3 [tokens, k], float32 scales
-    [tokens, k / 128], those of a block contiguous. ``padded``: that many tokens, the rest of them
-    undefined."""
+    """Quantise x [tokens, k] (rows contiguous, k a multiple of 128) -> e4m3 [tokens, k], float32
+    scales [tokens, k / 128], the scales of a block contiguous. ``padded``: number of tokens of the
+    results; the surplus tokens are undefined."""
     num_tokens, k = x.shape
     padded = max(padded, num_tokens)
     assert x.stride(1) == 1

@@ -3,6 +3,8 @@
     x <- x / rms(x) * weight;   (x_i, x_{i+r/2}) <- rotated by position * inv_freq_i,  i < r/2
 
 for every head of k and q (``weight`` is already the checkpoint's 1 + w); r is the rotary_dim.
+
+Reference: torch_norm.norm_rope; test: tests/kernels/test_attention.py.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
@@ -53,7 +55,7 @@ def cache_kv(
     layer: int,
     eps: float,
 ) -> None:
-    """What ``rope_cache`` writes to the pages, of projected [tokens, v | k]."""
+    """Write the k and v that ``rope_cache`` writes, of projected [tokens, v | k]."""
     num_kv_heads, head_dim = kv.shape[4:]
     assert projected.shape[1] == 2 * num_kv_heads * head_dim, (projected.shape, kv.shape)
     _launch(projected, None, weight, inv_freq, positions, token_rows, block_tables, kv, layer, eps)
@@ -124,7 +126,7 @@ def _rope_kernel(
     OWN_ROW: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """One head of v, k or q (in this order) of TOKENS tokens."""
+    """Norm, rotate and store one head of v, k or q (in this order) of TOKENS tokens."""
     head = tl.program_id(0)
     o_t = tl.program_id(1) * TOKENS + tl.arange(0, TOKENS)
     m_t = o_t < num_tokens
@@ -134,7 +136,7 @@ def _rope_kernel(
     p_w = p_weight + tl.maximum(head - KV_HEADS, 0) * DIM
     b_w, b_w1, b_w2 = tl.load(p_w + o_d), tl.load(p_w + o_r), tl.load(p_w + HALF + o_r)
     b_freq = tl.load(p_inv_freq + o_r)
-    # Of decode rows the predecessor has written neither the positions nor the tables.
+    # For decode rows the predecessor has written neither the positions nor the tables.
     if not OWN_ROW:
         wait_for_inputs(PDL)
     b_position = tl.load(p_positions + o_t, mask=m_t, other=-1).to(tl.int32)

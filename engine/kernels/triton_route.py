@@ -1,9 +1,11 @@
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
-"""Which experts a token goes to, and the shared expert's activation, from one projection.
+"""Routes each token to its experts, and computes the shared expert's activation.
 
     p = softmax(logits);   ids = the top_k of p, ties to the lowest id;   weights = p / Σ_chosen p
 
 A softmax renormalised over the chosen is the softmax of the chosen logits alone. In float32.
+
+Reference: torch_experts.route; test: tests/kernels/test_triton_moe.py.
 """
 
 import torch
@@ -13,7 +15,7 @@ import triton.language as tl
 from engine.kernels.triton_overlap import LOADS_FIRST, overlap, wait_for_inputs
 
 TAKEN = tl.constexpr(-0x80000000)
-"""Below every logit's place in the order."""
+"""A key below the key of every logit; it marks a chosen expert."""
 
 
 @triton.jit
@@ -26,7 +28,7 @@ def _sum_parts(p, mask, stride_part, NUM_PARTS: tl.constexpr):
 
 @triton.jit
 def _flip(bits):
-    """float32 bits <-> int32 in the same order; its own inverse."""
+    """Convert float32 bits to int32 keys in the same order; its own inverse."""
     return bits ^ ((bits >> 31) & 0x7FFFFFFF)
 
 
@@ -120,8 +122,8 @@ def _route_kernel(
     HAS_LIVE: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """Program (i, 0) routes a block of tokens, the others do BLOCK_D columns each of their shared
-    activation."""
+    """Program (i, 0) routes a block of tokens; the others compute BLOCK_D columns each of their
+    shared activation."""
     tokens = tl.program_id(0) * BLOCK_T + tl.arange(0, BLOCK_T)
     wait_for_inputs(PDL)
     in_batch = (tokens < num_tokens)[:, None]
@@ -150,7 +152,7 @@ def _route_kernel(
 def route(
     logits: torch.Tensor, top_k: int, live: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(ids int32, weights float32), both [tokens, top_k], by falling weight.
+    """Choose experts -> (ids int32, weights float32), both [tokens, top_k], by falling weight.
 
     logits [tokens, experts] or slices to be added [parts, tokens, experts], rows contiguous.
     Tokens whose ``live`` [tokens] is negative get the id -1 and the weight 0.
@@ -170,8 +172,8 @@ def route_shared(
     """``route`` and ``sigmoid(shared gate) * silu(gate) * up`` [tokens, dim] of the shared expert.
 
     projected [(parts,) tokens, 2 * dim + num_experts + 1]: the rows of ``MoeWeights.in_proj``.
-    The shared expert's scale commutes with its down projection. It is undefined of tokens
-    that are not ``live``.
+    The shared expert's scale commutes with its down projection. The activation of tokens that are
+    not ``live`` is undefined.
     """
     projected = projected if projected.dim() == 3 else projected.unsqueeze(0)
     dim, odd = divmod(projected.shape[2] - num_experts - 1, 2)

@@ -3,6 +3,8 @@
 
 The products run on the tensor cores, tokens padded to 16. A matrix has rows in FP8 and plain ones
 (engine/model/matrix.py); a band is of one kind.
+
+Reference: x @ Matrix.dequantised().T; test: tests/kernels/test_fp8.py, test_shared_functions.py.
 """
 
 from dataclasses import dataclass
@@ -21,23 +23,25 @@ from engine.model.matrix import Matrix
 
 @dataclass(frozen=True)
 class Tiles:
-    """rows and k of a tile of the weights; tiles in flight; where the tokens stand in the dot."""
+    """Tile sizes: rows and k of a tile of the weights, tiles in flight, and the order of the
+    dot."""
 
     rows: int
     k: int
     stages: int
     warps: int
     weights_first: bool
-    """dot(w, xᵀ) on 64-row wgmma; else dot(x, wᵀ)."""
+    """True: dot(w, xᵀ) on 64-row wgmma; False: dot(x, wᵀ)."""
     prefetched: int = 2
-    """Tiles brought towards the L2 cache while the predecessor finishes."""
+    """Tiles prefetched into the L2 cache while the predecessor finishes."""
     fp8_stages: int = 3
     """Rounds in flight of rows in FP8."""
     fp8_unrolled: int = 1
-    """Tiles of a round, each 128 columns wide: their products do not wait for one another."""
+    """Tiles per round, each 128 columns wide: their products do not wait for one another."""
 
     def arguments(self, w: Matrix, num_columns: int) -> dict[str, Any]:
-        """Of a kernel that streams ``num_columns`` of each row of ``w`` past the tokens."""
+        """Launch arguments of a kernel that multiplies the tokens by ``num_columns`` of each row of
+        ``w``."""
         k = w.shape[1]
         if w.num_fp8:
             assert w.group == FP8_K.value, w.group
@@ -78,7 +82,8 @@ def _stream(
     WEIGHTS_FIRST: tl.constexpr,
     IN_FP8: tl.constexpr,
 ):
-    """[BLOCK_T, BLOCK_N] float32: the tokens from ``first`` on times the rows at ``p_w``."""
+    """Multiply the tokens from ``first`` on by the rows at ``p_w`` -> [BLOCK_T, BLOCK_N]
+    float32."""
     tokens = first + tl.arange(0, BLOCK_T)
     in_batch = tokens[:, None] < num_tokens
     p_x += tokens[:, None] * stride_x
@@ -110,7 +115,7 @@ def _stream_split(
     STAGES: tl.constexpr,
     GROUPED: tl.constexpr,
 ):
-    """[BLOCK_T, BLOCK_N] float32 of rows in FP8 and the split of the first tokens."""
+    """Multiply the split of the first tokens by rows in FP8 -> [BLOCK_T, BLOCK_N] float32."""
     R: tl.constexpr = BLOCK_T * PARTS
     o_q = tl.arange(0, R)
     in_batch = o_q < num_tokens * PARTS
@@ -158,7 +163,8 @@ def prefetch_rows(
     COLUMNS: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """The first ``COLUMNS`` of a band of rows: ``rows_product``'s of the same arguments."""
+    """Prefetch the first ``COLUMNS`` of a band of rows, for ``rows_product`` of the same
+    arguments."""
     rows = band + tl.arange(0, BLOCK_N)
     p_fp8 += rows.to(tl.int64)[:, None] * K
     p_w += (tl.minimum(rows, num_rows - 1) - FP8_ROWS).to(tl.int64)[:, None] * K
@@ -195,14 +201,14 @@ def rows_product(
     IS_SPLIT: tl.constexpr,
     GROUPED: tl.constexpr,
 ):
-    """[BLOCK_T, BLOCK_N] float32: K_SPLIT columns of the tokens from ``first`` on, times
-    those of a matrix's rows from ``band`` on, which begins at ``p_fp8``, ``p_scales``, ``p_w``.
-    IS_SPLIT: rows in FP8 meet ``p_q`` and ``p_s``, and ``first`` is 0. GROUPED: ``p_s`` has a scale
-    for each FP8_K columns."""
+    """Multiply K_SPLIT columns of the tokens from ``first`` on by a matrix's rows from ``band`` on
+    -> [BLOCK_T, BLOCK_N] float32. The matrix begins at ``p_fp8``, ``p_scales``, ``p_w``. IS_SPLIT:
+    rows in FP8 are multiplied by ``p_q`` and ``p_s``, and ``first`` is 0. GROUPED: ``p_s`` has a
+    scale per FP8_K columns."""
     rows = band + tl.arange(0, BLOCK_N)
     p_fp8 += rows.to(tl.int64)[:, None] * K
     p_scales += band // FP8_K * (K // FP8_K)
-    # Past the last row read the last one again: no mask on the stream of weights.
+    # Past the last row, read the last row again: this needs no mask on the loads of weights.
     p_w += (tl.minimum(rows, num_rows - 1) - FP8_ROWS).to(tl.int64)[:, None] * K
     if FP8_ROWS > 0 and (not HAS_PLAIN or band < FP8_ROWS):
         if IS_SPLIT:

@@ -1,4 +1,4 @@
-"""Draw each row's token: argmax of the logits, or of logits / temperature + Gumbel noise.
+"""Draws each row's token: argmax of the logits, or of logits / temperature + Gumbel noise.
 
     noise(id) = -log(-log(u)),   u from Philox4x32-10 of (seed, position, id)   (philox.py)
 
@@ -6,6 +6,8 @@ The first kernel takes a run of ids of one row and keeps its best value and lowe
 second takes the best run, so the length of runs changes nothing. A greedy row draws no noise. The
 random words are philox.py's bit for bit; the logarithm is correct to 0.85 ulp, so noise may differ
 from another library's in the last bit.
+
+Reference: philox.gumbel_noise, engine/sampler.py; test: tests/kernels/test_sampling.py.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
@@ -16,12 +18,12 @@ import triton
 import triton.language as tl
 
 TILE = 2048
-"""Ids that a program takes at a time."""
+"""Number of ids that a program takes at a time."""
 
 
 @dataclass(frozen=True)
 class SamplingWorkspace:
-    """Scratch of ``draw``; calls on one stream may share it. Both [rows, runs]."""
+    """Scratch memory of ``draw``; calls on one stream may share it. Both are [rows, runs]."""
 
     values: torch.Tensor
     ids: torch.Tensor
@@ -49,9 +51,9 @@ def draw(
     tiles_each: int = 0,
     num_warps: int = 8,
 ) -> torch.Tensor:
-    """-> ids int64 [rows], -1 where a valid id's logit is NaN or infinite.
+    """Draw a token per row -> ids int64 [rows], -1 where a valid id's logit is NaN or infinite.
 
-    logits [rows, ids] float32, of which the first ``num_valid_ids`` count (there must
+    logits [rows, ids] float32; only the first ``num_valid_ids`` count (there must
     be as many, rounded up to a multiple of 4). temperatures (float32, 0 is greedy) and seeds
     (int64) are columns [state slots] of the settings' tables;
     state_slots [rows]; positions int64 [rows] is the index that each new token will have. Where
@@ -188,7 +190,7 @@ def _run_kernel(
             b_next = _logits(p_logits, tile + 1, num_valid_ids, TILE)
         o_block = tile * BLOCKS + tl.arange(0, BLOCKS)
         o_id = o_block[:, None] * 4 + tl.arange(0, 4)[None, :]
-        # Stays 0 unless a logit is NaN or infinite.
+        # This stays 0 unless a logit is NaN or infinite.
         if FILTERED:
             b_bad += tl.where(b_value == float("-inf"), 0.0, b_value * 0.0)
         else:
@@ -219,7 +221,7 @@ def _run_kernel(
     best = tl.max(tl.max(b_best, 1), 0)
     best_id = tl.min(tl.min(tl.where(b_best == best, b_best_id, 0x7FFFFFFF), 1), 0)
     num_bad = tl.sum(tl.sum((b_bad != 0.0).to(tl.int32), 1), 0)
-    # A run with a bad logit says so by a negative id.
+    # A negative id marks a run with a bad logit.
     p_run = row * run_stride + run
     tl.store(p_values + p_run, best)
     tl.store(p_ids + p_run, tl.where(num_bad > 0, -1 - best_id, best_id))
@@ -255,8 +257,8 @@ def _pick_kernel(
     b_id = tl.where(b_id < 0, -1 - b_id, b_id)
     best = tl.max(b_value, 0)
     best_id = tl.min(tl.where(b_value == best, b_id, 0x7FFFFFFF), 0).to(tl.int64)
-    # Where all logits are NaN or -inf, no id has won, or one past the valid ids. The next step
-    # embeds what is fed to it.
+    # If all logits are NaN or -inf, no id has won, or an id past the valid ids. The next step
+    # embeds the fed id, so it must be valid.
     best_id = tl.where(best_id < num_valid_ids, best_id, 0)
     if FEED:
         tl.store(p_next_token + slot, best_id)

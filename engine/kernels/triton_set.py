@@ -1,7 +1,7 @@
 """The Triton kernel set: CUDA, bfloat16, and the shapes that its kernels are made for.
 
-Sums are left pending for the next norm to take up (``add_rms_norm``), so split-K slices and the
-experts' contributions cost no launch of their own.
+Sums are left pending for the next norm to add (``add_rms_norm``), so split-K slices and the
+experts' contributions need no launch of their own.
 """
 
 from dataclasses import dataclass
@@ -38,12 +38,12 @@ from transport.wire.layout import CacheLayout
 
 MAX_STREAMED_TOKENS = 512
 FP8_K = BLOCK_K.value
-"""Columns of a weight in FP8 that share a scale."""
+"""Number of columns of a weight in FP8 that share a scale."""
 
 
 @dataclass
 class RowsOnGpu:
-    """int32 versions of what the kernels read for one kind of rows."""
+    """The inputs of one kind of rows as int32, which the kernels read."""
 
     slots: torch.Tensor
     ends: torch.Tensor
@@ -55,7 +55,7 @@ class RowsOnGpu:
 
 
 class TritonKernels:
-    """``engine.kernels.interface.Kernels``; one stream uses it at a time."""
+    """``Kernels`` of engine/kernels/interface.py by Triton; one stream uses it at a time."""
 
     prefill_block: int | None = None
 
@@ -66,7 +66,8 @@ class TritonKernels:
         self._max_rows = max_rows
         self._in_fp8 = config.quantization.source != "none"
         self._last: tuple[torch.Tensor, Split] | None = None
-        """What a norm or mixer returned last, and its split, for the products that follow."""
+        """The last output of a norm or mixer that wrote a split too, and that split, for the
+        products that follow. It also keeps both allocated until the next one."""
 
     @cached_property
     def _delta_workspace(self) -> DeltaWorkspace:
@@ -106,8 +107,9 @@ class TritonKernels:
         return hidden, x
 
     def split_of(self, x: torch.Tensor, weight: Matrix, num_groups: int = 1) -> Split | None:
-        """``x``'s for a product with ``weight``: none in BF16 or of many tokens, the last norm's or
-        mixer's where ``x`` is that output, and else made now, with ``num_groups`` scales a row."""
+        """The split of ``x`` for a product with ``weight``. None in BF16 or with many tokens. If
+        ``x`` is the last output of a norm or mixer, the split written with it; otherwise a split
+        made now, with ``num_groups`` scales per row."""
         if not weight.num_fp8 or x.shape[0] > MAX_STREAMED:
             return None
         if self._last is not None and self._last[0] is x:
@@ -117,7 +119,7 @@ class TritonKernels:
     def linear_add(
         self, hidden: torch.Tensor, x: torch.Tensor, weight: Matrix
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        # Mixers compute their output in parts, so they split it in groups of columns.
+        # A mixer's programs compute parts of its output, so each group of columns has a scale.
         return hidden, linear_parts(x, weight, self.split_of(x, weight, x.shape[1] // FP8_K))
 
     def deltanet(
@@ -270,8 +272,8 @@ class TritonKernels:
         eps: float,
         weights: MoeWeights,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """(What ``add_norm`` gives, and the norm's product with ``in_proj`` as slices to be
-        added)."""
+        """The results of ``add_norm``, and the norm's product with ``in_proj`` as slices to be
+        added."""
         parts, weight = _parts(pending), weights.in_proj
         width = 2 * weights.shared_down.shape[1] + weights.gate_up.shape[0] + 1
         if parts is not None and suits_norm_linear(hidden, weight):
@@ -323,23 +325,23 @@ class TritonKernels:
         return float_linear(hidden, lm_head, out)
 
     def _output_split(self, inputs: Inputs, weight: Matrix, columns: int) -> Split | None:
-        """For a mixer to write beside its output, in groups of ``columns`` of those that ``weight``
-        takes; none where it has other than decode rows, or the product takes no such groups."""
+        """Memory for the split of a mixer's output, in groups of ``columns`` columns. None if there
+        are prefill rows, or if the product with ``weight`` takes no such groups."""
         num_tokens, k = inputs.num_decode, weight.shape[1]
         if inputs.prefill or not weight.num_fp8 or num_tokens > MAX_STREAMED or columns != FP8_K:
             return None
         return Split.empty(num_tokens, k, k // columns, self._device)
 
     def _joined(self, parts: list[torch.Tensor], split: Split | None) -> torch.Tensor:
-        """A mixer's output; ``split`` is its."""
+        """A mixer's output, joined from decode and prefill rows; ``split`` is its split, if any."""
         out = parts[0] if len(parts) == 1 else torch.cat(parts)
         if split is not None:
             self._last = out, split
         return out
 
     def _before_rope(self, inputs: Inputs) -> torch.Tensor:
-        """Positions as int32. ``rope_cache`` reads them, and the tables of decode rows, while the
-        kernel before it runs: they must not be what that one makes."""
+        """Positions as int32. ``rope_cache`` reads them, and the tables of decode rows, while its
+        predecessor runs: the predecessor must not be the kernel that makes them."""
         if inputs.decode:
             self._rows(inputs, "decode")
         return inputs.once("positions", inputs.positions.int)

@@ -3,14 +3,15 @@
 
     x[t, c] = s[t] * (q[t, 0, c] + q[t, 1, c]),   s a power of two with max_c |x / s| in [128, 256)
 
-or s of a token's columns in groups, each with the largest of its own.
+or with an s for each group of a token's columns, by the group's own maximum.
 
-bfloat16 has 8 significant bits and e4m3 has 4: the first part rounds x / s, and what is left, up to
-half a unit of the first part's last place with either sign, has 4 significant bits. It is exact
-where |x| is at least max / 512, and within max * 2^-17 below. So a weight in e4m3 times both parts
-is the product with bfloat16, and no weight has to be converted: dot(w, [q0, q1]^T), rows 2t and
-2t + 1 of the second operand being token t's parts, takes the weights from shared memory as they
-are.
+bfloat16 has 8 significant bits and e4m3 has 4. The first part rounds x / s; the remainder, up to
+half a unit of the first part's last place with either sign, has 4 significant bits. The sum is
+exact if |x| is at least max / 512, and within max * 2^-17 below. So a weight in e4m3 times both
+parts is the product with bfloat16, and no weight has to be converted: dot(w, [q0, q1]^T) takes the
+weights from shared memory unchanged. Rows 2t and 2t + 1 of its second operand are token t's parts.
+
+Reference: the formula above, exactly; test: tests/kernels/test_fp8.py, test_shared_functions.py.
 """
 
 from dataclasses import dataclass
@@ -27,15 +28,15 @@ PARTS = tl.constexpr(2)
 
 @dataclass(frozen=True)
 class Split:
-    """q e4m3 [tokens, 2, k] and s float32 [tokens, groups], both contiguous: a scale for each
-    k / groups columns."""
+    """Activations split in two: q e4m3 [tokens, 2, k] and s float32 [tokens, groups], both
+    contiguous; one scale per k / groups columns."""
 
     q: torch.Tensor
     s: torch.Tensor
 
     @classmethod
     def empty(cls, num_tokens: int, k: int, groups: int, device: torch.device) -> "Split":
-        """To be written by a kernel."""
+        """Uninitialised memory for a kernel to write."""
         q = torch.empty((num_tokens, PARTS.value, k), dtype=FP8, device=device)
         return cls(q, torch.empty((num_tokens, groups), dtype=torch.float32, device=device))
 
@@ -44,7 +45,7 @@ class Split:
         return self.s.shape[1]
 
     def is_of_rows(self, x: torch.Tensor, num_groups: int = 1) -> bool:
-        """Whether the shapes are those of x [tokens, k] with so many scales a token."""
+        """True if the shapes match x [tokens, k] with ``num_groups`` scales per token."""
         num_tokens, k = x.shape
         shapes = (num_tokens, PARTS.value, k), (num_tokens, num_groups)
         assert self.q.is_contiguous()
@@ -54,10 +55,10 @@ class Split:
 
 @triton.jit
 def _rounded(b_x):
-    """float32 -> the nearest number of e4m3, ties to even, still in float32.
+    """Round float32 to the nearest number of e4m3, ties to even; the result is still float32.
 
-    Not by way of e4m3 and back: ptxas 12.8 takes what it unpacks from another register where pairs
-    of results are packed again for a store (seen from 4 elements a thread on, for sm_90a).
+    It does not convert to e4m3 and back: ptxas 12.8 then unpacks the wrong register where pairs of
+    results are packed again for a store (seen from 4 elements per thread on, for sm_90a).
     """
     b_power = (b_x.to(tl.int32, bitcast=True) & 0x7F800000).to(tl.float32, bitcast=True)
     # A unit of the last place, times 1.5 * 2^23.
@@ -67,7 +68,7 @@ def _rounded(b_x):
 
 @triton.jit
 def power_of_two(b_amax):
-    """(s, 1 / s) of the largest magnitudes, all float32; s is between 2^-118 and 2^116."""
+    """(s, 1 / s) for the largest magnitudes, all float32; s is between 2^-118 and 2^116."""
     b_exponent = (b_amax.to(tl.int32, bitcast=True) >> 23) & 0xFF
     b_exponent = tl.minimum(tl.maximum(b_exponent, 16), 250)
     b_s = ((b_exponent - 7) << 23).to(tl.float32, bitcast=True)
@@ -77,28 +78,28 @@ def power_of_two(b_amax):
 
 @triton.jit
 def two_parts(b_scaled):
-    """Of x / s in float32, with |x / s| below 256."""
+    """The two e4m3 parts of x / s in float32, with |x / s| below 256."""
     b_first = _rounded(b_scaled)
     return b_first.to(tl.float8e4nv), _rounded(b_scaled - b_first).to(tl.float8e4nv)
 
 
 @triton.jit
 def sum_of_parts(b_y, M: tl.constexpr, T: tl.constexpr):
-    """[M, T * PARTS] -> [M, T], a token's parts side by side."""
+    """Add each token's adjacent parts: [M, T * PARTS] -> [M, T]."""
     b_first, b_second = tl.split(tl.reshape(b_y, (M, T, PARTS)))
     return b_first + b_second
 
 
 @triton.jit
 def store_split(b_x, p_q, p_s, row, o_k, mask, K: tl.constexpr):
-    """``b_x`` float32, one row of K columns, under one scale."""
+    """Split and store ``b_x`` float32, one row of K columns, with one scale."""
     store_group(b_x, p_q + row * (PARTS * K) + o_k, p_s + row, mask, K)
 
 
 @triton.jit
 def store_group(b_x, p_q, p_s, mask, K: tl.constexpr):
-    """``b_x`` float32, columns of a row of K under one scale, which goes to ``p_s``; ``p_q`` are
-    the addresses of the first parts."""
+    """Split and store ``b_x`` float32, columns of a row of K with one scale. The scale goes to
+    ``p_s``; ``p_q`` are the addresses of the first parts."""
     b_s, b_inverse = power_of_two(tl.max(tl.abs(b_x), axis=0))
     b_first, b_second = two_parts(b_x * b_inverse)
     tl.store(p_q, b_first, mask=mask)
@@ -127,7 +128,7 @@ def _split_kernel(
 
 
 def split_rows(x: torch.Tensor, num_groups: int = 1) -> Split:
-    """Of x [tokens, k], rows contiguous, with ``num_groups`` scales a token."""
+    """Split x [tokens, k], rows contiguous, with ``num_groups`` scales per token."""
     num_tokens, k = x.shape
     assert x.stride(1) == 1
     assert k % num_groups == 0, (k, num_groups)

@@ -1,8 +1,10 @@
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
-"""What a decode step begins with: where its rows stand, what they feed, and the embedding of that.
+"""The start of a decode step: positions of its rows, the tokens they feed, and their embedding.
 
-PyTorch takes eight kernels for it, of which none starts while its predecessor runs
+PyTorch needs eight kernels for it, and none of them starts while its predecessor runs
 (triton_overlap.py).
+
+Reference: indexing of the tables in PyTorch; test: tests/kernels/test_step_start.py.
 """
 
 from dataclasses import dataclass
@@ -14,13 +16,13 @@ import triton.language as tl
 from engine.kernels.triton_overlap import overlap, wait_for_inputs
 
 PAGES = 1024
-"""Of a block table, that a program copies."""
+"""Pages of a block table that a program copies."""
 
 
 @dataclass(frozen=True)
 class Started:
-    """Rows of a step: ``held`` int64 [rows] is the state slot, 0 of padding; ``positions`` int32
-    [rows] are of the tokens fed, -1 of padding; ``ends`` int64 [rows]; ``tables`` as ``row_tables``
+    """The rows of a step. ``held`` int64 [rows]: the state slot, 0 for padding. ``positions`` int32
+    [rows]: of the fed tokens, -1 for padding. ``ends`` int64 [rows]. ``tables``: as ``row_tables``
     makes them."""
 
     held: torch.Tensor
@@ -31,7 +33,7 @@ class Started:
 
 @triton.jit
 def _copy_table(p_from, p_to, end, PAGE: tl.constexpr, BLOCK: tl.constexpr):
-    """A program's block of a row's table, up to the page of the last token."""
+    """Copy a program's block of a row's table, up to the page of the last token."""
     o_page = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     mask = o_page < tl.cdiv(end, PAGE)
     tl.store(p_to + o_page, tl.load(p_from + o_page, mask=mask, other=0), mask=mask)
@@ -72,9 +74,9 @@ def start_step(
     page_size: int,
     fed: torch.Tensor,
 ) -> Started:
-    """The rows of ``slots`` (-1: padding) with so many tokens after the step (0 of padding), both
-    int32 [rows]. ``fed`` int64 [rows] receives their ``next_token`` int64 [state slots]; tables
-    int32 [state slots, pages]."""
+    """Start a step of the rows ``slots`` (-1: padding), which have ``ends`` tokens after the step
+    (0 for padding), both int32 [rows]. ``fed`` int64 [rows] receives their ``next_token`` int64
+    [state slots]; tables int32 [state slots, pages]."""
     num_rows, (num_slots, width) = slots.shape[0], tables.shape
     assert slots.dtype == ends.dtype == tables.dtype == torch.int32
     assert next_token.dtype == fed.dtype == torch.int64
@@ -118,9 +120,9 @@ def row_tables(
     page_size: int,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Block tables [rows, pages] of the state slots ``held`` int64 [rows], out of ``tables`` int32
-    [state slots, pages]: each up to the page of the last of ``ends`` int32 [rows] tokens, and
-    undefined past it."""
+    """Gather the block tables [rows, pages] of the state slots ``held`` int64 [rows] from
+    ``tables`` int32 [state slots, pages]: each up to the page of the last of ``ends`` int32 [rows]
+    tokens, undefined past it."""
     num_rows, width = held.shape[0], tables.shape[1]
     assert (tables.dtype, held.dtype, ends.dtype) == (torch.int32, torch.int64, torch.int32)
     assert ends.shape == (num_rows,)

@@ -1,4 +1,4 @@
-"""Which models the Triton kernel set computes."""
+"""Checks whether the Triton kernel set supports a model."""
 
 import torch
 
@@ -6,11 +6,11 @@ from engine.model.config import ModelConfig
 from engine.model.quantization import BLOCK
 
 MIN_DOT = 16
-"""Each side of the smallest product on tensor cores."""
+"""Length of each side of the smallest product on tensor cores."""
 
 
 def unsupported(config: ModelConfig, dtype: torch.dtype) -> str:
-    """Why the set cannot compute this model; empty if it can."""
+    """Why the set cannot compute this model; "" if it can."""
     problems = []
     if dtype != torch.bfloat16:
         problems.append(f"dtype {dtype}")

@@ -1,16 +1,18 @@
 """The smallest logit that short filters keep: min_p, top_k of at most SHORT_TOP_K, then top_p.
 
-    x_i = logit_i / temperature,   best = max x,   x^(k) = the k-th largest
-    likely = best + log min_p
-    share_i = exp(x_i - best) / (the sum of it over the k best ids), 0 where x_i < likely
-    lowest = max(likely, x^(k), min {x_i : Σ_{x_j > x_i} share_j < top_p})
+    x_i = logit_i / temperature,   best = max x,   x^(k) = the k-th largest;
+    likely = best + log min_p;
+    share_i = exp(x_i - best) / (its sum over the k best ids), 0 if x_i < likely;
+    lowest = max(likely, x^(k), min {x_i : Σ_{x_j > x_i} share_j < top_p}).
 
-The sum leaves out ids below ``likely`` too. The last term counts where top_p < 1. Dividing keeps
-the order, so the logits themselves are compared, as integers ordered alike. Both the k-th largest
-and the last term are the largest key such that what is no smaller weighs a target or more: k ids,
-or a share of top_p. A search that halves the range of keys finds it, without sorting. The first
-kernel takes a tile of ids and keeps its k best, more of which no row can need; the second finds the
-row's among them. The length of tiles changes nothing, nor do other rows.
+The sum excludes ids below ``likely`` too. The last term only counts if top_p < 1. Division keeps
+the order, so the logits themselves are compared, as integers of the same order. The k-th largest
+and the last term are both the largest key such that all keys at least as large have a given weight:
+k ids, or a share of top_p. A binary search over the keys finds it without sorting. The first kernel
+takes a tile of ids and keeps its k best, which is all that a row can need; the second finds the
+row's threshold among them. The result depends neither on the length of tiles nor on other rows.
+
+Reference: torch_sampling.threshold; test: tests/kernels/test_threshold.py.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
@@ -24,12 +26,14 @@ from engine.kernels.torch_sampling import SHORT_TOP_K
 from engine.kernels.triton_sampling import _log
 
 TILE = 4096
-"""Ids that a program takes: one row fills half the GPU, and leaves one program 61 tiles' best."""
+"""Number of ids per program: one row fills half the GPU, and leaves 61 tiles' best to one
+program."""
 
 
 @dataclass(frozen=True)
 class ThresholdWorkspace:
-    """Scratch of ``lowest_kept``; calls on one stream may share it. int32 [rows, tiles, best]."""
+    """Scratch memory of ``lowest_kept``, int32 [rows, tiles, best]; calls on one stream may share
+    it."""
 
     best: torch.Tensor
 
@@ -54,14 +58,13 @@ def lowest_kept(
     tile: int = TILE,
     num_warps: int = 4,
 ) -> torch.Tensor:
-    """-> the smallest logit / temperature that each row's filters keep, float32 [rows].
+    """The smallest logit / temperature that each row's filters keep, float32 [rows].
 
-    -inf, which keeps all, for rows without 0 < top_k <= SHORT_TOP_K, greedy rows and rows whose
-    slot is -1. logits [rows, ids] float32, of which the first ``num_valid_ids`` count.
+    -inf, which keeps all ids, for rows without 0 < top_k <= SHORT_TOP_K, greedy rows and rows whose
+    slot is -1. logits [rows, ids] float32; only the first ``num_valid_ids`` count.
     temperatures, top_p, min_p (float32) and top_k (int64) are columns [state slots] of the
-    settings' tables, read by state_slots [rows]. NaN where a logit is NaN, so that nothing is
-    dropped. Agrees with torch_sampling.threshold but where top_p or min_p falls within rounding of
-    a share.
+    settings' tables, read by state_slots [rows]. NaN if a logit is NaN, so that nothing is dropped.
+    Agrees with torch_sampling.threshold unless top_p or min_p is within rounding of a share.
     """
     num_rows = logits.shape[0]
     num_tiles = triton.cdiv(num_valid_ids, tile)
@@ -93,7 +96,7 @@ def lowest_kept(
 
 @triton.jit
 def _key(b_value):
-    """Integers (uint32, not 0) in the order of the floats, NaN above all."""
+    """Convert floats to integer keys (uint32, not 0) of the same order, NaN above all."""
     b_bits = b_value.to(tl.uint32, bitcast=True)
     b_key = tl.where(b_bits >> 31 == 1, b_bits ^ 0xFFFFFFFF, b_bits ^ 0x80000000)
     return tl.where(b_value != b_value, 0xFFFFFFFF, b_key)
@@ -101,16 +104,17 @@ def _key(b_value):
 
 @triton.jit
 def _value(b_key):
-    """The floats of such integers."""
+    """Convert keys back to floats."""
     b_bits = tl.where(b_key >> 31 == 1, b_key ^ 0x80000000, b_key ^ 0xFFFFFFFF)
     return b_bits.to(tl.float32, bitcast=True)
 
 
 @triton.jit
 def _largest(b_key, b_weight, target, low, high):
-    """The largest key from low to high such that keys no smaller weigh ``target`` or more.
+    """The largest key from low to high such that all keys at least as large weigh ``target`` or
+    more.
 
-    Those no smaller than ``low`` must, those above ``high`` must not.
+    The keys from ``low`` on must weigh that much, the keys above ``high`` must not.
     """
     while low < high:
         middle = high - ((high - low) >> 1)
@@ -123,7 +127,7 @@ def _largest(b_key, b_weight, target, low, high):
 
 @triton.jit
 def _num_best(p_temperatures, p_top_k, temperature_stride, top_k_stride, slot, num_ids, MOST):
-    """How many ids top_k keeps (int32), or 0 for a row that is left alone."""
+    """Number of ids that top_k keeps (int32); 0 for a row without short filters."""
     if slot < 0:
         num_best = tl.full([], 0, tl.int64)
     else:

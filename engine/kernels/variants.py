@@ -1,12 +1,13 @@
-"""Which variants of the kernels a start needed, in a file beside Triton's cache.
+"""The kernel variants that a start needed, in a file beside Triton's cache.
 
-A variant is what Triton compiles a kernel for: the types of its arguments, how pointers are
-aligned, constants, options and the GPU. It is known when the kernel is launched, so a worker
-compiles them one after another while it warms up. Each start therefore notes them, and where the
-kernels or Triton have changed since, the next start has all compiled at once (compile_ahead.py).
+A variant is what Triton compiles a kernel for: the types of its arguments, the alignment of
+pointers, constants, options and the GPU. It is only known when the kernel is launched, so a worker
+would compile variants one after another while it warms up. Therefore each start notes them, and if
+the kernels or Triton have changed since, the next start compiles all in parallel
+(compile_ahead.py).
 
-A note that is old or wrong costs time only: what a launch does not find in Triton's cache is
-compiled then.
+An old or wrong note only costs time: a variant that is missing in Triton's cache is compiled at its
+launch.
 """
 
 import hashlib
@@ -21,8 +22,8 @@ _ENGINE = Path(__file__).resolve().parents[1]
 
 @dataclass(frozen=True)
 class Variants:
-    """``sources``: of what they were compiled (``current_sources``). ``arch``: of the GPU, 90 for
-    Hopper. ``notes``: one JSON object each (notes.py)."""
+    """Noted variants. ``sources``: the sources from which they were compiled (``current_sources``).
+    ``arch``: the GPU's architecture, 90 for Hopper. ``notes``: one JSON object each (notes.py)."""
 
     sources: str
     arch: int
@@ -30,7 +31,7 @@ class Variants:
 
     @classmethod
     def read(cls, file: Path) -> "Variants":
-        """Raises OSError, or ValueError where the file holds something else."""
+        """Read a file. Raises OSError, or ValueError if the file holds something else."""
         match json.loads(file.read_text()):
             case {"sources": str(sources), "arch": int(arch), "variants": [*notes]} if all(
                 isinstance(note, dict) and "kernel" in note for note in notes
@@ -39,7 +40,8 @@ class Variants:
         raise ValueError(f"{file} holds no variants of kernels")
 
     def write(self, file: Path) -> None:
-        """Whole or not at all, whatever else reads and writes it. Raises OSError."""
+        """Write the file atomically, since other processes may read and write it. Raises
+        OSError."""
         notes = [json.loads(note) for note in self.notes]
         content = {"sources": self.sources, "arch": self.arch, "variants": notes}
         part = file.with_suffix(f".{token_hex(4)}")
@@ -48,7 +50,7 @@ class Variants:
 
 
 def current_sources() -> str:
-    """Changes with the kernels' sources and with Triton's version."""
+    """A digest of the kernels' sources and Triton's version."""
     digest = hashlib.sha256(version("triton").encode())
     for folder in ("kernels", "spread"):
         for source in sorted((_ENGINE / folder).glob("*.py")):

@@ -1,4 +1,4 @@
-"""Allocates a model's weights, and registers where each checkpoint tensor goes."""
+"""Allocates a model's weights, and registers the place of each checkpoint tensor."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from engine.plan import FP8 as STORED_FP8
 from engine.plan import Place, Plan, Target
 
 SCALES = "_scale_inv"
-"""What the name of a converted tensor's scales ends in."""
+"""Suffix of the name of a converted tensor's scales."""
 
 
 @dataclass(frozen=True)
@@ -31,20 +31,20 @@ class Part:
 
     @property
     def run(self) -> int:
-        """Rows that stay together."""
+        """Number of adjacent rows that stay together."""
         n, m = self.interleaved or (1, 1)
         return self.rows // (n * m)
 
 
 @dataclass(frozen=True)
 class _Rows:
-    """What one tensor fills of a matrix: its values, and their scales where they are in FP8."""
+    """The rows of a matrix for one tensor: values, and their scales if they are in FP8."""
 
     values: torch.Tensor
     scales: torch.Tensor | None = None
 
     def split(self, sizes: Sequence[int]) -> "Iterator[_Rows]":
-        """Runs of rows of so many each."""
+        """The rows as runs of the given lengths."""
         values = self.values.split_with_sizes(list(sizes), dim=-2)
         if self.scales is None:
             return map(_Rows, values)
@@ -57,7 +57,7 @@ class _Rows:
 
 
 class WeightBuilder:
-    """Weights of compute dtype ``dtype``, and of FP8 where ``quantization`` says so."""
+    """Allocates weights in the compute dtype ``dtype``, or in FP8 as ``quantization`` says."""
 
     def __init__(
         self, plan: Plan, quantization: Quantization, dtype: torch.dtype, device: torch.device
@@ -67,13 +67,13 @@ class WeightBuilder:
         self.num_bytes = 0
 
     def vector(self, name: str, size: int, *, mean: float = 0.0, std: float = 0.0) -> torch.Tensor:
-        """float32 [size]."""
+        """A vector, float32 [size]."""
         vector = self._empty(size, dtype=torch.float32)
         self.plan.add(name, vector, mean=mean, std=std)
         return vector
 
     def norms(self, dim: int, *parts: tuple[str, int]) -> torch.Tensor:
-        """float32 [rows, dim]: of each vector [dim] as many rows as named with it."""
+        """Norm weights, float32 [rows, dim]: each named vector [dim] repeated as often as given."""
         rows = self._empty(sum(num for _, num in parts), dim, dtype=torch.float32)
         for (name, _), own in zip(parts, rows.split([num for _, num in parts]), strict=True):
             self.plan.add(name, own, (dim,))
@@ -86,7 +86,7 @@ class WeightBuilder:
         return tensor
 
     def conv(self, name: str, channels: int, kernel: int) -> torch.Tensor:
-        """[channels, kernel], stored with a dimension of 1 between."""
+        """A conv's weights [channels, kernel], stored with a dimension of 1 in between."""
         taps = self._empty(channels, kernel)
         self.plan.add(name, taps.unsqueeze(1), std=kernel**-0.5)
         return taps
@@ -158,7 +158,7 @@ class WeightBuilder:
         )
 
     def _targets(self, rows: _Rows, part: Part) -> dict[str, Target]:
-        """By what the tensor's name ends in."""
+        """The targets of a part, by the suffix of the tensor's name."""
         std = rows.values.shape[-1] ** -0.5
         values = _place(rows.values, part, rows.values.shape, std)
         if rows.scales is None:
@@ -171,7 +171,7 @@ class WeightBuilder:
         fp8 = Place(values.into, values.shape, values.view, 0.0, std, STORED_FP8)
         at_load = self._quantization.source == "load"
         if group == BLOCK and not at_load:
-            # As it is stored: no index, which would be some 60,000 small tensors on the GPU.
+            # In stored order, without indices: these would be some 60,000 small tensors on the GPU.
             return {"": fp8, SCALES: placed}
         blocks = torch.arange(num_groups, device=self._device) * group // BLOCK
         scales = ScalePlace(placed.into, stored, blocks, placed.view)
@@ -186,8 +186,8 @@ class WeightBuilder:
 
 
 def _place(rows: torch.Tensor, part: Part, shape: Sequence[int], std: float) -> Place:
-    """Where a tensor of ``shape`` goes whose rows, or groups of rows, are ``rows`` once they are
-    in the order that they have here."""
+    """The place of a tensor of ``shape``: its rows, or groups of rows, fill ``rows`` in the order
+    of the fused matrix."""
     if part.interleaved is None:
         return Place(rows, tuple(shape), None, 0.0, std)
     n, m = part.interleaved

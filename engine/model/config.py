@@ -1,4 +1,4 @@
-"""A checkpoint's ``config.json``, read once into what the forward pass needs."""
+"""A model's configuration, read from a checkpoint's ``config.json``."""
 
 import json
 from dataclasses import dataclass, replace
@@ -42,11 +42,11 @@ class ModelConfig:
     tie_word_embeddings: bool
     quantization: Quantization
     num_mtp_layers: int
-    """1 where the checkpoint has a draft layer (multi-token prediction) and it is used, else 0."""
+    """1 if the checkpoint has a draft layer (multi-token prediction) and it is used, else 0."""
 
     @classmethod
     def read(cls, folder: Path) -> "ModelConfig":
-        """Read ``folder``'s config; ValueError names what is missing, wrong or unsupported."""
+        """Read ``folder``'s config; a ValueError names what is missing, wrong or unsupported."""
         raw = _read_config(folder)
         model_type = raw.get("model_type")
         if model_type not in SUPPORTED:
@@ -141,13 +141,13 @@ class ModelConfig:
         return 2 * self.key_dim + self.value_dim
 
     def quantised(self) -> "ModelConfig":
-        """The same model with its large matrices in FP8, which a quantised one is already."""
+        """The same model with its large matrices in FP8; no change for a quantised model."""
         if self.quantization.source != "none":
             return self
         return replace(self, quantization=Quantization.at_load())
 
     def without_drafts(self) -> "ModelConfig":
-        """The same model, its draft layer left out."""
+        """The same model without its draft layer."""
         return replace(self, num_mtp_layers=0)
 
     def cache_layout(self, kv_dtype: CacheDtype, page_size: int) -> CacheLayout:
@@ -192,7 +192,7 @@ class _Fields:
         return value
 
     def count(self, name: str) -> int:
-        """Of what may be absent."""
+        """A non-negative integer; 0 if it is absent."""
         value = self.get(name, 0)
         if not isinstance(value, int) or isinstance(value, bool) or value < 0:
             raise ValueError(f"{self.within}{name}: {value!r} is not a count")
@@ -211,7 +211,7 @@ class _Fields:
         return value
 
     def must_be(self, name: str, only: object) -> None:
-        """The one value this engine computes; absent means that value."""
+        """Check a field for the only value that this engine supports; absent means that value."""
         value = self.get(name, only)
         if value != only:
             raise ValueError(f"{self.within}{name}: {value!r}; only {only!r} is supported")

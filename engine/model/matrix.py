@@ -18,7 +18,7 @@ FP8_MAX = 448.0
 
 @dataclass(frozen=True)
 class Matrix:
-    """Rows of a weight [..., rows, k]: those in FP8 first, then the plain ones; either may be none.
+    """A weight [..., rows, k]: rows in FP8 first, then plain rows; either part may be empty.
 
     ``fp8`` e4m3 [..., FP8 rows, k]; ``scales`` float32 [..., FP8 rows / group, k / 128 rounded up],
     where ``group`` divides 128: rows of tensors that were converted apart do not share blocks.
@@ -31,7 +31,7 @@ class Matrix:
 
     @classmethod
     def of(cls, plain: torch.Tensor) -> "Matrix":
-        """``plain`` with no row in FP8."""
+        """The matrix of ``plain``, with no row in FP8."""
         *lead, _, columns = plain.shape
         fp8 = torch.empty((*lead, 0, columns), dtype=FP8, device=plain.device)
         scales = torch.empty((*lead, 0, -(-columns // BLOCK)), device=plain.device)
@@ -39,8 +39,8 @@ class Matrix:
 
     @classmethod
     def converted(cls, rows: torch.Tensor) -> "Matrix":
-        """``rows`` [..., rows, k] as the official conversion makes them, in blocks from the first
-        row on; rows a multiple of 128."""
+        """Convert ``rows`` [..., rows, k] to FP8 as the official conversion does, in blocks from
+        the first row on; the number of rows is a multiple of 128."""
         assert rows.shape[-2] % BLOCK == 0, rows.shape
         fp8, scales = quantise(rows)
         return cls(fp8, scales, rows[..., :0, :])
@@ -52,16 +52,16 @@ class Matrix:
 
     @property
     def num_fp8(self) -> int:
-        """Rows in FP8, the first ones."""
+        """Number of rows in FP8, which come first."""
         return self.fp8.shape[-2]
 
     @property
     def group(self) -> int:
-        """FP8 rows that share a row of scales."""
+        """Number of FP8 rows that share a row of scales."""
         return self.num_fp8 // self.scales.shape[-2] if self.num_fp8 else BLOCK
 
     def first(self, num_rows: int) -> "Matrix":
-        """The first ``num_rows`` rows, in the same memory; a multiple of ``group`` of those in
+        """The first ``num_rows`` rows, in the same memory; a multiple of ``group`` if they are in
         FP8."""
         num_fp8 = min(num_rows, self.num_fp8)
         scales = self.scales[..., : num_fp8 // self.group, :]
@@ -72,7 +72,7 @@ class Matrix:
         return self.fp8.nbytes + self.scales.nbytes + self.plain.nbytes
 
     def dequantised(self) -> torch.Tensor:
-        """[..., rows, k] in the plain rows' dtype; those rows themselves if there are no others."""
+        """The values [..., rows, k] in the plain rows' dtype; no copy if all rows are plain."""
         if not self.num_fp8:
             return self.plain
         fp8 = dequantise(self.fp8, self.scales, self.group).to(self.plain.dtype)
@@ -80,8 +80,8 @@ class Matrix:
 
 
 def quantise(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """[..., rows, k] -> (e4m3 of that shape, float32 scales a block of 128 x 128, the last of a
-    row or column being smaller)."""
+    """Convert [..., rows, k] to e4m3 of that shape, with a float32 scale per block of 128 x 128;
+    the last block of a row or column may be smaller."""
     num_rows, columns = rows.shape[-2:]
     padded = F.pad(rows, (0, -columns % BLOCK, 0, -num_rows % BLOCK)).float()
     blocks = padded.unflatten(-1, (-1, BLOCK)).unflatten(-3, (-1, BLOCK))
@@ -93,6 +93,6 @@ def quantise(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def dequantise(fp8: torch.Tensor, scales: torch.Tensor, group: int) -> torch.Tensor:
-    """float32 of e4m3 rows [..., rows, k], whose scales are [..., rows / group, blocks of k]."""
+    """Convert e4m3 rows [..., rows, k] with scales [..., rows / group, blocks of k] to float32."""
     wide = scales.repeat_interleave(BLOCK, -1)[..., : fp8.shape[-1]]
     return fp8.float() * wide.repeat_interleave(group, -2)

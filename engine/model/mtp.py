@@ -3,9 +3,9 @@
     x_t = fc([norm(embed(id_{t+1})), norm(h_t)]);   x_t += attention(norm(x_t));   x_t += moe(...)
     draft of id_{t+2} = lm_head(norm(x_t))
 
-What a token's KV is made of comes before the layer's attention. A pass from which nothing is to be
-guessed therefore writes the KV alone (``draft_kv``), some 1 / 6 of the layer's work, and so do
-tokens in front of a sequence's last one.
+A token's KV depends only on the layer's work before attention. So a pass that makes no drafts only
+writes the KV (``draft_kv``), some 1 / 6 of the layer's work, and so do the tokens before a
+sequence's last one.
 
 h is the trunk's hidden state after its final norm; for a second draft, the layer's own. Embedding
 and lm_head are the trunk's. The layer's KV is the last layer of the page pool. Source: the
@@ -25,7 +25,7 @@ from transport.copy.tensors import CacheTensors
 
 @dataclass(frozen=True)
 class Chosen:
-    """Tokens of a pass: their int64 ``index`` in it, and themselves as a pass of decode rows."""
+    """Some tokens of a pass: their int64 ``index`` in it, and their inputs as decode rows."""
 
     index: torch.Tensor
     inputs: Inputs
@@ -40,11 +40,11 @@ def draft_hidden(
     kernels: Kernels,
     chosen: Chosen | None = None,
 ) -> torch.Tensor:
-    """Normed hidden [tokens, hidden] whose logits are drafts of the tokens after ``ids``; of those
-    ``chosen`` alone, where given.
+    """Normed hidden states [tokens, hidden], whose logits draft the tokens after ``ids``; only of
+    the ``chosen`` tokens, if given.
 
-    ids [tokens] is at each position of ``inputs`` the token that follows it, hidden [tokens,
-    hidden] the trunk's, or this function's own, at the position itself. Writes the layer's KV.
+    ids [tokens]: for each position of ``inputs``, the token that follows it. hidden [tokens,
+    hidden]: the trunk's (or this function's) state at the position itself. Writes the layer's KV.
     """
     config, weights = model.config, model.weights
     eps, (mtp, mixer) = config.rms_norm_eps, _layer(model)
@@ -70,7 +70,7 @@ def draft_kv(
     cache: CacheTensors,
     kernels: Kernels,
 ) -> None:
-    """Write the KV that ``draft_hidden`` writes, and no more."""
+    """Write only the KV that ``draft_hidden`` writes."""
     weights, eps = model.weights, model.config.rms_norm_eps
     _, mixer = _layer(model)
     _, y = _entered(model, ids, hidden, kernels)
@@ -88,7 +88,7 @@ def _layer(model: Qwen35) -> tuple[MtpWeights, AttentionWeights]:
 def _entered(
     model: Qwen35, ids: torch.Tensor, hidden: torch.Tensor, kernels: Kernels
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """What enters the layer [tokens, hidden], and its norm."""
+    """The input of the layer [tokens, hidden], and its norm."""
     weights, eps = model.weights, model.config.rms_norm_eps
     mtp, _ = _layer(model)
     norms = mtp.embedding_norm, mtp.hidden_norm

@@ -1,4 +1,4 @@
-"""Which matrices of a model are in FP8: a checkpoint's ``quantization_config``, or none.
+"""The quantization of a model: which of its matrices are in FP8.
 
 Source: the official FP8 checkpoints of this family. A converted ``NAME.weight`` is e4m3, and
 ``NAME.weight_scale_inv`` holds what each block of 128 x 128 values is multiplied by.
@@ -21,26 +21,27 @@ KEPT = (
     "lm_head", "embed_tokens", "linear_attn.in_proj_a", "linear_attn.in_proj_b", "mlp.gate",
     "mlp.shared_expert_gate", "mtp",
 )  # fmt: skip
-"""What the official conversion keeps in BF16, beside norms and convolutions."""
+"""Modules that the official conversion keeps in BF16, beside norms and convolutions."""
 _BOUNDARY = r"(?:(?<=\.)|(?=\.|$))"
 
 
 @dataclass(frozen=True)
 class Quantization:
-    """``source`` none: every matrix is in the compute dtype. checkpoint: those that ``kept`` does
-    not name are stored in FP8. load: they are made FP8 from what is stored."""
+    """Which matrices are in FP8. ``source`` none: no matrix. checkpoint: matrices that ``kept``
+    does not name are stored in FP8. load: matrices that ``kept`` does not name are converted at
+    load."""
 
     source: Literal["none", "checkpoint", "load"] = "none"
     kept: tuple[str, ...] = ()
 
     @classmethod
     def at_load(cls) -> "Quantization":
-        """The official conversion of a checkpoint that is not quantised."""
+        """The official conversion, applied at load to a checkpoint that is not quantised."""
         return cls("load", KEPT)
 
     @classmethod
     def read(cls, raw: Any, folder: Path) -> "Quantization":
-        """From ``quantization_config``; raises ValueError naming what is not supported."""
+        """Read ``quantization_config``; raises ValueError naming what is not supported."""
         if raw is None:
             return cls()
         where = f"in {folder / 'config.json'}"
@@ -60,11 +61,11 @@ class Quantization:
         return cls("checkpoint", (*kept, "lm_head", "embed_tokens"))
 
     def drawn(self) -> "Quantization":
-        """For dummy weights, which are drawn before they are converted."""
+        """The quantization of dummy weights, which are drawn first and then converted."""
         return replace(self, source="load") if self.source == "checkpoint" else self
 
     def converts(self, name: str) -> bool:
-        """Whether the matrix of tensor ``name``, without the checkpoint's prefix, is in FP8.
+        """True if the matrix of tensor ``name``, without the checkpoint's prefix, is in FP8.
 
         An entry of ``kept`` is a module, a part of the path from its beginning, or its end, as in
         transformers.
@@ -76,8 +77,8 @@ class Quantization:
 
 
 def _names(entry: str, module: str) -> bool:
-    """Entries may be regular expressions, as in transformers; from one that is none, the letters
-    count."""
+    """True if an entry names the module. Entries may be regular expressions, as in transformers; an
+    invalid expression is compared as text."""
     try:
         begins = re.match(rf"(?:{entry}){_BOUNDARY}", module) is not None
     except re.error:

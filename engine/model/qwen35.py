@@ -1,29 +1,32 @@
-"""Qwen3.5 mixture-of-experts, text only: the whole model in one file.
+"""Qwen3.5 mixture-of-experts, text only: the whole forward pass in one file.
 
     hidden = embed(ids)
     each layer:  hidden += mixer(norm(hidden));  hidden += moe(norm(hidden))
     mixer: Gated DeltaNet, or (by ``layer_types``) full attention with an output gate
+    logits = lm_head(norm(hidden))
+
+``Qwen35.forward`` is this loop over layers. ``attention``, ``deltanet`` and ``moe`` below it are
+the blocks, in operators of PyTorch: the reference kernel set computes them as they stand here.
+Another set computes the same blocks in its own way, fused (engine/kernels/interface.py).
 
 Source: the released checkpoints, and transformers' ``qwen3_5_moe``, which the tests compare with.
-Weights are fused where one matrix product then serves several tensors; ``_Builder`` says which
-checkpoint tensor lands where. What the checkpoint stores as ``w`` for use as ``1 + w``, or as
-``A_log`` for use as ``-exp(A_log)``, is stored here in the form it is used in (``prepare``).
+qwen35_weights.py says which checkpoint tensor fills which weight. What the checkpoint stores as
+``w`` for use as ``1 + w``, or as ``A_log`` for use as ``-exp(A_log)``, is stored here in the form
+in which it is used (``prepare``).
 """
 
 import torch
+import torch.nn.functional as F
 
 from engine.inputs import Inputs
-from engine.kernels.interface import Kernels
-from engine.model.builder import Part, WeightBuilder
-from engine.model.config import LayerType, ModelConfig
-from engine.model.weights import (
-    AttentionWeights,
-    DeltaNetWeights,
-    LayerWeights,
-    MoeWeights,
-    MtpWeights,
-    Weights,
-)
+from engine.kernels.interface import Kernels, Operators
+from engine.kernels.torch_delta_rule import split_qk
+from engine.kernels.torch_experts import route, silu_mul
+from engine.kernels.torch_norm import gated_rms_norm, norm_rope, rope_table
+from engine.model.builder import WeightBuilder
+from engine.model.config import ModelConfig
+from engine.model.qwen35_weights import Qwen35Weights
+from engine.model.weights import AttentionWeights, DeltaNetWeights, MoeWeights
 from engine.plan import Plan
 from transport.copy.tensors import CacheTensors
 
@@ -42,7 +45,7 @@ class Qwen35:
             ignored=frozenset({"lm_head.weight"} if config.tie_word_embeddings else ())
         )
         new = WeightBuilder(self.plan, config.quantization, dtype, device)
-        self.weights = _Builder(config, new).weights(device)
+        self.weights = Qwen35Weights(config, new).allocate(device)
         self.num_bytes = new.num_bytes
 
     @torch.inference_mode()
@@ -112,109 +115,95 @@ class Qwen35:
         return kernels.logits(hidden, self.weights.lm_head[:num_ids], out)
 
 
-class _Builder:
-    """Says which weights a model has, of which checkpoint tensors."""
+def attention(
+    ops: Operators,
+    x: torch.Tensor,
+    weights: AttentionWeights,
+    eps: float,
+    inv_freq: torch.Tensor,
+    kv: torch.Tensor,
+    layer: int,
+    inputs: Inputs,
+) -> torch.Tensor:
+    """attend(rope(norm(q)), rope(norm(k)), v) * sigmoid(gate) -> [tokens, heads * head_dim].
 
-    def __init__(self, config: ModelConfig, new: WeightBuilder) -> None:
-        self.config, self.new = config, new
+    q, k, v and gate are ``x @ in_proj.T``, in heads; k and v go to the pages first. Arguments as in
+    ``Kernels.attention``.
+    """
+    kv_heads, head_dim = kv.shape[-2:]
+    heads = weights.kq_norm.shape[0] - kv_heads
+    projected = ops.linear(x, weights.in_proj).view(x.shape[0], -1, head_dim)
+    v, kq, gate = projected.split_with_sizes((kv_heads, kv_heads + heads, heads), dim=1)
+    rope = inputs.once("rope", lambda: rope_table(inputs.positions, inv_freq))
+    kq = norm_rope(kq, weights.kq_norm, rope, eps)
+    k, q = kq[:, :kv_heads], kq[:, kv_heads:]
+    ops.store_kv(k, v, kv, layer, inputs)
+    return (ops.attend(q, kv, layer, inputs) * gate.sigmoid()).flatten(1)
 
-    def weights(self, device: torch.device) -> Weights:
-        config, new = self.config, self.new
-        shape = config.vocab_size, config.hidden_size
-        embed = new.tensor("embed_tokens.weight", *shape, std=1.0)
-        lm_head = embed
-        if not config.tie_word_embeddings:
-            lm_head = new.tensor("lm_head.weight", *shape, std=config.hidden_size**-0.5)
-        half = torch.arange(0, config.rotary_dim, 2, dtype=torch.float32) / config.rotary_dim
-        return Weights(
-            embed=embed,
-            layers=tuple(
-                self._layer(f"layers.{i}.", kind) for i, kind in enumerate(config.layer_types)
-            ),
-            norm=new.vector("norm.weight", config.hidden_size),
-            lm_head=lm_head,
-            inv_freq=(1.0 / config.rope_theta**half).to(device),
-            mtp=self._mtp() if config.num_mtp_layers else None,
-        )
 
-    def _mtp(self) -> MtpWeights:
-        new, hidden = self.new, self.config.hidden_size
-        return MtpWeights(
-            embedding_norm=new.vector("mtp.pre_fc_norm_embedding.weight", hidden),
-            hidden_norm=new.vector("mtp.pre_fc_norm_hidden.weight", hidden),
-            fc=new.matrix(2 * hidden, Part("mtp.fc.weight", hidden)),
-            layer=self._layer("mtp.layers.0.", "full_attention"),
-            norm=new.vector("mtp.norm.weight", hidden),
-        )
+def attention_kv(
+    ops: Operators,
+    x: torch.Tensor,
+    weights: AttentionWeights,
+    eps: float,
+    inv_freq: torch.Tensor,
+    kv: torch.Tensor,
+    layer: int,
+    inputs: Inputs,
+) -> None:
+    """Store only the k and v of ``attention``."""
+    kv_heads, head_dim = kv.shape[-2:]
+    rows = weights.in_proj.first(2 * kv_heads * head_dim)
+    v, k = ops.linear(x, rows).view(x.shape[0], 2, kv_heads, head_dim).unbind(1)
+    rope = inputs.once("rope", lambda: rope_table(inputs.positions, inv_freq))
+    k = norm_rope(k, weights.kq_norm[:kv_heads], rope, eps)
+    ops.store_kv(k, v, kv, layer, inputs)
 
-    def _layer(self, name: str, kind: LayerType) -> LayerWeights:
-        hidden = self.config.hidden_size
-        return LayerWeights(
-            input_norm=self.new.vector(name + "input_layernorm.weight", hidden),
-            mixer=(
-                self._deltanet(name + "linear_attn.")
-                if kind == "linear_attention"
-                else self._attention(name + "self_attn.")
-            ),
-            post_norm=self.new.vector(name + "post_attention_layernorm.weight", hidden),
-            moe=self._moe(name + "mlp."),
-        )
 
-    def _deltanet(self, name: str) -> DeltaNetWeights:
-        config, new = self.config, self.new
-        heads, hidden = config.linear_num_value_heads, config.hidden_size
-        return DeltaNetWeights(
-            in_proj=new.matrix(
-                hidden,
-                Part(name + "in_proj_qkv.weight", config.conv_channels),
-                Part(name + "in_proj_z.weight", config.value_dim),
-                Part(name + "in_proj_b.weight", heads),
-                Part(name + "in_proj_a.weight", heads),
-                aligned=True,
-            ),
-            conv=new.conv(
-                name + "conv1d.weight", config.conv_channels, config.linear_conv_kernel_dim
-            ),
-            neg_exp_a=new.vector(name + "A_log", heads, mean=1.0, std=0.5),
-            dt_bias=new.vector(name + "dt_bias", heads, mean=1.0),
-            norm=new.vector(name + "norm.weight", config.linear_value_head_dim, mean=1.0),
-            out_proj=new.matrix(config.value_dim, Part(name + "out_proj.weight", hidden)),
-        )
+def deltanet(
+    ops: Operators,
+    x: torch.Tensor,
+    weights: DeltaNetWeights,
+    eps: float,
+    conv: torch.Tensor,
+    recurrent: torch.Tensor,
+    inputs: Inputs,
+    layer: int,
+) -> torch.Tensor:
+    """norm(delta_rule(q, k, v, g, beta)) * silu(z) -> [tokens, v_heads * v_dim].
 
-    def _attention(self, name: str) -> AttentionWeights:
-        config, new = self.config, self.new
-        heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
-        dim, hidden = config.head_dim, config.hidden_size
-        return AttentionWeights(
-            in_proj=new.matrix(
-                hidden,
-                Part(name + "v_proj.weight", kv_heads * dim),
-                Part(name + "k_proj.weight", kv_heads * dim),
-                # The checkpoint has q and gate rows alternating head by head; here all q come
-                # first.
-                Part(name + "q_proj.weight", 2 * heads * dim, interleaved=(heads, 2)),
-            ),
-            kq_norm=new.norms(
-                dim, (name + "k_norm.weight", kv_heads), (name + "q_norm.weight", heads)
-            ),
-            out_proj=new.matrix(heads * dim, Part(name + "o_proj.weight", hidden)),
-        )
+        q, k, v = split(silu(causal_conv(qkv))), q and k of unit length
+        g = -exp(A) * softplus(a + dt_bias);   beta = sigmoid(b)
 
-    def _moe(self, name: str) -> MoeWeights:
-        config, new = self.config, self.new
-        shared, num = config.shared_expert_intermediate_size, config.num_experts
-        dim, hidden, experts = config.moe_intermediate_size, config.hidden_size, name + "experts."
-        halves = Part("gate_proj", dim), Part("up_proj", dim)
-        return MoeWeights(
-            in_proj=new.matrix(
-                hidden,
-                Part(name + "shared_expert.gate_proj.weight", shared),
-                Part(name + "shared_expert.up_proj.weight", shared),
-                Part(name + "gate.weight", num),
-                Part(name + "shared_expert_gate.weight", 1),
-                aligned=True,
-            ),
-            shared_down=new.matrix(shared, Part(name + "shared_expert.down_proj.weight", hidden)),
-            gate_up=new.experts(hidden, num, experts, "gate_up_proj", halves),
-            down=new.experts(dim, num, experts, "down_proj", [Part("down_proj", hidden)]),
-        )
+    qkv, z, b and a are ``x @ in_proj.T``. Arguments as in ``Kernels.deltanet``.
+    """
+    heads, k_dim, v_dim = recurrent.shape[1:]
+    sizes = (weights.conv.shape[0], heads * v_dim, heads, heads)
+    projected = ops.linear(x, weights.in_proj)
+    qkv, z, b, a = projected[:, : sum(sizes)].split_with_sizes(sizes, dim=-1)
+    qkv = ops.causal_conv(qkv, weights.conv, conv, inputs, layer)
+    q, k, v = split_qk(qkv, heads, k_dim, v_dim)
+    beta = b.float().sigmoid()
+    g = F.softplus(a.float() + weights.dt_bias).mul_(weights.neg_exp_a)
+    out = ops.delta_rule(q, k, v, g, beta, recurrent, inputs, layer)
+    return gated_rms_norm(out, z.reshape(-1, heads, v_dim), weights.norm, eps).flatten(1)
+
+
+def moe(
+    ops: Operators, hidden: torch.Tensor, x: torch.Tensor, weights: MoeWeights, top_k: int
+) -> torch.Tensor:
+    """hidden + sigmoid(shared gate) * shared_expert(x) + Σ_e p_e * expert_e(x) -> [tokens, hidden].
+
+    The sum is over the ``top_k`` experts that the router chooses; p is the softmax of their logits.
+    The shared expert's gate and up, the router's logits and the shared gate's are ``x @
+    in_proj.T``.
+    """
+    shared_dim, num_experts = weights.shared_down.shape[1], weights.gate_up.shape[0]
+    sizes = (2 * shared_dim, num_experts, 1)
+    projected = ops.linear(x, weights.in_proj)
+    shared, router, gate = projected[:, : sum(sizes)].split_with_sizes(sizes, dim=-1)
+    shared = silu_mul(shared) * gate.sigmoid()
+    hidden = ops.add_linear(hidden, shared, weights.shared_down)
+    chosen, ids = route(router, top_k)
+    ops.add_experts(hidden, x, chosen, ids, weights.gate_up, weights.down)
+    return hidden

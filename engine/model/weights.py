@@ -9,7 +9,8 @@ from engine.model.matrix import Matrix
 
 @dataclass(frozen=True)
 class DeltaNetWeights:
-    """Rows of ``in_proj``: q, k, v, then z, b, a, then zeros up to a multiple of 16."""
+    """Weights of a Gated DeltaNet mixer. Rows of ``in_proj``: q, k, v, then z, b, a, then zeros up
+    to a multiple of 16."""
 
     in_proj: Matrix
     conv: torch.Tensor
@@ -21,7 +22,8 @@ class DeltaNetWeights:
 
 @dataclass(frozen=True)
 class AttentionWeights:
-    """Rows of ``in_proj``: v, k, q, gate; k and q share one norm and rotation pass."""
+    """Weights of a full-attention mixer. Rows of ``in_proj``: v, k, q, gate; k and q share one norm
+    and rotation pass."""
 
     in_proj: Matrix
     kq_norm: torch.Tensor
@@ -30,8 +32,8 @@ class AttentionWeights:
 
 @dataclass(frozen=True)
 class MoeWeights:
-    """Rows of ``in_proj``: shared expert's gate and up, then the router, then the shared gate,
-    then zeros up to a multiple of 16."""
+    """Weights of a mixture of experts. Rows of ``in_proj``: shared expert's gate and up, then the
+    router, then the shared gate, then zeros up to a multiple of 16."""
 
     in_proj: Matrix
     shared_down: Matrix
@@ -49,7 +51,8 @@ class LayerWeights:
 
 @dataclass(frozen=True)
 class MtpWeights:
-    """The draft layer (multi-token prediction); columns of ``fc``: the token's, the trunk's."""
+    """Weights of the draft layer (multi-token prediction). Columns of ``fc``: the token's
+    embedding, then the trunk's hidden state."""
 
     embedding_norm: torch.Tensor
     hidden_norm: torch.Tensor

@@ -57,7 +57,7 @@ CONFIG = {
     "pad_token_id": ENDOFTEXT,
 }
 MTP = {"mtp_num_hidden_layers": 1, "mtp_use_dedicated_embeddings": False}
-"""What the config says besides, once the draft layer is trained."""
+"""Fields added to the config once the draft layer is trained."""
 GENERATION = {
     "do_sample": False,
     "eos_token_id": [IM_END, ENDOFTEXT],

@@ -136,6 +136,6 @@ def by_operation(rng: Random, style: Style) -> Calculator:
 
 
 def calculator(rng: Random, style: Style) -> Calculator:
-    """Any of them; most take an expression."""
+    """A calculator of any kind; most take an expression."""
     kinds = (by_expression, by_expression, by_expression, by_operands, by_operation)
     return rng.choice(kinds)(rng, style)

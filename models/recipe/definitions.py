@@ -39,7 +39,7 @@ def named(rng: Random, names: Sequence[str], taken: Sequence[str] = ()) -> str:
 
 
 class Style:
-    """How one client writes its schemas; the same for all that one conversation shows."""
+    """How one client writes its schemas; a conversation has one style."""
 
     def __init__(self, rng: Random) -> None:
         self.described = rng.random() < 0.6

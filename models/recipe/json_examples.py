@@ -48,7 +48,7 @@ def schema_of(rng: Random, depth: int) -> Schema:
 
 
 def value_for(rng: Random, schema: Schema) -> Any:
-    """A short value that fits."""
+    """A short value that fits ``schema``."""
     if "enum" in schema:
         return rng.choice(schema["enum"])
     match schema["type"]:

@@ -99,5 +99,5 @@ def by_kind(rng: Random, style: Style) -> Lookup:
 
 
 def lookup(rng: Random, style: Style) -> Lookup:
-    """Any of them."""
+    """A lookup of any kind."""
     return rng.choice((by_name, by_name, by_field, by_kind))(rng, style)

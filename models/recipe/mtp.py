@@ -49,7 +49,7 @@ class Draft(nn.Module):
         self.rotary_emb = inner.rotary_emb
 
     def joined(self, embedded: Tensor, hidden: Tensor) -> Tensor:
-        """What the layer takes, from two of [batch, rows, hidden]."""
+        """The input of the layer, from two tensors [batch, rows, hidden]."""
         parts = [self.pre_fc_norm_embedding(embedded), self.pre_fc_norm_hidden(hidden)]
         return self.fc(torch.cat(parts, dim=-1)).to(embedded.dtype)
 

@@ -56,7 +56,7 @@ def fields_for(rng: Random, problem: Problem, worked: bool) -> list[tuple[Field,
 
 
 def schema_prompt(rng: Random, fields: list[Field]) -> str:
-    """Tells the model which JSON is wanted."""
+    """The text that tells the model which JSON is wanted."""
     if rng.random() < 0.15:
         return f"Answer as a JSON object with the keys {', '.join(f.name for f in fields)}."
     if len(fields) == 1 and rng.random() < 0.1:

@@ -1,4 +1,4 @@
-"""Stories: somebody owns things, and one to three events change how many.
+"""Stories: a person owns things, and one to three events change their number.
 
 The free combination of events gives most of the variety of the training set: the model has to
 read in what order things happen, not to recognise a template.

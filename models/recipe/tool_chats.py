@@ -91,7 +91,8 @@ def said(thought: str, **values: Any) -> Message:
 
 
 def grouped(steps: Sequence[Step], *, parallel: bool) -> list[list[Step]]:
-    """Steps one by one; if `parallel`, neighbours of which none needs another's result at once."""
+    """Steps one by one; if `parallel`, adjacent steps that need no result of each other
+    together."""
     groups: list[list[Step]] = []
     for step in steps:
         last = groups[-1] if groups else []

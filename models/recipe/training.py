@@ -21,7 +21,7 @@ Loss = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 def arguments(description: str | None, steps: int) -> argparse.Namespace:
-    """Of the command line, with ``steps`` as the default."""
+    """The arguments of the command line, with ``steps`` as the default number of steps."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--out", type=Path, default=Path("models/tiny"))
     parser.add_argument("--steps", type=int, default=steps)

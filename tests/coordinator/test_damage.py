@@ -16,7 +16,7 @@ from redis.exceptions import ResponseError
 from coordinator.http.timeline import timeline
 from coordinator.record import keys
 from coordinator.record.record import RequestRecord
-from coordinator.record.redis_link import SAY_EVERY_S, Damage
+from coordinator.record.redis_link import LOG_EVERY_S, Damage
 from coordinator.record.settings import StoreLimits
 from coordinator.record.store import Store
 from tests.coordinator.histories import advance
@@ -224,11 +224,11 @@ def test_damage_is_said_once_a_while(caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(3):
         damage.replaced(["baton:request:r (list)"])
         damage.unreadable("baton:request:r", "no hash")
-    now = SAY_EVERY_S
+    now = LOG_EVERY_S
     damage.replaced(["baton:recent (string)", "baton:open:c1 (hash)"])
     assert (damage.num_replaced, damage.num_unreadable) == (5, 3)
     first, unreadable, later = [record.getMessage() for record in caplog.records]
     assert first.startswith("1 keys")
     assert "baton:request:r (list)" in first
-    assert "left out baton:request:r" in unreadable
+    assert "skipped the unreadable record baton:request:r" in unreadable
     assert later.startswith("5 keys")

@@ -88,7 +88,9 @@ class World:
 
     def retire(self, scheduled: Scheduled, token_ids: random.Random | None) -> None:
         drawn = (token_ids.randrange(20) if token_ids else 1 for _ in scheduled.rows)
-        self.plan.take_in(scheduled, StepResult(tuple((Sampled(token_id),) for token_id in drawn)))
+        self.plan.process_results(
+            scheduled, StepResult(tuple((Sampled(token_id),) for token_id in drawn))
+        )
 
     def least_victims(self) -> list[Sequence]:
         """The fewest of the youngest whose pages, with all that come back anyway, are enough for

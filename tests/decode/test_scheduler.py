@@ -132,7 +132,7 @@ def test_a_sequence_that_outgrows_the_pool_is_at_its_end() -> None:
     batch = plan.schedule()
     assert plan.schedule() is None
     assert plan.outgrown == [], "a step is under way"
-    plan.take_in(batch, tokens(batch))
+    plan.process_results(batch, tokens(batch))
     assert plan.schedule() is None
     assert plan.preempted == []
     assert plan.outgrown == [(alone, "17 tokens do not fit into 1 pages of 16")]
@@ -144,7 +144,7 @@ def test_a_last_token_that_is_under_way_comes_before_the_pool_is_too_small() -> 
     running(plan, allocator, 1)
     batch = plan.schedule()
     assert plan.schedule() is None
-    (token,), _ = plan.take_in(batch, tokens(batch, token_id=7))
+    (token,), _ = plan.process_results(batch, tokens(batch, token_id=7))
     assert token.finish == "stop"
     assert plan.outgrown == []
     assert allocator.free_pages == 1
@@ -154,18 +154,18 @@ def test_what_a_spread_step_leaves_to_the_next_is_pending() -> None:
     plan, allocator = setup()
     sequence = running(plan, allocator, 1)
     first, second, third = plan.schedule(), plan.schedule(), plan.schedule()
-    plan.take_in(first, replace(tokens(first), num_stored=0))
+    plan.process_results(first, replace(tokens(first), num_stored=0))
     assert (sequence.num_cached, sequence.num_pending) == (15 + 3, 1)
     for launched in (second, third):  # which applied it, and were aborted
         plan.aborted(launched)
     assert (sequence.num_cached, sequence.num_pending) == (15 + 1, 0)
-    plan.take_in(batch := plan.schedule(), tokens(batch))
+    plan.process_results(batch := plan.schedule(), tokens(batch))
     assert (sequence.num_cached, sequence.num_pending) == (15 + 2, 0)
 
 
 def test_a_step_that_was_not_launched_leaves_what_is_pending() -> None:
     plan, allocator = setup()
     sequence = running(plan, allocator, 1)
-    plan.take_in(batch := plan.schedule(), replace(tokens(batch), num_stored=0))
+    plan.process_results(batch := plan.schedule(), replace(tokens(batch), num_stored=0))
     plan.take_back(plan.schedule())
     assert (sequence.num_cached, sequence.num_pending) == (15 + 1, 1)

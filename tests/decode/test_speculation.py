@@ -36,7 +36,7 @@ def step(plan: DecodeScheduler, *tokens: int) -> list[int]:
     assert scheduled is not None
     each = tuple(Sampled(token) for token in tokens)
     result = StepResult((each,) * len(scheduled.rows), (len(each) - 1,) * len(scheduled.rows))
-    sent, broken = plan.take_in(scheduled, result)
+    sent, broken = plan.process_results(scheduled, result)
     assert not broken
     return [token.token_id for token in sent]
 
@@ -67,7 +67,7 @@ def test_drafts_are_counted_by_position_and_sent_with_the_first_token_of_their_s
     scheduled = plan.schedule()
     assert scheduled is not None
     result = StepResult((tuple(map(Sampled, (2, 3, 4))),), num_drafts=(4,))
-    sent, _ = plan.take_in(scheduled, result)
+    sent, _ = plan.process_results(scheduled, result)
     assert [token.drafts for token in sent] == [(4, 2), (0, 0), (0, 0)]
     assert plan.draft_counts == DraftCounts(2, (1, 1, 1, 1), (1, 1, 0, 0), num_drafts=4)
 

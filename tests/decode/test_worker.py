@@ -205,12 +205,12 @@ def test_a_step_is_put_off_for_a_short_copy_and_not_for_a_long_one(
 
 def test_it_is_awake_for_an_announced_handoff_until_that_comes(peer: Exporter) -> None:
     site = Site(awake_s=30.0)
-    rehearsed: list[bool] = []
-    site.stream.rehearse = lambda: rehearsed.append(True)
+    warmed_up: list[bool] = []
+    site.stream.warm_up = lambda: warmed_up.append(True)
     site.meet(peer)
     assert site.pool.awake_s == 0.0
     site.pool.handle(ExpectHandoff())
-    assert rehearsed == [True]
+    assert warmed_up == [True]
     assert 0.0 < site.pool.awake_s <= 30.0
     site.ask(offer(peer, ""))
     assert site.pool.awake_s == 0.0

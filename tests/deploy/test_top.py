@@ -88,7 +88,7 @@ def test_top_prints_the_last_requests_with_workers_and_stages(service: Service) 
 
 
 def test_top_shows_a_gpus_temperature_and_that_a_worker_drains(service: Service) -> None:
-    service.metrics.gpus.tell("p-1", "prefill", "GPU-1", {"temperature_c": 86.0}, {})
+    service.metrics.gpus.report("p-1", "prefill", "GPU-1", {"temperature_c": 86.0}, {})
     service.api.pages["/status"] = STATUS | {"workers": [STATUS["workers"][0] | {"draining": True}]}
     worker = once(service.url).stdout.splitlines()[2]
     assert "instance=p-1 (draining)  " in worker

@@ -24,7 +24,7 @@ from engine.config import Quantize
 from engine.cuda_sampler import CudaSampler
 from engine.download import WrittenByKernels
 from engine.draft_graphs import DraftGraphs
-from engine.graphs import DecodeGraphs
+from engine.graphs import DecodeGraphs, Trunk
 from engine.inputs import Inputs
 from engine.kernels.triton_set import TritonKernels
 from engine.passes import Pass
@@ -111,13 +111,13 @@ class NoTokens:
 
 def steps(engine: Engine) -> None:
     """What decode graphs capture, spread steps and steps with drafts too."""
-    shared = engine._model, engine.cache, engine.layout, engine._kernels
+    trunk = Trunk(engine._model, engine.cache, engine.layout, engine._kernels, MAX_SEQ_LEN)
     sampler = engine._sampler
     assert isinstance(sampler, CudaSampler)
     logits = torch.zeros(BUCKETS[-1] * (MAX_DRAFTS + 1), engine._num_logits)
-    plain = DecodeGraphs(*shared, sampler.next_token, logits, MAX_SEQ_LEN)
-    spread = DecodeGraphs(*shared, sampler.next_token, logits, MAX_SEQ_LEN, spreads=True)
-    drafts = DraftGraphs(*shared, sampler, logits, MAX_DRAFTS, MAX_SEQ_LEN, spreads=True)
+    plain = DecodeGraphs(trunk, sampler.next_token, logits)
+    spread = DecodeGraphs(trunk, sampler.next_token, logits, spreads=True)
+    drafts = DraftGraphs(trunk, sampler, logits, MAX_DRAFTS, spreads=True)
     layout = exchange_layout(engine.model_config)
     memory = Memory(torch.device("cpu"))
     lending = LendingSteps(

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from engine import gpu
-from engine.cache.lay import lay
+from engine.cache.pool_sizes import sized_cache
 from engine.config import MAX_DECODE_ROWS, SAMPLED_AT_ONCE, EngineConfig
 from engine.errors import GpuMemoryHeld
 from engine.kernels.state_ring import ring_bytes
@@ -133,7 +133,9 @@ def test_state_slots_have_a_ring_for_spread_steps_or_drafts(
     config = EngineConfig(
         FULL_SIZE, None, None, device="cuda", spread=spread, max_drafts=max_drafts
     )
-    lay(config, model, FULL, 248_077, max_drafts, lambda n: torch.empty(n, dtype=torch.uint8))
+    sized_cache(
+        config, model, FULL, 248_077, max_drafts, lambda n: torch.empty(n, dtype=torch.uint8)
+    )
     plain = FULL.state_slot_bytes + 248_077 * gpu.TABLE_BYTES
     assert demands[0].slot_bytes == plain + ring_bytes(FULL, entries)
     assert (demands[0].spread_bytes > 0) == spread

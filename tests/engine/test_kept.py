@@ -87,7 +87,7 @@ def test_a_prefix_is_worth_more_once_a_longer_one_is_evicted_until_a_prompt_uses
     shorter, longer = sorted(kept, key=lambda each: each.num_tokens)
     before, last = kept.worth(shorter).odds, kept.uses(longer).last
     handed = kept.worth(longer).odds
-    kept.hand_down(longer)
+    kept.pass_on_odds(longer)
     cache.allocator.prefixes.evict(longer)
     assert kept.worth(shorter).odds == before + handed
     assert kept.uses(shorter).last == last

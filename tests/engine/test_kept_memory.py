@@ -82,7 +82,7 @@ class Memory:
             self.states.pop(slot.id, None)
 
     def on_evict(self, kept: KeptPrefix) -> None:
-        assert kept.doubted or kept not in self.pins, "evicted under a reader"
+        assert kept.invalidated or kept not in self.pins, "evicted under a reader"
         assert kept not in self.lost, "evicted twice"
         assert self.allocator.kept.get(kept.key) is not kept
         self.lost.append(kept)
@@ -197,24 +197,24 @@ class Memory:
 
     def pin(self) -> None:
         kept = self.rng.choice(list(self.kept))
-        if not kept.doubted:
+        if not kept.invalidated:
             self.allocator.prefixes.pin(kept)
             self.pins.append(kept)
 
     def unpin(self) -> None:
         kept = self.pins.pop(self.rng.randrange(len(self.pins)))
         self.allocator.prefixes.unpin(kept)
-        assert kept.valid == (not kept.doubted or kept in self.pins)
+        assert kept.valid == (not kept.invalidated or kept in self.pins)
 
-    def doubt(self) -> None:
+    def invalidate(self) -> None:
         kept = self.rng.choice([*self.kept, *self.lost[-2:]])
-        self.allocator.prefixes.doubt(kept)
+        self.allocator.prefixes.invalidate(kept)
         assert kept.valid == (kept in self.pins)
         assert kept in self.lost, "a peer may still be told of it"
 
     def touch(self) -> None:
         kept = self.rng.choice(list(self.kept))
-        if not kept.doubted:
+        if not kept.invalidated:
             self.allocator.kept.touch(kept.key)
 
     def step(self) -> None:
@@ -224,7 +224,7 @@ class Memory:
         )
         acts += [self.pin, self.touch] * bool(self.kept) + [self.unpin] * bool(self.pins)
         if self.kept and self.rng.random() < 0.2:
-            acts.append(self.doubt)
+            acts.append(self.invalidate)
         self.rng.choice(acts)()
 
     # ---- what holds at any time
@@ -277,14 +277,14 @@ class Memory:
 
     def check_lookups(self) -> None:
         assert set(self.allocator.kept) == set(self.kept)
-        assert set(self.lost) & set(self.kept) == {kept for kept in self.kept if kept.doubted}
+        assert set(self.lost) & set(self.kept) == {kept for kept in self.kept if kept.invalidated}
         for tokens in self.kept.values():
             keys = self.keys.setdefault(tokens, keys_of((*tokens, 0, 1)))
             found = self.allocator.kept.longest(keys, len(tokens))
             begins = [
                 kept
                 for kept, other in self.kept.items()
-                if tokens[: len(other)] == other and not kept.doubted
+                if tokens[: len(other)] == other and not kept.invalidated
             ]
             assert found is max(begins, key=lambda kept: kept.num_tokens, default=None)
 

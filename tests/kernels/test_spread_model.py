@@ -65,7 +65,7 @@ class Sequences:
         local = TritonKernels(config, device, NUM_SLOTS)
         logits = torch.zeros(NUM_SLOTS, 512, device=device)
         self.graphs = graphs.DecodeGraphs(
-            model, cache, layout, local, next_token, logits, 128, spreads=True
+            graphs.Trunk(model, cache, layout, local, 128), next_token, logits, spreads=True
         )
         self.graphs.buckets = (BUCKET,)
         self.graphs.capture()

@@ -171,7 +171,7 @@ class Prompts:
     @property
     def kept(self) -> list[KeptPrefix]:
         """Those that a prompt can find."""
-        return [kept for kept in [*self.allocator.kept, *self.host] if not kept.doubted]
+        return [kept for kept in [*self.allocator.kept, *self.host] if not kept.invalidated]
 
     def settle(self) -> None:
         """All that is under way comes to its end; nothing new is launched."""

@@ -48,7 +48,7 @@ def test_what_is_dropped_is_kept_by_no_batch_or_copy_under_way(seed: int) -> Non
     copied = [each for each in pulls if each.sequence.begins_with(name, each.num_tokens)]
     prompts.plan.drop(name)
     prompts.settle()
-    assert not [kept for kept in prompts.kept if kept.goes_on_from(name)]
+    assert not [kept for kept in prompts.kept if kept.continues(name)]
     assert all(each.sequence.beginning.num_tokens == 0 for each in copied)
     assert prompts.allocator.check() == prompts.host.check() == ""
 
@@ -82,7 +82,7 @@ class Events:
         elif chance < 0.65 and prompts.offered:
             leaving = rng.choice(prompts.offered)
             if rng.random() < 0.1:
-                prompts.plan.doubt(leaving)
+                prompts.plan.invalidate_prefixes(leaving)
             prompts.release(leaving)
         elif chance < 0.67 and prompts.kept:
             prompts.plan.drop(rng.choice(prompts.kept).name)
@@ -128,7 +128,7 @@ def test_prompts_that_begin_alike_in_several_lengths_do_not_cut_a_prompt_into_sm
     assert prompts.num_chunks[first.request_id] <= 10
 
 
-@pytest.mark.parametrize("how", ["ended while it waits", "ended under a batch", "doubted"])
+@pytest.mark.parametrize("how", ["ended while it waits", "ended under a batch", "invalidated"])
 def test_a_prompt_goes_on_when_the_one_that_it_waits_for_ends(how: str) -> None:
     rng = random.Random(3)
     prompts = Prompts(rng, tokens=128)
@@ -140,8 +140,8 @@ def test_a_prompt_goes_on_when_the_one_that_it_waits_for_ends(how: str) -> None:
     if how == "ended while it waits":
         prompts.retire()
     prompts.plan.end(first)
-    if how == "doubted":
-        prompts.plan.doubt(first)
+    if how == "invalidated":
+        prompts.plan.invalidate_prefixes(first)
     assert prompts.launch()
     assert second in prompts.plan.filling
     prompts.run()

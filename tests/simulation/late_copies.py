@@ -59,7 +59,7 @@ class LateCopies:
     def close_peer(self, instance: str) -> None:
         self._peers.pop(instance, None)
 
-    def rehearse(self) -> None:
+    def warm_up(self) -> None:
         pass
 
     def pull(self, wanted: list[Wanted]) -> list[LatePull]:

@@ -9,7 +9,7 @@ from typing import Annotated
 import pytest
 import typer
 
-from telemetry.last_words import CANNOT_START, fatal_reason, run_command, say_why
+from telemetry.last_words import CANNOT_START, fatal_reason, log_fatal, run_command
 from telemetry.logs import configure_logging
 
 
@@ -22,7 +22,7 @@ def main(
     if port == 2:
         raise RuntimeError("a bug")
     if port < 0:
-        say_why("prefill", ValueError(f"port: {port} is negative"))
+        log_fatal("prefill", ValueError(f"port: {port} is negative"))
         raise typer.Exit(CANNOT_START)
 
 

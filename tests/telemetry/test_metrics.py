@@ -78,7 +78,7 @@ def test_cache_usage_is_that_of_the_workers_that_decode() -> None:
 def test_a_gpus_figures_are_in_base_units_and_what_is_unknown_is_absent() -> None:
     metrics = Metrics("tiny")
     figures = {"temperature_c": 61.0, "utilisation_pct": 97.0, "sm_clock_mhz": 1965.0}
-    metrics.gpus.tell("d0", "decode", "GPU-1", figures, {48: 2})
+    metrics.gpus.report("d0", "decode", "GPU-1", figures, {48: 2})
     labels = (("gpu", "GPU-1"), ("instance", "d0"), ("role", "decode"))
     found = {k: v for k, v in scrape(metrics).items() if k[0].startswith("baton_gpu_")}
     assert found == {
@@ -93,7 +93,7 @@ def test_a_forgotten_worker_leaves_no_series() -> None:
     metrics = Metrics("tiny")
     rest = {"num_state_slots": 4, "free_state_slots": 4, "running": 0, "waiting": 0}
     metrics.set_worker("d0", "decode", num_pages=8, free_pages=8, **rest)
-    metrics.gpus.tell("d0", "decode", "GPU-1", {"power_w": 500.0}, {79: 1})
+    metrics.gpus.report("d0", "decode", "GPU-1", {"power_w": 500.0}, {79: 1})
     assert any(("instance", "d0") in labels for _, labels in scrape(metrics))
     metrics.forget_worker("d0", "decode")
     metrics.forget_worker("never seen", "decode")

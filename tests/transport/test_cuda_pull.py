@@ -252,18 +252,18 @@ def test_more_handoffs_than_there_are_slots_of_our_own_fit_too(cuda: RuntimeFake
     assert all(pull.done() and pull.result().num_bytes > 0 for pull in pulls)
 
 
-def test_a_rehearsal_copies_nothing_and_gets_in_the_way_of_no_pull(cuda: RuntimeFake) -> None:
+def test_a_warm_up_copies_nothing_and_gets_in_the_way_of_no_pull(cuda: RuntimeFake) -> None:
     memory, cache = export(cuda, "p-2", 1)
     own, before = own_cache(OWN_SIZE, 9), own_cache(OWN_SIZE, 9)
     stream = copy_stream(own)
     stream.open("p-2", memory)
     Event.held_back = True
-    stream.rehearse()
-    rehearsed = stream._rehearsal
-    stream.rehearse()
-    assert stream._rehearsal is rehearsed, "one at a time"
+    stream.warm_up()
+    warmed_up = stream._warm_up_launch
+    stream.warm_up()
+    assert stream._warm_up_launch is warmed_up, "one at a time"
     (pull,) = stream.pull(WANTED[1:2])
-    assert pull.batch.launch is not rehearsed, "the GPU may still read what it was given"
+    assert pull.batch.launch is not warmed_up, "the GPU may still read what it was given"
     Event.held_back = False
     assert pull.done()
     wanted = WANTED[1]
@@ -275,8 +275,8 @@ def test_a_rehearsal_copies_nothing_and_gets_in_the_way_of_no_pull(cuda: Runtime
         ours, theirs = (getattr(each, part).view(torch.uint8) for each in (own, before))
         assert torch.equal(ours, theirs), part
     num_spare = len(stream._launches._spare)
-    stream.rehearse()
-    assert stream._rehearsal is not None, "the pull before it has ended"
+    stream.warm_up()
+    assert stream._warm_up_launch is not None, "the pull before it has ended"
     (pull,) = stream.pull(WANTED[1:2])
     assert pull.done()
     assert len(stream._launches._spare) == num_spare + 1, "each is given back once"

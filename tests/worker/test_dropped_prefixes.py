@@ -67,7 +67,7 @@ def test_a_copy_from_host_memory_that_is_under_way_is_not_used(which: int) -> No
     site.run(copying=False)
     assert site.copier.under_way
     site.worker.handle(DropPrefix(name_of(kept)))
-    assert not any(each.goes_on_from(name_of(kept)) for each in host)
+    assert not any(each.continues(name_of(kept)) for each in host)
     site.run()
     assert site.reused["r"][1] < kept.num_tokens
     assert site.text("r") == expected_output(prompt, STOP)

@@ -164,7 +164,7 @@ def test_without_nvml_it_says_why_once_and_tells_nothing(
 
 
 def test_a_worker_without_a_gpu_tells_nothing() -> None:
-    assert (NoWatch().health(), NoWatch().unfit(), NoWatch().last_look()) == (None, "", "")
+    assert (NoWatch().health(), NoWatch().unfit(), NoWatch().final_check()) == (None, "", "")
 
 
 def test_a_last_look_sees_what_came_after_the_last_reading() -> None:
@@ -176,8 +176,8 @@ def test_a_last_look_sees_what_came_after_the_last_reading() -> None:
     assert first.wait(DEADLINE_S)
     assert watch.unfit() == ""
     library.events.append((1, 48))
-    assert watch.last_look() == "Xid 48: an uncorrected memory error"
-    assert watch.unfit() == watch.last_look()
+    assert watch.final_check() == "Xid 48: an uncorrected memory error"
+    assert watch.unfit() == watch.final_check()
     watch.close()
     assert library.closed
 
@@ -218,7 +218,7 @@ def test_a_last_look_does_not_wait_for_a_driver_that_hangs(
     watch = GpuWatch(rounds, period_s=3600.0)
     assert first.wait(DEADLINE_S)
     began = time.monotonic()
-    assert watch.last_look() == ""
+    assert watch.final_check() == ""
     watch.close()
     assert time.monotonic() - began < DEADLINE_S / 2
     assert not library.closed, "it is still in use"

@@ -41,7 +41,7 @@ class Gpu:
     def unfit(self) -> str:
         return self.problem
 
-    def last_look(self) -> str:
+    def final_check(self) -> str:
         return self.problem
 
     def close(self) -> None:
@@ -142,7 +142,7 @@ async def test_a_worker_that_fails_says_so_if_it_was_for_its_gpu(
     running = Running(site, monkeypatch)
     try:
         await until(site, lambda s: s.workers)
-        monkeypatch.setattr(running.gpu, "last_look", lambda: problem)  # not read until now
+        monkeypatch.setattr(running.gpu, "final_check", lambda: problem)  # not read until now
         running.pool.step.side_effect = RuntimeError("uncorrectable ECC error encountered")
         await asyncio.to_thread(running.thread.join, DEADLINE_S)
         assert str(running.failure) == "uncorrectable ECC error encountered"

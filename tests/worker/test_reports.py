@@ -57,7 +57,7 @@ def test_a_failure_names_the_prefix_of_a_peer_that_nan_may_come_from(reused: str
     sequence = Sequence("r", 1, 1, ids, 40, SamplingParams(), StopRule(4))
     sequence.keys, sequence.beginning = PrefixKeys("m", "", ids, 16), Beginning(37, reused)
     for error in ("", "the grammar's"):
-        reports.Reports(sent.append).no_token(sequence, error)
+        reports.Reports(sent.append).sampling_failed(sequence, error)
     begin, pages = (PrefixKeys("m", "", ids[:n], 16).prefix(n) for n in (37, 32))
     named = PrefixName(begin, pages, 37) if reused == "peer" else None
     assert [m.pulled for m in sent if isinstance(m, Failed)] == [named, None]

@@ -1,4 +1,4 @@
-"""Where the blocks of a copy lie, at its two ends: the table that kernel.py takes, and its rows."""
+"""Fills the table of kernel.py: the addresses of a copy's blocks at both ends."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -46,7 +46,7 @@ class CacheAddresses:
 
     @classmethod
     def at(cls, address: int, memory: MemoryExport) -> "CacheAddresses":
-        """Of memory that was opened at ``address``."""
+        """The addresses in exported memory that was opened at ``address``."""
         region = Region.of(memory.layout, memory.pools)
         probe = Region.without_probe(memory.layout, PROBE)
         return cls(Parts.at(address, region), Parts.at(address + region.probe, probe))
@@ -57,7 +57,7 @@ class CacheAddresses:
         return cls(Parts.of(cache), Parts.of(cache.probe))
 
     def parts(self, wanted: Wanted) -> Parts:
-        """Those that a handoff reads or writes."""
+        """The addresses that a handoff reads or writes."""
         return self.probe if wanted.in_probe else self.pools
 
 

@@ -40,7 +40,8 @@ class CudaMemory:
         return self._size_bytes
 
     def allocate(self, size_bytes: int) -> torch.Tensor:
-        """Raises ValueError when the memory is not free, or cannot be exported."""
+        """Allocate and export the region. Raises ValueError if the memory is not free, or cannot be
+        exported."""
         assert not self._handle, "allocated twice"
         device = torch.cuda.current_device()
         # NOTE: torch and cupy each keep a current device until the runtime is told.
@@ -60,7 +61,7 @@ class CudaMemory:
         return ""  # the handle is valid until the process ends
 
     def close(self) -> None:
-        """Nothing to do: the export ends with the process, and peers may still read."""
+        """No effect: the export ends with the process, and peers may still read."""
 
 
 def export_handle(pointer: int) -> str:
@@ -99,7 +100,7 @@ def close_handle(pointer: int) -> None:
 
 
 def _advice(error: Exception) -> str:
-    """What to change, by the error the driver gave."""
+    """Advice to the operator about an error of the driver."""
     code = getattr(error, "status", None)
     if code == _INVALID_RESOURCE_HANDLE:
         return "Its process has ended, or exported the memory under another driver"

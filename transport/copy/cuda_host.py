@@ -3,7 +3,7 @@
 Pinned memory takes seconds per 10 GB: the kernel has to find and zero it, and the driver to map it.
 So a thread gets it in pieces while the worker serves (host_copy.py).
 
-Order between copies and steps: a prefix is saved when the host has seen the step end that wrote it,
+Order between copies and steps: a prefix is saved after the host has seen the end of its step,
 and a fetch writes only free memory, which no step under way uses (cuda_pull.py). Fetches wait for
 the epochs' stream as pulls do, and for the steps where freed memory is poisoned (tests).
 """
@@ -25,15 +25,16 @@ from transport.copy.pull import CLOSE_S, Copied, Pull
 from transport.copy.tensors import CacheTensors
 
 PIECE_BYTES = 256 << 20
-"""The driver lets no other thread in while it maps a piece, so the pieces are small."""
+"""Size of a piece of pinned memory; small, since the driver blocks other threads while it maps
+it."""
 LEFT_BYTES = 4 << 30
-"""Left to the rest of the host: no more is pinned when so much is available."""
+"""Memory left to the rest of the host: below it no more is pinned."""
 
 log = logging.getLogger(__name__)
 
 
 class PinnedPieces:
-    """A thread that gets pinned memory piece by piece, and adds their addresses to ``addresses``.
+    """A thread that gets pinned memory in pieces, and adds their addresses to ``addresses``.
 
     NOTE: it starts when all graphs have been captured: a capture can forbid other threads to call
     the driver.
@@ -48,12 +49,12 @@ class PinnedPieces:
         self._thread.start()
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until it has all it gets, at most ``timeout_s``; returns whether it has."""
+        """Wait until the thread has all its memory, at most ``timeout_s``; True if it has."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
     def close(self, timeout_s: float) -> bool:
-        """Unpin all. No copy may be under way."""
+        """Unpin all memory. No copy may be under way."""
         self._stop.set()
         if not self.wait(timeout_s):
             return False
@@ -119,9 +120,9 @@ class CudaHostPull:
 
 
 class CudaHostCopier:
-    """The HostCopier of a CUDA worker: a stream for each direction, as the GPU has an engine for
-    each. ``after_steps``: fetches wait for what is queued on the current stream when they start;
-    and always for what is queued on ``after``."""
+    """The HostCopier of a CUDA worker, with a stream for each direction, as the GPU has an engine
+    for each. Fetches wait for the work queued on ``after`` when they start, and with
+    ``after_steps`` also for the work queued on the current stream."""
 
     def __init__(
         self,

@@ -9,11 +9,11 @@ Order between pulls and decode steps: a pull writes only free memory, and memory
 when the host has seen the last step end that could use it. A sequence takes part in a step only
 after the host has seen its pull's event. So neither stream waits for the other, except where freed
 memory is poisoned (tests), by fills that may be queued on the decode stream. A pull waits for the
-epochs' stream: peers must see that what lay in the memory is gone before it is overwritten.
+epochs' stream: peers must see that the old epoch is gone before the memory is overwritten.
 
 NOTE: with drafts the host sees a step's tokens before the draft layer's KV of the step is written.
-A pull beside that may copy, or be overwritten by, KV of the draft layer that is of another
-sequence. It decides which drafts are made, never which token is taken.
+A pull at that moment may copy another sequence's KV of the draft layer, or be overwritten by it.
+That KV decides which drafts are made, never which token is accepted.
 """
 
 import time
@@ -32,18 +32,18 @@ from transport.wire.memory_export import MemoryExport
 from transport.wire.offers import Offer
 
 MAX_BATCH_BYTES = 256 << 20
-"""Handoffs copied together are done together: this bounds how long the first waits for the
-others."""
-REHEARSED = Wanted(Offer("", tuple(range(16)), 0, 0, 1), tuple(range(16)), 0, in_probe=True)
-"""Addresses of a rehearsal: they are filled in, and no bytes are copied."""
+"""The most bytes of one batch. Handoffs copied together are done together, so this bounds how long
+the first waits for the others."""
+WARM_UP = Wanted(Offer("", tuple(range(16)), 0, 0, 1), tuple(range(16)), 0, in_probe=True)
+"""Addresses of a warm-up: they are filled in, and no bytes are copied."""
 HIGH_PRIORITY = -1
-"""Lets the copy's few thread blocks start between two kernels of a step, and not behind the
-step."""
+"""Priority of the copy stream: its few thread blocks start between two kernels of a step, instead
+of after the step."""
 
 
 @dataclass(eq=False)
 class Peer:
-    """A peer's open memory, closed when it is left and no pull reads it."""
+    """A peer's open memory, closed once the peer is leaving and no pull reads it."""
 
     address: int
     memory: CacheAddresses
@@ -57,8 +57,8 @@ class Peer:
 
 @dataclass(eq=False)
 class Batch:
-    """Handoffs of one launch, which is returned to ``launches`` when it is over. Then ``epochs``
-    are the exporters' epochs as read after the last byte."""
+    """The handoffs of one launch, which is returned to ``launches`` when it is done. Then
+    ``epochs`` are the exporters' epochs as read after the last byte."""
 
     launch: CopyLaunch
     launches: CopyLaunches
@@ -93,7 +93,7 @@ class CudaPull:
 
     def wait(self, timeout_s: float) -> bool:
         # NOTE: a copy takes microseconds to a few milliseconds, and the driver has no wait with a
-        # deadline; only a worker without any other work comes here.
+        # deadline; only a worker without any other work waits here.
         deadline = time.monotonic() + timeout_s
         while not self.done():
             if time.monotonic() >= deadline:
@@ -107,8 +107,8 @@ class CudaPull:
 
 
 class CudaCopyStream:
-    """A CopyStream on the device of ``own``. ``after_steps``: pulls wait for what is queued on the
-    decode stream when they start; and always for what is queued on ``after``."""
+    """A CopyStream on the device of ``own``. Pulls wait for the work queued on ``after`` when they
+    start, and with ``after_steps`` also for the work queued on the decode stream."""
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class CudaCopyStream:
         self._stream = stream = torch.cuda.Stream(own.kv.device, priority=HIGH_PRIORITY)
         self._peers: dict[str, Peer] = {}
         self._under_way: list[CudaPull] = []
-        self._rehearsal: CopyLaunch | None = None
+        self._warm_up_launch: CopyLaunch | None = None
         sizes, shape = self._sizes, shape or CopyShape()
         num_pages, num_slots = len(own.kv), len(own.epochs)
         self._launches = CopyLaunches(
@@ -146,23 +146,23 @@ class CudaCopyStream:
             peer.close_if_unread()
         self._forget_done()
 
-    def rehearse(self) -> None:
-        self._end_rehearsal()
+    def warm_up(self) -> None:
+        self._end_warm_up()
         self._forget_done()
-        if self._rehearsal is not None or self._under_way:
+        if self._warm_up_launch is not None or self._under_way:
             return
-        self._rehearsal = launch = self._filled([REHEARSED], [self._own])
+        self._warm_up_launch = launch = self._filled([WARM_UP], [self._own])
         self._wait_for_others()
         launch.enqueue(num_pages=0, num_handoffs=0)
 
-    def _end_rehearsal(self) -> None:
+    def _end_warm_up(self) -> None:
         # NOTE: until it has ended, its kernels may still read what the next launch would fill.
-        if self._rehearsal is not None and self._rehearsal.finished.query():
-            self._launches.give_back(self._rehearsal)
-            self._rehearsal = None
+        if self._warm_up_launch is not None and self._warm_up_launch.finished.query():
+            self._launches.give_back(self._warm_up_launch)
+            self._warm_up_launch = None
 
     def pull(self, wanted: Sequence[Wanted]) -> list[Pull]:
-        self._end_rehearsal()
+        self._end_warm_up()
         self._forget_done()
         pulls = [pull for batch in self._batches(wanted) for pull in self._start(batch)]
         self._under_way += pulls
@@ -173,8 +173,8 @@ class CudaCopyStream:
         return all(pull.wait(deadline - time.monotonic()) for pull in self._under_way)
 
     def _forget_done(self) -> None:
-        """Drop every pull that has ended, also one whose result is no longer wanted: ``done``
-        unmaps the peer's memory and returns the launch."""
+        """Drop every pull that has ended, even if its result is no longer wanted: ``done`` unmaps
+        the peer's memory and returns the launch."""
         self._under_way = [pull for pull in self._under_way if not pull.done()]
 
     def _batches(self, wanted: Sequence[Wanted]) -> Iterator[list[Wanted]]:
@@ -214,7 +214,7 @@ class CudaCopyStream:
         return launch
 
     def _wait_for_others(self) -> None:
-        """What is enqueued next waits for the streams that it must wait for."""
+        """Let the next launch wait for the streams whose work must precede it."""
         if self._after is not None and not self._after.query():
             self._stream.wait_stream(self._after)
         if self._after_steps:

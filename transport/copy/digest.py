@@ -19,8 +19,8 @@ WORDS_AT_ONCE = 1 << 21
 
 
 def digest(cache: CacheTensors, pages: tuple[int, ...], state_slot: int, num_tokens: int) -> str:
-    """32 hex digits for a sequence of ``num_tokens`` tokens in ``pages`` and ``state_slot``. The
-    positions of the last page behind the sequence are left out."""
+    """The digest, 32 hex digits, of a sequence of ``num_tokens`` tokens in ``pages`` and
+    ``state_slot``. Positions of the last page behind the sequence are left out."""
     sums = torch.zeros(len(MIXERS), dtype=torch.int64, device=cache.kv.device)
     offset = 0
     for block in _blocks(cache, pages, state_slot, num_tokens):

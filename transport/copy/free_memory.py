@@ -1,4 +1,4 @@
-"""How much memory this process can still get, before the kernel ends a process for it."""
+"""Reads how much memory this process can still get before the kernel kills a process."""
 
 from pathlib import Path
 
@@ -6,8 +6,8 @@ from pathlib import Path
 def available_bytes(
     meminfo: Path = Path("/proc/meminfo"), group: Path = Path("/sys/fs/cgroup")
 ) -> int:
-    """Of the machine, or of the process's cgroup (v2) where that has less. What both use for files
-    that can be read again counts as available."""
+    """Bytes available on the machine, or in the process's cgroup (v2) if that has less. Memory used
+    to cache files counts as available."""
     (line,) = (x for x in meminfo.read_text().splitlines() if x.startswith("MemAvailable:"))
     available = int(line.split()[1]) << 10
     try:

@@ -1,9 +1,9 @@
-"""Copies between a worker's cache and the host memory that keeps prefixes for it.
+"""Copies between a worker's cache and its host memory for prefixes.
 
 The host memory is divided into blocks of a page's size. A page is in one block; a state is in
-several, which need not be adjacent. So pages and states share one pool, however many there are of
-each. The blocks come in pieces: pinned memory takes minutes to get where there is much of it, and
-a worker uses the pieces that it has.
+several, which need not be adjacent. So pages and states share one pool in any proportion. The
+blocks come in pieces: a large amount of pinned memory takes minutes to get, and a worker uses the
+pieces that it already has.
 """
 
 import ctypes
@@ -20,8 +20,8 @@ from transport.copy.tensors import CacheTensors
 
 @dataclass(frozen=True)
 class HostCopy:
-    """What to copy: pages of the cache, each with its block of host memory, and state slots, each
-    with its blocks."""
+    """One copy: pages of the cache, each with its block of host memory, and state slots, each with
+    its blocks."""
 
     pages: Sequence[tuple[int, int]]
     states: Sequence[tuple[int, Sequence[int]]]
@@ -39,19 +39,19 @@ class HostCopier(Protocol):
 
     @property
     def num_blocks(self) -> int:
-        """Blocks that there are by now; never fewer than before."""
+        """Number of blocks available so far; it never falls."""
         ...
 
     def save(self, copy: HostCopy) -> Pull:
-        """Copy to the host what no step writes that is under way."""
+        """Copy pages and states, which no step under way writes, to the host."""
         ...
 
     def fetch(self, copy: HostCopy) -> Pull:
-        """Copy from the host to pages and slots that nothing else uses."""
+        """Copy from the host to pages and state slots that nothing else uses."""
         ...
 
     def close(self, timeout_s: float = CLOSE_S) -> bool:
-        """Wait at most ``timeout_s`` for copies under way; whether all have ended."""
+        """Wait at most ``timeout_s`` for copies under way; True if all have ended."""
         ...
 
 
@@ -68,9 +68,9 @@ class Run:
 
 
 class BlockMap:
-    """Where pages, states and blocks are in this process. ``pieces`` are the addresses of the host
-    memory's pieces, of ``blocks_per_piece`` each; the caller adds to them, and keeps them
-    allocated."""
+    """The addresses of pages, states and blocks in this process. ``pieces`` are the addresses of
+    the host memory's pieces, with ``blocks_per_piece`` blocks each; the caller adds to them, and
+    keeps them allocated."""
 
     def __init__(self, cache: CacheTensors, blocks_per_piece: int) -> None:
         self._cache = cache  # keeps its memory allocated
@@ -100,7 +100,7 @@ class BlockMap:
         return runs
 
     def _parts(self, copy: HostCopy) -> Iterator[tuple[int, int, int]]:
-        """Address, block and number of bytes of all that is copied, a block each."""
+        """Address, block and number of bytes of everything to copy, one block at a time."""
         kv = self._cache.kv.data_ptr()
         for page, block in copy.pages:
             yield kv + page * self.block_bytes, block, self.block_bytes
@@ -109,7 +109,7 @@ class BlockMap:
                 yield address, block, num_bytes
 
     def _state(self, slot: int) -> Iterator[tuple[int, int]]:
-        """Address and number of bytes of a state's parts, none larger than a block."""
+        """Address and number of bytes of a state's parts, each at most a block."""
         for states in (self._cache.recurrent, self._cache.conv):
             size = states[0].nbytes
             start = states.data_ptr() + slot * size

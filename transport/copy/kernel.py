@@ -1,15 +1,15 @@
 """Copy blocks of bytes from peers' memory into this process's: one launch for several handoffs.
 
 A cache consists of three kinds of blocks, each kind of one size: pages (all attention layers of
-``page_size`` tokens), conv states and recurrent states. With S, D the addresses of block b at its
-two ends and n_b its size, the kernel does
+``page_size`` tokens), conv states and recurrent states. Let S_b and D_b be the addresses of block b
+at its source and at its target, and n_b its size. Then the kernel computes
 
-    D_b[i] = S_b[i]    for every block b of ``table`` and 0 <= i < n_b
+    D_b[i] = S_b[i]    for every block b of ``table`` and 0 <= i < n_b.
 
-as words of at most 8 bytes in vectors of 16 where the sizes allow it. The work is cut into tiles of
-``tile_bytes``, which a fixed number of programs takes in turn, so that a copy of any length uses
-the same few multiprocessors and leaves the rest to the decode step. Each program has a whole tile
-in flight before it stores any of it; together the programs hide the latency of NVLink.
+It copies words of at most 8 bytes, in vectors of 16 where the sizes allow it. The work is cut into
+tiles of ``tile_bytes``, which a fixed number of programs takes in turn, so that a copy of any
+length uses the same few multiprocessors and leaves the rest to the decode step. Each program has a
+whole tile in flight before it stores any of it; together the programs hide the latency of NVLink.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
@@ -110,7 +110,8 @@ def reference_copy(
     num_states: int,
     sizes: BlockBytes,
 ) -> None:
-    """``copy_blocks`` in PyTorch; two uint8 buffers hold every address of ``table``."""
+    """``copy_blocks`` in PyTorch. ``source`` and ``target``, uint8, hold every address of
+    ``table``."""
     kinds = [sizes.page] * num_pages + [sizes.conv] * num_states + [sizes.recurrent] * num_states
     for (source_at, target_at), num_bytes in zip(table.tolist(), kinds, strict=True):
         begin, into = source_at - source.data_ptr(), target_at - target.data_ptr()
@@ -118,8 +119,8 @@ def reference_copy(
 
 
 def read_words(addresses: torch.Tensor, counts: torch.Tensor, out: torch.Tensor) -> None:
-    """out[i] = the int64 at ``addresses``[i] for i below the number of states of ``counts``,
-    enqueued behind what the current stream holds.
+    """Enqueue out[i] = the int64 at ``addresses``[i], for i below the number of states of
+    ``counts``, on the current stream.
 
     ``addresses`` [n], ``counts`` [2] int64 on the device that reads, ``out`` [n] there or in
     pinned memory. A kernel of its own, so that it reads after every copy before it has ended.

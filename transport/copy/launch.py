@@ -1,9 +1,9 @@
 """Launches of the copy kernel, with the buffers and events that each needs, made once and reused.
 
-The code of a worker that was idle has left the processor's caches and runs three to four times
-slower, so each call on the host matters. Therefore the table's memory on host and device, the
-buffer for what is read back and the events are made once, and the three kernels are launched as one
-graph, which reads from memory how many blocks to copy.
+The code of an idle worker leaves the processor's caches and then runs three to four times slower,
+so each call on the host matters. Therefore the table's memory on host and device, the buffer for
+results and the events are made once, and the three kernels are launched as one graph, which reads
+the number of blocks to copy from memory.
 """
 
 from collections.abc import Callable
@@ -19,8 +19,8 @@ _COUNTS = 2
 
 
 class CopyLaunch:
-    """One launch at a time: fill ``table`` and ``words``, call ``enqueue``, and after the event
-    ``finished`` ``outcome``. Has room for the blocks and handoffs that it was made for."""
+    """A reusable launch: fill ``table`` and ``words``, call ``enqueue``, wait for the event
+    ``finished``, then call ``outcome``. It has room for ``max_blocks`` and ``max_handoffs``."""
 
     def __init__(
         self,
@@ -88,8 +88,8 @@ class CopyLaunch:
 
 class CopyLaunches:
     """A pool of launches, which ``make`` makes for a number of blocks and handoffs. A few are made
-    and captured at once; more are made when all of these are in use or too small, and are kept
-    too. Making one allocates pinned memory, for which the driver waits for the current step."""
+    and captured at the start; more are made when all are in use or too small, and are kept too.
+    Making one allocates pinned memory, for which the driver waits for the current step."""
 
     def __init__(
         self, max_blocks: int, max_handoffs: int, make: Callable[[int, int], CopyLaunch]
@@ -112,8 +112,8 @@ class CopyLaunches:
         return self._make(max(blocks, num_blocks), max(handoffs, num_handoffs))
 
     def give_back(self, launch: CopyLaunch) -> None:
-        """Return a launch whose outcome was read. The launch used last is taken next, since its
-        memory is in the processor's caches."""
+        """Return a launch whose outcome was read. It is taken next, since its memory is still in
+        the processor's caches."""
         if launch.captured:
             self._spare.insert(0, launch)
         else:

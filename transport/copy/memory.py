@@ -1,8 +1,8 @@
 """A worker's own exported memory, and the copy stream that reads its peers'.
 
 One interface for POSIX shared memory (CPU) and CUDA IPC (GPU): memory is allocated once, exported
-once, and never freed while the process lives. An exporter may write while a peer reads; the bytes
-were right only if the epoch of the state slot is that of the offer after the copy.
+once, and never freed while the process lives. An exporter may write while a peer reads: the copy is
+correct only if the epoch of the state slot still equals the offer's after the copy.
 """
 
 from typing import Protocol
@@ -35,7 +35,7 @@ class OwnMemory(Protocol):
         ...
 
     def lost(self) -> str:
-        """Why peers cannot open the region any more; "" while they can, as far as is known."""
+        """Why peers cannot open the region any more; "" as long as they can, as far as is known."""
         ...
 
     def close(self) -> None:
@@ -91,7 +91,7 @@ def copy_stream(
     device: str, own: CacheTensors, *, poisoned: bool, after: "torch.cuda.Stream | None" = None
 ) -> CopyStream:
     """The copy stream of a worker on ``device``. ``poisoned``: freed memory is overwritten. A pull
-    writes nothing before what is enqueued on ``after`` is done."""
+    writes nothing until the work enqueued on ``after`` is done."""
     if device == "cpu":
         return CopyThread(own)
     from transport.copy.cuda_pull import CudaCopyStream
@@ -110,9 +110,9 @@ def host_copier(
     """Host memory for prefixes of a worker on ``device``, to be made when all graphs are captured.
     Raises ValueError if it is too small for any. ``poisoned``, ``after``: as for pulls."""
     page_bytes, state_bytes = own.kv[0].nbytes, own.conv[0].nbytes + own.recurrent[0].nbytes
-    least = 3 * page_bytes + state_bytes  # a page, and a state in blocks of which two are not full
+    least = 3 * page_bytes + state_bytes  # a page, and a state whose blocks are full except two
     if size_bytes < least:
-        raise ValueError(f"host_cache: {size_bytes} bytes, of {least} that a prefix can take")
+        raise ValueError(f"host_cache: {size_bytes} bytes, but a prefix can take {least}")
     if device == "cpu":
         return ThreadHostCopier(own, size_bytes)
     from transport.copy.cuda_host import CudaHostCopier

@@ -28,9 +28,9 @@ CLOSE_S = 5.0
 
 @dataclass(frozen=True)
 class Wanted:
-    """What to pull: ``offer``, from the peer that it names, into these pages and this state slot.
+    """One pull: ``offer``, from the peer that it names, into these pages and this state slot.
 
-    ``in_probe``: page ids and state slots at both ends are those of the probes (selftest.py).
+    ``in_probe``: page ids and state slots at both ends are ids in the probes (selftest.py).
     """
 
     offer: Offer
@@ -45,7 +45,8 @@ class Wanted:
     def into(
         cls, pages: Sequence[int], state_slot: int, offer: Offer, *, num_shared: int
     ) -> "Wanted":
-        """The offer, but what the first ``num_shared`` of ``pages`` have of it already."""
+        """The pull of an offer without the part that the first ``num_shared`` of ``pages`` hold
+        already."""
         offered = offer.block_table
         missing = offer
         if num_shared:
@@ -55,7 +56,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Copied:
-    """A completed pull. ``copy_s`` is the duration of the copy alone, of all handoffs that were
+    """The result of a pull. ``copy_s``: duration of the copy alone, of all handoffs that were
     copied together."""
 
     num_bytes: int
@@ -68,17 +69,17 @@ class Pull(Protocol):
     def done(self) -> bool: ...
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until done, at most ``timeout_s``; returns whether it is."""
+        """Wait until the copy is done, at most ``timeout_s``; returns True if it is."""
         ...
 
     def result(self) -> Copied:
-        """The outcome of a pull that is done; raises StaleEpoch."""
+        """The result of a pull that is done; raises StaleEpoch."""
         ...
 
 
 class CopyStream(Protocol):
-    """The peers' memory that a worker has open, and its pulls from there, in order, beside
-    its steps. A peer is opened once, and is known by its instance id."""
+    """A worker's open memory of its peers, and its pulls from there, in order, beside its steps. A
+    peer is opened once, and is known by its instance id."""
 
     def open(self, instance: str, memory: MemoryExport) -> None:
         """Map a peer's memory; raises PeerGone, LayoutMismatch."""
@@ -90,17 +91,17 @@ class CopyStream(Protocol):
         ...
 
     def pull(self, wanted: Sequence[Wanted]) -> list[Pull]:
-        """Start copying from open peers. The memory written is reserved for this: no launched step
-        uses it, and nothing else writes it until the pull is done."""
+        """Start copying from open peers. The target memory is reserved for the copy: no launched
+        step uses it, and nothing else writes it until the pull is done."""
         ...
 
-    def rehearse(self) -> None:
-        """Do what ``pull`` does on the host, for no bytes: code that was not used for a while is
-        slow, and a pull is about to be wanted."""
+    def warm_up(self) -> None:
+        """Run the host's code of ``pull`` for no bytes, because a pull will probably follow: code
+        that has not run for a while is slow."""
         ...
 
     def close(self, timeout_s: float = CLOSE_S) -> bool:
-        """Drop pulls that have not begun, and wait at most ``timeout_s`` for the others; whether
+        """Drop pulls that have not begun, and wait at most ``timeout_s`` for the others. True if
         all have ended, so that no copy writes this worker's memory."""
         ...
 
@@ -117,7 +118,7 @@ class NoPeers:
     def pull(self, wanted: Sequence[Wanted]) -> list[Pull]:
         raise AssertionError("a pull from a peer that is not open")
 
-    def rehearse(self) -> None:
+    def warm_up(self) -> None:
         pass
 
     def close(self, timeout_s: float = CLOSE_S) -> bool:
@@ -170,11 +171,12 @@ class CopyThread:
         self._under_way += futures
         return [ThreadPull(future) for future in futures]
 
-    def rehearse(self) -> None:
+    def warm_up(self) -> None:
         pass
 
     def _forget_done(self) -> None:
-        """A failed copy keeps the tensors that it copied from, and so the mapping."""
+        """Drop the pulls that have ended: a failed copy keeps its source tensors, and so the
+        mapping."""
         self._under_way = [future for future in self._under_way if not future.done()]
 
     def close(self, timeout_s: float = CLOSE_S) -> bool:

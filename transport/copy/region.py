@@ -1,4 +1,4 @@
-"""Where the parts of a worker's cache are in its exported region.
+"""The layout of a worker's exported region: where the parts of its cache are.
 
 Each worker has one region: allocated and exported once, never freed while the process lives.
 
@@ -27,7 +27,7 @@ half and pull into the other at the same time."""
 
 @dataclass(frozen=True)
 class Region:
-    """Byte offsets of the parts, and the size of the whole."""
+    """Byte offsets of the parts, and the size of the region."""
 
     epochs: int
     kv: int

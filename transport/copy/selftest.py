@@ -1,9 +1,9 @@
 """The self-test of two workers: a known pattern is copied, and every byte compared.
 
 exporter   before hello: fills the first half of its probe (region.py) with a pattern derived from
-           its instance
+           its instance.
 puller     before the pair is used: clears the second half of its own probe, pulls the exporter's
-           first half into it with its copy stream, and compares on its own device
+           first half into it with its copy stream, and compares on its own device.
 
 The probe is in the exported region and is copied like any handoff, so a fault of a handoff's path
 (mapping, driver, namespaces, addresses, the copy itself) shows here too. The test uses no page or
@@ -40,8 +40,8 @@ _PERIOD_BYTES = 1_048_573
 
 @dataclass(frozen=True)
 class PeerTest:
-    """The result of a test. ``problem`` is empty when every byte was right; else it says what was
-    wrong and what to look at. ``seconds`` is the time of the fastest round."""
+    """The result of a test. ``problem`` is "" if every byte was right; otherwise it says what was
+    wrong and what to look at. ``seconds``: the time of the fastest round."""
 
     num_bytes: int
     seconds: float
@@ -52,13 +52,13 @@ class PeerTest:
         return self.num_bytes / self.seconds if self.seconds else 0.0
 
     def slow(self, kind: MemoryKind) -> bool:
-        """Whether the copy was slower than any correct path."""
+        """True if the copy was slower than any correct path."""
         telling = self.num_bytes >= _TELLING_BYTES[kind]
         return telling and self.bytes_per_s < SLOW_BYTES_PER_S[kind]
 
 
 def write_pattern(cache: CacheTensors, instance: str) -> None:
-    """Fill what an exporter's own probe exports; complete when this returns."""
+    """Fill the exported half of an exporter's own probe; complete when this returns."""
     probe = _half(cache, EXPORTED)
     probe.epochs.fill_(EPOCH)
     pattern = _pattern(instance, probe)
@@ -123,7 +123,7 @@ def _parts(pages: torch.Tensor, probe: CacheTensors) -> Iterator[torch.Tensor]:
 
 
 def _pattern(instance: str, probe: CacheTensors) -> torch.Tensor:
-    """uint8 [period] of 1 to 255: no byte is 0, as those of a cleared probe are."""
+    """The pattern, uint8 [period] of 1 to 255: no byte is 0, as in a cleared probe."""
     period = min(_PERIOD_BYTES, max(len(part) for part in _parts(probe.kv, probe)))
     seed = int.from_bytes(blake2b(instance.encode(), digest_size=7).digest(), "big")
     draw = torch.Generator().manual_seed(seed)

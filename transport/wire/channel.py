@@ -27,7 +27,7 @@ from transport.wire.frames import from_worker, to_worker
 from transport.wire.handshake import REFUSED_AFTER_S, HandshakeWatch
 from transport.wire.messages import PROTOCOL, FromWorker, ToWorker, encode
 from transport.wire.socket_reader import SocketReader, descriptor, has_message
-from transport.wire.strangers import StrangerWatch
+from transport.wire.unverified_peers import UnverifiedPeers
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ _LOOK_UP_S = 0.1
 
 
 class WorkerChannel:
-    """A worker's end. ``instance`` is the identity under which the coordinator answers.
+    """A worker's end of the channel. The coordinator sends to the identity ``instance``.
     ``malformed_dropped`` counts the frames of this protocol that did not decode."""
 
     def __init__(
@@ -97,8 +97,8 @@ class WorkerChannel:
             raise self._handshakes.refused() from None
 
     def receive(self, timeout_s: float, *, awake_s: float = 0.0) -> list[ToWorker]:
-        """All messages that have come; waits at most ``timeout_s`` for the first one or for
-        ``wake``. The first ``awake_s`` of that it looks for messages alone, and without sleep: a
+        """All messages that have come. Waits at most ``timeout_s`` for the first message or for
+        ``wake``. During the first ``awake_s`` it polls for messages only, without sleep: a
         processor that sleeps takes time to wake up, and loses its caches.
 
         Raises ProtocolMismatch, or ChannelRefused when no message can come. A malformed frame is
@@ -144,7 +144,7 @@ class WorkerChannel:
         ending.join(_LOOK_UP_S + (_LINGER_S if connected else 0.0))
 
     def _receive_now(self) -> list[bytes] | None:
-        """The frames of the next message that has come."""
+        """The frames of the next message that has come; None if there is none."""
         return self._socket.recv_multipart() if has_message(self._socket) else None
 
     def _wait(self, timeout_s: float, awake_s: float) -> None:
@@ -166,7 +166,7 @@ class WorkerChannel:
 
 
 class CoordinatorChannel:
-    """The coordinator's end; workers are addressed by their instance id."""
+    """The coordinator's end of the channel; workers are addressed by their instance id."""
 
     def __init__(
         self, endpoint: str, *, keys: ChannelKeys | None = None, protocol: str = PROTOCOL
@@ -183,7 +183,7 @@ class CoordinatorChannel:
         self._socket.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
         self._socket.set_hwm(0)
         self._reader = SocketReader(self._socket)
-        self._strangers = StrangerWatch(self._socket)
+        self._unverified = UnverifiedPeers(self._socket)
         self._authenticator: AsyncioAuthenticator | None = None
         if keys is not None:
             self._admit_only(keys)
@@ -211,24 +211,24 @@ class CoordinatorChannel:
     async def deliver(
         self, take: Callable[[str, FromWorker | WireError], None], *, turn_s: float
     ) -> None:
-        """Give ``take`` every message with its sender, until cancelled; others get the event loop
-        every ``turn_s``. An error is given, not raised: one faulty worker must not end the loop
-        that serves the others. A sender whose identity is no instance id is named by the ``repr``
-        of the identity, to which ``send`` cannot send."""
+        """Call ``take`` with every message and its sender, until cancelled; other tasks get the
+        event loop every ``turn_s``. An error is passed to ``take`` instead of raised: a faulty
+        worker must not end the loop that serves the others. A sender whose identity is no instance
+        id is named by the ``repr`` of the identity, to which ``send`` cannot send."""
         await self._reader.deliver(lambda frames: take(*self._read(frames)), turn_s=turn_s)
 
-    def tell_of_strangers(self) -> None:
+    def log_unverified(self) -> None:
         """Log how many connections were refused, at most once a minute; call it at every
         heartbeat."""
-        self._strangers.look()
+        self._unverified.look()
 
     def on_ended(self, one_ended: Callable[[], None]) -> None:
         """Call ``one_ended`` whenever a connection has ended, on the running loop until this
         channel is closed. ZeroMQ does not say which connection it was."""
-        self._strangers.on_ended(one_ended)
+        self._unverified.on_ended(one_ended)
 
     def close(self) -> None:
-        self._strangers.close()
+        self._unverified.close()
         if self._authenticator is not None:
             self._authenticator.stop()
         self._socket.close()
@@ -248,7 +248,7 @@ class CoordinatorChannel:
 
 
 class _OneKey:
-    """ZeroMQ asks it whether a client's public key is accepted."""
+    """Tells ZeroMQ whether a client's public key is accepted."""
 
     def __init__(self, public: bytes) -> None:
         self._public = public

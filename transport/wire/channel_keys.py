@@ -1,4 +1,4 @@
-"""The CURVE keys of the channel: those of both ends are derived from one shared secret.
+"""The CURVE keys of the channel, which both ends derive from one shared secret.
 
     secret key of an end = BLAKE2b-256(secret, person = "baton/<end>")    (clamped by Curve25519)
     public key           = Curve25519(secret key, base point)
@@ -76,7 +76,7 @@ def _pair(secret: str, end: bytes) -> KeyPair:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches ``host``, an address or a name."""
+    """True if only this machine reaches ``host``, an address or a name."""
     if host == "localhost":
         return True
     try:

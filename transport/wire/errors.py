@@ -1,19 +1,19 @@
 """The error tree shared by every service.
 
 BatonError
-├── WireError            what arrived cannot be trusted
-│   ├── ProtocolMismatch     the two ends speak different wire versions
-│   ├── LayoutMismatch       the two ends shape their caches differently
-│   ├── RoleMismatch         a worker's role cannot be mixed with those of the other workers
-│   └── MalformedMessage     bytes that do not decode to a known struct
-├── PeerError            another process's exported memory is faulty
-│   ├── PeerGone             it can no longer be opened
-│   └── StaleEpoch           the state slot was given to another sequence during the copy
-├── ExportLost           peers cannot open this process's memory any more
-├── SharedMemoryFull     no room for this process's cache in shared memory
-├── ChannelRefused       the other end of the channel has another secret
-├── DeadlineExceeded     who waited, for what, for how long, what arrived
-└── PoolExhausted        pages or state slots asked for beyond what is free
+├── WireError            a message cannot be trusted;
+│   ├── ProtocolMismatch     the two ends speak different wire versions;
+│   ├── LayoutMismatch       the two ends shape their caches differently;
+│   ├── RoleMismatch         a worker's role cannot be mixed with the other workers' roles;
+│   └── MalformedMessage     bytes do not decode to a known struct;
+├── PeerError            another process's exported memory is faulty;
+│   ├── PeerGone             it can no longer be opened;
+│   └── StaleEpoch           the state slot was given to another sequence during the copy;
+├── ExportLost           peers cannot open this process's memory any more;
+├── SharedMemoryFull     shared memory has no room for this process's cache;
+├── ChannelRefused       the other end of the channel has another secret;
+├── DeadlineExceeded     a wait took too long: who waited, for what, how long, what arrived;
+└── PoolExhausted        more pages or state slots were asked for than are free.
 """
 
 
@@ -70,7 +70,7 @@ class StaleEpoch(PeerError):
 
 
 class DeadlineExceeded(BatonError):
-    """A wait that ended without what it waited for."""
+    """A wait that reached its deadline."""
 
     def __init__(self, *, who: str, waited_for: str, after_s: float, got: str) -> None:
         super().__init__(f"{who} waited {after_s:.1f} s for {waited_for}; got {got}")

@@ -1,4 +1,4 @@
-"""The bytes of a message on the channel, and back: a frame is ``[protocol, payload]``.
+"""Encodes and decodes the frames of the channel: a frame is ``[protocol, payload]``.
 
 The protocol is compared before the payload is decoded, so two versions always recognise each other,
 whatever changed in the structs.
@@ -22,7 +22,8 @@ _TO_WORKER = msgspec.msgpack.Decoder(ToWorker)
 def from_worker(
     identity: bytes, frames: list[bytes], *, ours: bytes
 ) -> tuple[str, FromWorker | WireError]:
-    """A worker's instance and its message; a WireError for bytes that are none. Does not raise."""
+    """A worker's instance and its message, or a WireError if the bytes are no message. Does not
+    raise."""
     if not _INSTANCE.fullmatch(identity):
         return repr(identity), MalformedMessage(f"identity {identity!r} is no instance id")
     instance = identity.decode()

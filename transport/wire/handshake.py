@@ -1,4 +1,4 @@
-"""Whether the coordinator accepts a worker's connection, by the events of the worker's socket.
+"""Watches a worker's socket to learn whether the coordinator accepts its connection.
 
 NOTE: ZeroMQ does not report a refused handshake to the sender. A peer with other keys closes the
 connection, or reports an error once and is never tried again; in both cases queued messages stay
@@ -27,7 +27,7 @@ _EVENTS = (
 
 
 class HandshakeWatch:
-    """Watches one socket; must be made before it connects, and closed before it is closed.
+    """Watches one socket. Must be made before the socket connects, and closed before the socket.
 
     A connection that breaks looks like a refusal by a peer with another secret, and ZeroMQ tries
     both again. So only failures that follow each other for ``refused_after_s`` count as a refusal.
@@ -60,7 +60,7 @@ class HandshakeWatch:
             raise self.refused()
 
     def connected(self) -> bool:
-        """Whether a coordinator that accepted this worker is connected now; never waits."""
+        """True if a coordinator that accepted this worker is connected now; never waits."""
         self._read()
         return self._connected
 

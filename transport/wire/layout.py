@@ -16,7 +16,7 @@ works in blocks of 64)."""
 
 
 class CacheLayout(Struct, frozen=True, forbid_unknown_fields=True):
-    """Shape of one page and of one state slot; how many there are is in PoolSize.
+    """Shape of one page and of one state slot; PoolSize has their numbers.
 
     A page is ``[num_attention_layers, 2, page_size, num_kv_heads, head_dim]`` of ``kv_dtype``
     (index 0 of the second axis is K, 1 is V) and contiguous, so a handoff copies whole pages.
@@ -63,7 +63,7 @@ class CacheLayout(Struct, frozen=True, forbid_unknown_fields=True):
         return conv + _product(self.recurrent_shape) * DTYPE_BYTES["float32"]
 
     def pages_for(self, num_tokens: int) -> int:
-        """Pages that hold ``num_tokens`` tokens."""
+        """Number of pages that hold ``num_tokens`` tokens."""
         return -(-num_tokens // self.page_size)
 
     def require_same(self, other: "CacheLayout", *, peer: str) -> None:

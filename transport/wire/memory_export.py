@@ -1,4 +1,4 @@
-"""How a worker's cache memory is told to its peers."""
+"""The description of a worker's cache memory that peers need to open it."""
 
 from typing import Literal
 

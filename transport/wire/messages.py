@@ -19,8 +19,8 @@ work:
     coordinator ── Generate ──► worker ── Prefilled(first token), Tokens … ──► coordinator
 
 ``PromptLogprobs`` come before ``Prefilled`` where the sampling parameters ask for them. Between
-requests, ``PrefixesChanged`` says what a worker keeps for later prompts, and ``DropPrefix`` what it
-must not. spread.py has the messages about spread groups.
+requests, ``PrefixesChanged`` lists the prefixes that a worker keeps for later prompts, and
+``DropPrefix`` names a prefix that it must not keep. spread.py has the messages about spread groups.
 """
 
 from typing import Literal
@@ -44,7 +44,8 @@ ReusedFrom = Literal["", "gpu", "host", "peer"]
 
 class TokenOut(WireStruct, frozen=True):
     """One output token. ``index`` counts a request's output from 0, across attempts. ``drafts``:
-    how many the step whose first token this is has verified of the sequence, and accepted."""
+    how many drafts of the sequence the step verified and accepted; set on the step's first
+    token."""
 
     request_id: str
     attempt: int
@@ -77,7 +78,8 @@ class Hello(WireStruct, frozen=True, tag="hello"):
 
 
 class Heartbeat(WireStruct, frozen=True, tag="heartbeat"):
-    """Sent every ``heartbeat_s`` from the worker's main loop, so a loop that hangs sends none.
+    """A sign of life, sent every ``heartbeat_s`` from the worker's main loop: a loop that hangs
+    sends none.
 
     ``held`` lists every (request, attempt) that the worker has. The coordinator compares it with
     what it placed there, and so finds lost messages. ``gpu`` is None without a GPU that can be
@@ -91,8 +93,8 @@ class Heartbeat(WireStruct, frozen=True, tag="heartbeat"):
 
 
 class LastChunk(WireStruct, frozen=True, tag="last-chunk"):
-    """The last chunk of a prompt that is handed off was launched: ``Prefilled`` follows in
-    milliseconds, unless the request ends."""
+    """The worker launched the last chunk of a prompt that will be handed off: ``Prefilled`` follows
+    in milliseconds, unless the request ends."""
 
     request_id: str
     attempt: int
@@ -147,10 +149,10 @@ FailureCode = Literal[
 
 
 class Failed(WireStruct, frozen=True, tag="failed"):
-    """The worker gave up a request and has freed all its memory.
+    """The worker could not serve a request and has freed all its memory.
 
-    ``retry``: whether another attempt can succeed (as after a preemption or a stale offer).
-    ``pulled``: the prefix from a peer that a request which is ``not_finite`` began with.
+    ``retry``: another attempt may succeed (as after a preemption or a stale offer). ``pulled``: the
+    prefix, pulled from a peer, with which a ``not_finite`` request began.
     """
 
     request_id: str
@@ -174,7 +176,7 @@ class PeerTested(WireStruct, frozen=True, tag="peer-tested"):
 
 
 class Goodbye(WireStruct, frozen=True, tag="goodbye"):
-    """The worker leaves and has no requests; or, with ``draining``, it takes no new work.
+    """The worker leaves and has no requests; with ``draining`` it stays, but takes no new work.
 
     ``unfit`` says why its GPU must compute nothing more for a while; "" if it is fit.
     """
@@ -190,8 +192,8 @@ FromWorker = (
 
 
 class Welcome(WireStruct, frozen=True, tag="welcome"):
-    """The worker has joined. Both ends send a heartbeat every ``heartbeat_s``, and take the other
-    for dead after ``dead_after_s`` without a message."""
+    """The worker has joined. Both ends send a heartbeat every ``heartbeat_s``, and consider the
+    other dead after ``dead_after_s`` without a message."""
 
     coordinator: str
     heartbeat_s: float
@@ -199,8 +201,8 @@ class Welcome(WireStruct, frozen=True, tag="welcome"):
 
 
 class Refused(WireStruct, frozen=True, tag="refused"):
-    """The worker may not join, or is fenced: it was taken for dead, and its requests were placed at
-    other workers."""
+    """The worker may not join, or is fenced: it was considered dead, and its requests were retried
+    on other workers."""
 
     reason: str
 
@@ -212,8 +214,8 @@ class Alive(WireStruct, frozen=True, tag="alive"):
 
 
 class PeerJoined(WireStruct, frozen=True, tag="peer-joined"):
-    """Open the memory of this worker, once, and test the path: to decode workers of every prefill
-    worker, and to workers that compute prompts of every worker that keeps prefixes."""
+    """Open the memory of this worker, once, and test the path. Decode workers get this for every
+    prefill worker, and workers that compute prompts for every worker that keeps prefixes."""
 
     instance: str
     memory: MemoryExport
@@ -233,8 +235,8 @@ class _Order(WireStruct, frozen=True):
     ``num_tokens - num_prompt``. ``arrival`` orders requests by acceptance, also across attempts:
     when memory is short, the youngest is preempted. ``http_id`` is the client's X-Request-Id. The
     coordinator has the log-probabilities of ``num_scored`` tokens of the prompt already. Prefixes
-    are shared only between orders of the same ``salt``. ``boundaries``: after so many tokens a
-    later prompt is likely to go on otherwise; a state is kept there, in ascending order.
+    are shared only between orders of the same ``salt``. ``boundaries``: ascending numbers of tokens
+    after which a later prompt is likely to differ; a state is kept at each.
     """
 
     request_id: str
@@ -255,8 +257,8 @@ class _Order(WireStruct, frozen=True):
 
 
 class Prefill(_Order, frozen=True, tag="prefill", kw_only=True):
-    """Compute ``token_ids``, sample one token, and offer the cache. ``prefix`` is what a peer keeps
-    of them, to be pulled where it is longer than what this worker has."""
+    """Compute ``token_ids``, sample one token, and offer the cache. ``prefix``: a prefix of them
+    that a peer keeps, to be pulled if it is longer than the prefix that this worker keeps."""
 
     prefix: Offer | None = None
 
@@ -273,14 +275,14 @@ class ExpectHandoff(WireStruct, frozen=True, tag="expect"):
 
 
 class Generate(_Order, frozen=True, tag="generate", kw_only=True):
-    """Compute ``token_ids``, and decode at the same worker to the end: a colocated one, or a decode
-    worker while no prefill worker takes work. ``prefix`` as in ``Prefill``."""
+    """Compute ``token_ids`` and decode to the end, at a colocated worker, or at a decode worker
+    while no prefill worker takes work. ``prefix`` as in ``Prefill``."""
 
     prefix: Offer | None = None
 
 
 class Cancel(WireStruct, frozen=True, tag="cancel"):
-    """Drop the request and free its memory: every attempt up to this one."""
+    """Drop every attempt of the request up to this one, and free its memory."""
 
     request_id: str
     attempt: int
@@ -295,8 +297,8 @@ class Release(WireStruct, frozen=True, tag="release"):
 
 
 class DropPrefix(WireStruct, frozen=True, tag="drop-prefix"):
-    """What a peer computed behind this prefix, which it had pulled from here, was not finite, and
-    was without it. It is not to be used any more, nor what came from it."""
+    """Stop using this prefix and all that continue it. A peer that had pulled it from here computed
+    NaN or infinity from it, but not without it."""
 
     prefix: PrefixName
 

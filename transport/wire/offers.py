@@ -1,4 +1,4 @@
-"""What a worker keeps where a peer may read it: a finished prompt, and prefixes of earlier ones."""
+"""Structs about caches that peers may read: offers of finished prompts, and kept prefixes."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -16,8 +16,8 @@ class Offer(WireStruct, frozen=True):
     until evicted.
 
     Valid only while the exporter's epoch of ``state_slot`` equals ``epoch``, which the puller
-    checks after its copy. The cache has ``num_tokens`` tokens. ``digest`` is their hash where every
-    handoff is verified, else empty.
+    checks after its copy. The cache has ``num_tokens`` tokens. ``digest``: hash of the cache if
+    every handoff is verified, otherwise "".
     """
 
     instance: str
@@ -29,16 +29,16 @@ class Offer(WireStruct, frozen=True):
 
 
 class PrefixName(WireStruct, frozen=True):
-    """The first ``num_tokens`` of a sequence: ``key`` is theirs, ``pages_key`` that of their whole
-    pages (prefix.py)."""
+    """The name of a sequence's first ``num_tokens`` tokens: their ``key``, and the ``pages_key`` of
+    their whole pages (prefix.py)."""
 
     key: Key
     pages_key: Key
     num_tokens: Positive
 
     def begins(self, key: bytes, num_tokens: int, page_keys: Sequence[bytes]) -> bool:
-        """Whether the prefix of that key and length is this one, or a longer one that has its whole
-        pages. ``page_keys`` are those of its first 0, 1, ... whole pages."""
+        """True if the prefix with this key and length is the named one, or a longer one that has
+        its whole pages. ``page_keys``: the keys of its first 0, 1, ... whole pages."""
         longer = num_tokens > self.num_tokens and self.pages_key in page_keys[1:]
         return key == self.key or longer
 
@@ -46,9 +46,9 @@ class PrefixName(WireStruct, frozen=True):
 class KeptPrefix(WireStruct, frozen=True):
     """A prefix of earlier requests that a worker keeps, with the state behind its last token.
 
-    ``key`` is the prefix's, ``pages_key`` that of its whole pages (prefix.py). ``offer`` says where
-    a peer may read it, for as long as the state slot has the offer's epoch; None: it lies in the
-    worker's host memory, where no peer can read it.
+    ``key`` names the prefix, ``pages_key`` its whole pages (prefix.py). ``offer`` says where a peer
+    may read it, as long as the state slot has the offer's epoch; None: it is in the worker's host
+    memory, where no peer can read it.
     """
 
     key: Key
@@ -58,9 +58,10 @@ class KeptPrefix(WireStruct, frozen=True):
 
 
 class PrefixesChanged(WireStruct, frozen=True, tag="prefixes-changed"):
-    """What the worker keeps of earlier requests, since the message before; all of it, also nothing,
-    when it has just joined: one that never sends this keeps none, so no peer opens its memory for
-    that. ``removed`` are keys; one that is also ``added`` now lies elsewhere."""
+    """Changes of the prefixes that the worker keeps, since its previous message. A worker that has
+    just joined lists all of them, and sends the message even if there are none: peers do not open
+    the memory of a worker that never sends it. ``removed`` are keys; a key that is also in
+    ``added`` names a prefix that has moved."""
 
     added: tuple[KeptPrefix, ...] = ()
     removed: tuple[Key, ...] = ()

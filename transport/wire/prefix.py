@@ -16,7 +16,7 @@ KEY_BYTES = 16
 
 
 class PrefixKeys:
-    """The keys of one prompt's prefixes, hashed as far as they were asked for.
+    """The keys of one prompt's prefixes, hashed on demand.
 
     ``page_size`` is in tokens.
     """
@@ -33,11 +33,11 @@ class PrefixKeys:
 
     @property
     def num_pages(self) -> int:
-        """Whole pages of the prompt."""
+        """Number of whole pages of the prompt."""
         return len(self._ids) // self._page_bytes
 
     def pages(self, num_pages: int) -> bytes:
-        """The key of the first whole pages; of none for 0."""
+        """The key of the first ``num_pages`` whole pages."""
         assert num_pages <= self.num_pages, f"{num_pages} of {self.num_pages} pages"
         known, ids, size = self._pages, self._ids, self._page_bytes
         for start in range((len(known) - 1) * size, num_pages * size, size):
@@ -47,17 +47,17 @@ class PrefixKeys:
         return known[num_pages]
 
     def hash_all(self) -> None:
-        """Hash what was not asked for yet."""
+        """Hash the pages that are not hashed yet."""
         self.pages(self.num_pages)
 
     def pages_up_to(self, num_pages: int) -> list[bytes]:
-        """The keys of the first whole pages: of 0, 1, … ``num_pages``."""
+        """The keys of the first 0, 1, … ``num_pages`` whole pages."""
         self.pages(num_pages)
         return self._pages[: num_pages + 1]
 
     def followed(self, token_ids: TokenIds) -> "PrefixKeys":
-        """The keys of a sequence that begins with this one's tokens: what is hashed of them is not
-        hashed again. The tokens themselves are not compared."""
+        """The keys of a sequence that begins with these tokens, without hashing pages again. The
+        tokens themselves are not compared."""
         longer = copy(self)
         longer._ids = memoryview(to_wire(token_ids))
         assert len(longer._ids) >= len(self._ids), "followed by fewer tokens"
@@ -65,11 +65,11 @@ class PrefixKeys:
         return longer
 
     def pages_within(self, num_tokens: int) -> bytes:
-        """The key of the whole pages of the first tokens."""
+        """The key of the whole pages of the first ``num_tokens`` tokens."""
         return self.pages(num_tokens // self.page_size)
 
     def prefix(self, num_tokens: int) -> bytes:
-        """The key of the first tokens."""
+        """The key of the first ``num_tokens`` tokens."""
         num_pages, tail = divmod(num_tokens, self.page_size)
         whole = self.pages(num_pages)
         if not tail:
@@ -83,9 +83,9 @@ def _hash(before: bytes, data: bytes | memoryview) -> bytes:
 
 
 class KnownPrefixes:
-    """Which prefixes are known, to find the longest that a prompt begins with.
+    """An index of known prefixes, to find the longest one that a prompt begins with.
 
-    ``page_size`` is in tokens, and that of all keys.
+    All keys have this ``page_size``, in tokens.
     """
 
     def __init__(self, page_size: int) -> None:
@@ -100,13 +100,13 @@ class KnownPrefixes:
         return len(self._lengths)
 
     def add(self, key: bytes, pages_key: bytes, num_tokens: int) -> None:
-        """No-op for a prefix that is known."""
+        """Add a prefix; no-op for a prefix that is known."""
         if key not in self._lengths:
             self._lengths[key] = num_tokens
             self._tails.setdefault(pages_key, Counter())[num_tokens % self._page_size] += 1
 
     def remove(self, key: bytes, pages_key: bytes) -> None:
-        """No-op for a prefix that is not known."""
+        """Remove a prefix; no-op for a prefix that is not known."""
         num_tokens = self._lengths.pop(key, None)
         if num_tokens is None:
             return
@@ -118,8 +118,7 @@ class KnownPrefixes:
             del self._tails[pages_key]
 
     def longest(self, keys: PrefixKeys, max_tokens: int) -> tuple[bytes, int] | None:
-        """The key and length of the longest known prefix of at most ``max_tokens`` tokens, and of
-        one at least."""
+        """Key and length of the longest known prefix of 1 to ``max_tokens`` tokens."""
         most = min(max_tokens // self._page_size, keys.num_pages)
         pages = keys.pages_up_to(most)
         for num_pages in range(most, -1, -1):

@@ -27,13 +27,14 @@ class PromptLogprobs(WireStruct, frozen=True, tag="prompt-logprobs"):
 
 
 def row_bytes(num_top: int) -> int:
-    """Of the row of a token with ``num_top`` of the most probable ids."""
+    """Bytes of the row of a token with ``num_top`` of the most probable ids."""
     return WORD_BYTES * (2 + 2 * num_top)
 
 
 @dataclass(frozen=True, slots=True)
 class TokenScore:
-    """Natural logarithms of probabilities; ``top`` has (id, logprob) pairs, best first."""
+    """Natural logarithms of a token's probabilities; ``top`` has (id, logprob) pairs, best
+    first."""
 
     logprob: float
     rank: int

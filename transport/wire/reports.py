@@ -11,10 +11,10 @@ ByPosition = Annotated[tuple[Count, ...], Meta(max_length=16)]
 
 
 class DraftCounts(WireStruct, frozen=True):
-    """What became of a worker's drafts since it started.
+    """Counts of a worker's drafts since it started.
 
     ``num_steps`` counts a decode step once for each sequence in it. ``verified`` and ``accepted``
-    count drafts by their position, the first one's first. ``num_drafts`` is how many a step makes
+    count drafts by position, the first draft's first. ``num_drafts``: how many drafts a step makes
     for each sequence now.
     """
 
@@ -29,14 +29,14 @@ class DraftCounts(WireStruct, frozen=True):
 
 
 class PrefixCounts(WireStruct, frozen=True):
-    """What a worker's prefix cache has done since it started, and holds now.
+    """Counts of a worker's prefix cache since it started, and what it holds now.
 
     ``queried`` tokens of prompts were looked up, and ``reused_gpu``, ``reused_host`` and
     ``reused_peer`` of them found. Each prompt that computed more than 256 tokens counts once in
-    ``missed_new`` (no earlier prompt began like this), ``missed_no_state`` (one did, but no state
-    was kept where they part) or ``missed_evicted`` (there was one). ``evicted`` prefixes made room
-    for others. ``num_kept`` prefixes hold ``pages_kept`` pages that no running request has, and
-    ``host_bytes`` of ``host_size_bytes`` of host memory.
+    ``missed_new`` (no earlier prompt began like this), ``missed_no_state`` (an earlier prompt did,
+    but no state was kept where they part) or ``missed_evicted`` (that state was evicted).
+    ``evicted`` counts evicted prefixes. ``num_kept`` prefixes hold ``pages_kept`` pages that no
+    running request has, and ``host_bytes`` of ``host_size_bytes`` of host memory.
     """
 
     queried: Count = 0
@@ -56,8 +56,9 @@ class PrefixCounts(WireStruct, frozen=True):
 
 
 class WorkerGauges(WireStruct, frozen=True):
-    """A worker's pages, state slots and queues at one moment. Free are also those that only kept
-    prefixes hold. ``shared_pages``: how many more its sequences would hold if they shared none."""
+    """A worker's pages, state slots and queues at one moment. Memory that only kept prefixes hold
+    counts as free. ``shared_pages``: how many more pages its sequences would hold without
+    sharing."""
 
     free_pages: Count
     free_state_slots: Count
@@ -102,8 +103,8 @@ class GpuHealth(WireStruct, frozen=True):
 
 
 class LogprobsOut(WireStruct, frozen=True):
-    """Natural logarithms of probabilities: of the sampled token, and the most likely (id, logprob)
-    pairs."""
+    """Log-probabilities of an output token: natural logarithms for the sampled token, and for the
+    most likely tokens as (id, logprob) pairs."""
 
     chosen: float
     top: tuple[tuple[int, float], ...] = ()

@@ -1,4 +1,4 @@
-"""How the next token of a sequence is chosen, and when the sequence ends."""
+"""Parameters of sampling: how the next token of a sequence is chosen, and when it ends."""
 
 from typing import Annotated, Literal
 
@@ -8,12 +8,12 @@ FinishReason = Literal["stop", "length"]
 
 
 class Constraint(Struct, frozen=True, forbid_unknown_fields=True):
-    """Which tokens an output may have.
+    """The tokens that an output may have.
 
-    The output begins with a thought where ``thought_end``, the id of its last token, is given. The
-    thought has ``thought_budget`` tokens at most (None: any number); then ``closing_ids`` follow,
-    the last of which is ``thought_end``. After a thought come ``answer_ids``, and then what
-    ``grammar`` allows: llguidance's text, "" for anything.
+    The output begins with a thought if ``thought_end``, the id of its last token, is given. The
+    thought has at most ``thought_budget`` tokens (None: any number); then ``closing_ids`` follow,
+    which end with ``thought_end``. After a thought come ``answer_ids``, and then text that
+    ``grammar`` allows: a grammar for llguidance, "" for any text.
     """
 
     grammar: str = ""

@@ -1,6 +1,6 @@
-"""Settings that are secrets, from the environment or from a file.
+"""Reads settings that are secrets from the environment or from a file.
 
-Never from a command line: every user of a machine can read that.
+They are never read from a command line, which every user of a machine can read.
 
 For a setting ``NAME`` the environment holds either the secret itself, or in ``NAME_FILE`` the path
 of a file with it, as container engines mount them.
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 CHANNEL_SECRET = "BATON_CHANNEL_SECRET"
-"""Of the coordinator and its workers (channel_keys.py)."""
+"""The secret that the coordinator and its workers share (channel_keys.py)."""
 
 
 def secret_setting(environ: Mapping[str, str], name: str) -> str:

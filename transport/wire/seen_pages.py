@@ -1,8 +1,8 @@
-"""The pages that earlier prompts began with. Pure.
+"""Remembers the pages that earlier prompts began with. Pure.
 
-Where a prompt leaves an earlier one, a third one is likely to leave both, so a state is kept there.
-Each worker remembers its own prompts; the coordinator remembers those of all workers, and tells the
-worker of the second prompt.
+Where two prompts part, a third prompt is likely to part from both, so a state is kept there. Each
+worker remembers its own prompts; the coordinator remembers the prompts of all workers, and tells
+the worker of the second prompt.
 """
 
 from collections import OrderedDict
@@ -11,9 +11,9 @@ from transport.wire.prefix import PrefixKeys
 
 
 class SeenPages:
-    """The keys of earlier prompts' pages, and whether a state was kept behind them. At most
-    ``max_seen`` are remembered, those that were seen last; of each prompt ``max_pages`` are looked
-    at, None: all."""
+    """The keys of earlier prompts' pages, and whether a state was kept behind them. The last
+    ``max_seen`` keys are remembered. Only the first ``max_pages`` of each prompt are looked at;
+    None: all."""
 
     def __init__(self, max_seen: int, max_pages: int | None = None) -> None:
         self._max_seen = max_seen
@@ -24,13 +24,13 @@ class SeenPages:
         return len(self._seen)
 
     def note(self, keys: PrefixKeys) -> int:
-        """Remember a prompt; returns how many of its pages an earlier one began with, 0 where it is
-        more than are looked at: where the two part is not known then."""
+        """Remember a prompt. Returns the number of its first pages that an earlier prompt began
+        with; 0 if that is all pages that are looked at, since it is unknown where the two part."""
         num_pages, seen = keys.num_pages, self._seen
         looked_at = num_pages if self._max_pages is None else min(num_pages, self._max_pages)
         pages = keys.pages_up_to(min(looked_at, self._max_seen))[1:]
         num_seen = next((n for n, key in enumerate(pages) if key not in seen), len(pages))
-        # The first page is noted last: what is remembered of a prompt is a prefix of it.
+        # The first page is noted last, so that the remembered pages of a prompt are a prefix of it.
         for key in reversed(pages):
             seen.setdefault(key, False)
             seen.move_to_end(key)
@@ -39,10 +39,10 @@ class SeenPages:
         return 0 if num_seen == looked_at < num_pages else num_seen
 
     def note_kept(self, pages_key: bytes) -> None:
-        """A state is kept behind these whole pages, or within the page after them."""
+        """Note that a state is kept behind these whole pages, or within the page after them."""
         if pages_key in self._seen:
             self._seen[pages_key] = True
 
     def was_kept(self, pages_key: bytes) -> bool:
-        """Whether a state was ever kept there, evicted or not."""
+        """True if a state was ever kept there, evicted or not."""
         return self._seen.get(pages_key, False)

@@ -1,4 +1,4 @@
-"""A worker's membership: hello, welcome, heartbeats, and the loss of the coordinator.
+"""A worker's membership with its coordinator: hello, welcome, heartbeats, loss of the coordinator.
 
 1. The worker sends Hello until a Welcome comes; a refusal ends the process.
 2. While welcomed, it sends a Heartbeat every ``heartbeat_s`` from its own loop.
@@ -53,7 +53,7 @@ ORDERS: dict[Role, tuple[type[Work], ...]] = {
     ),
     "colocated": (Generate, Cancel, PeerJoined, PeerLeft, SpreadGroup, DropPrefix),
 }
-"""What the coordinator sends to a worker of each role."""
+"""The messages that the coordinator sends to a worker of each role."""
 Lost = Literal["lost"]
 LOST: Final = "lost"
 HELLO_EVERY_S = 1.0
@@ -68,8 +68,8 @@ class JoinRefused(BatonError):
 class Session:
     """One worker's membership with its coordinator. Not thread-safe: the worker's loop calls it.
 
-    ``in_socket_s`` is how long the messages received last were in the socket at most: since the
-    poll before, or 0 if they came while ``receive`` waited.
+    ``in_socket_s``: the longest time that the last received messages can have been in the socket:
+    since the previous poll, or 0 if they came while ``receive`` waited.
     """
 
     def __init__(self, channel: WorkerChannel, hello: Hello, clock: Callable[[], float]) -> None:
@@ -89,8 +89,8 @@ class Session:
         return self._welcome is not None
 
     def join(self, timeout_s: float, *, give_up: Callable[[], bool] = lambda: False) -> None:
-        """Send Hello until welcomed, or until ``give_up`` returns True; it is called every
-        ``HELLO_EVERY_S``.
+        """Send Hello until welcomed, or until ``give_up``, called every ``HELLO_EVERY_S``, returns
+        True.
 
         Raises JoinRefused, DeadlineExceeded, ProtocolMismatch.
         """
@@ -109,8 +109,8 @@ class Session:
         self._channel.send(message)
 
     def receive(self, timeout_s: float, *, awake_s: float = 0.0) -> list[Work | Lost]:
-        """The messages about work that have come; waits at most ``timeout_s``, the first
-        ``awake_s`` of them without sleep, and never past the next heartbeat."""
+        """The messages about work that have come. Waits at most ``timeout_s``, without sleep for
+        the first ``awake_s``, and never past the next heartbeat."""
         if self._welcome is None:
             self._send_hello()
         work, self._early = self._early, []

@@ -1,7 +1,7 @@
-"""Messages of a ZeroMQ socket, given to a function by the event loop itself.
+"""Reads messages from a ZeroMQ socket in a callback of the event loop.
 
-A worker may wait for what follows from a message. With zmq.asyncio a task would wait for it, and
-run a turn of the event loop later.
+A worker may wait for the reaction to a message. With zmq.asyncio a task would wait for the message,
+and run one turn of the event loop later.
 
 NOTE: a ZeroMQ socket's descriptor becomes readable at changes only, and a look at the socket, also
 by sending, takes that back. So after each look the socket is read until it has no message.
@@ -25,8 +25,8 @@ class SocketReader:
         self._looking = self._will_look = False
 
     async def deliver(self, take: Callable[[Frames], None], *, turn_s: float) -> None:
-        """Give ``take`` every message, until cancelled. While messages wait, others get the event
-        loop every ``turn_s``. Raises what ``take`` raises."""
+        """Call ``take`` with every message, until cancelled. While messages wait, other tasks get
+        the event loop every ``turn_s``. Raises what ``take`` raises."""
         loop = asyncio.get_running_loop()
         failed: asyncio.Future[None] = loop.create_future()
 
@@ -57,7 +57,7 @@ class SocketReader:
             self._look = None
 
     def has_sent(self) -> None:
-        """To be called when something was sent on the socket, or could not be."""
+        """Note a send on the socket, successful or not; call it after each."""
         if not (self._looking or self._will_look) and has_message(self._socket):
             self._look_soon()
 
@@ -76,14 +76,14 @@ class SocketReader:
 
 
 def has_message(socket: "zmq.Socket[bytes]") -> bool:
-    """Whether the socket has a message to be received now."""
+    """True if the socket has a message to be received now."""
     events = socket.getsockopt(zmq.EVENTS)
     assert isinstance(events, int)
     return bool(events & zmq.POLLIN)
 
 
 def descriptor(socket: "zmq.Socket[bytes]") -> int:
-    """Readable when the socket has changed."""
+    """The socket's file descriptor, which is readable after a change of the socket."""
     number = socket.getsockopt(zmq.FD)
     assert isinstance(number, int)
     return number

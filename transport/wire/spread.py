@@ -30,8 +30,9 @@ class ExchangeExport(WireStruct, frozen=True):
 
 
 class SpreadExport(WireStruct, frozen=True):
-    """What peers of a spread group open: ``record`` is the shared-memory segment of the worker's
-    record; a step that it takes part in has at most ``max_drafts`` drafts of a sequence."""
+    """The memory that peers of a spread group open. ``record``: the shared-memory segment of the
+    worker's record. The worker takes part only in steps with at most ``max_drafts`` drafts per
+    sequence."""
 
     record: str
     exchange: ExchangeExport
@@ -46,10 +47,10 @@ class SpreadMember(WireStruct, frozen=True):
 
 
 class SpreadGroup(WireStruct, frozen=True, tag="spread-group"):
-    """The worker is a member of this group, and of no other one; without ``members`` of none, and
-    that of this ``generation`` goes on without it. The order of the members is the same for all of
-    them; the last ``num_lenders`` decode no sequences, and lend their bandwidth while they have no
-    prompts. No two groups ever have the same generation, whatever coordinator has formed them."""
+    """The worker is a member of this group only. Without ``members`` it is in no group, and the
+    group of this ``generation`` continues without it. All members have the same order of members;
+    the last ``num_lenders`` decode no sequences, and lend their bandwidth while they have no
+    prompts. Generations are unique, also across coordinators."""
 
     generation: Generation
     members: Annotated[tuple[SpreadMember, ...], Meta(max_length=MAX_MEMBERS)] = ()
@@ -57,8 +58,8 @@ class SpreadGroup(WireStruct, frozen=True, tag="spread-group"):
 
 
 class SpreadJoined(WireStruct, frozen=True, tag="spread-joined"):
-    """The worker has opened the memory of all other members; or not that of ``peer``, because of
-    ``problem``."""
+    """The worker has opened the memory of all other members, or could not open ``peer``'s because
+    of ``problem``."""
 
     generation: Generation
     peer: str = ""
@@ -70,12 +71,14 @@ ByWorker = Annotated[tuple[tuple[str, Count], ...], Meta(max_length=MAX_NAMED)]
 
 
 class SpreadCounts(WireStruct, frozen=True):
-    """What a worker that may be in spread groups has done since it started. ``num_steps`` decode
-    steps were computed together with others in ``spread_ms``, and ``num_local`` alone in
-    ``local_ms``; ``num_aborted`` times it took launched steps back. Its host waited ``wait_ms`` for
-    the others, ``waits_ms`` for each, and as often as ``late`` says in vain. Within spread steps
-    its device waited ``within_us`` for each; with one member less they would have taken
-    ``saved_us`` longer, by its table. It now has ``num_members`` in its group, 0 without one."""
+    """Counts of a worker that may be in spread groups, since it started.
+
+    ``num_steps`` decode steps were computed together with others in ``spread_ms``, and
+    ``num_local`` steps alone in ``local_ms``. ``num_aborted``: how often launched steps were taken
+    back. ``wait_ms``: how long its host waited for the others; ``waits_ms``: for each member;
+    ``late``: how often it waited for each in vain. ``within_us``: how long its device waited for
+    each within spread steps. ``saved_us``: how much longer the steps would have taken with one
+    member less, by its table. ``num_members``: size of its group now, 0 without one."""
 
     num_members: Count = 0
     num_steps: Count = 0

@@ -1,4 +1,4 @@
-"""Token ids as they are held and sent: 32-bit integers, four bytes each.
+"""Token ids in memory and on the wire: arrays of 32-bit integers.
 
 A tuple of Python integers takes nine times as much memory, and decoding 131,072 of them from a
 message keeps an event loop for 6 ms. Here decoding is a copy of memory.
@@ -22,7 +22,7 @@ assert array(TYPE_CODE).itemsize == ID_BYTES, (
 
 
 def packed(ids: Iterable[int] = ()) -> TokenIds:
-    """Raises OverflowError for an id that is beyond 32 bits."""
+    """The ids as an array. Raises OverflowError for an id beyond 32 bits."""
     return array(TYPE_CODE, ids)
 
 

@@ -42,7 +42,7 @@ class NoFreeGpu(BatonError):
 
 @dataclass(frozen=True)
 class GpuClaim:
-    """The GPU that is this process's. Closing ``fds`` would give it to another."""
+    """The GPU that this process has claimed. Closing ``fds`` would release it."""
 
     gpu: str
     fds: tuple[int, int]
@@ -60,14 +60,15 @@ class Place:
 
 @dataclass(frozen=True)
 class _Look:
-    """What was found: the place that was ``taken`` or None, those that others have, the marks."""
+    """The result of one look at all places: the place that was ``taken`` or None, the places that
+    other processes hold, and the marks."""
 
     taken: Place | None
     others: Sequence[Place]
     unfit: Mapping[str, UnfitMark]
 
     def reason(self) -> str:
-        """What holds each GPU that was not taken, and what to do about marks."""
+        """Which processes hold each GPU that was not taken, and what to do about marks."""
         held: dict[str, list[str]] = {}
         for place in self.others:
             who = holder.written_in(place.fd)
@@ -77,8 +78,8 @@ class _Look:
         return "; ".join(said + ([how_to_clear(self.unfit.values())] if self.unfit else []))
 
     def wait(self, left_s: float, removed_fd: int) -> Place | None:
-        """The first place that gets free, locked; None once a mark has ended, ``removed_fd`` is
-        readable, or the time is over."""
+        """Wait for the first place that becomes free, and return it locked. None once a mark has
+        ended, ``removed_fd`` is readable, or ``left_s`` are over."""
         within_s = min([left_s, *(mark.left_s for mark in self.unfit.values())])
         wanted = {place.fd: place for place in self.others if place.gpu not in self.unfit}
         fd = first_free(
@@ -103,12 +104,12 @@ def claim_gpu(
     timeout_s: float,
     on_waiting: Callable[[str], None] = lambda reason: None,
 ) -> GpuClaim:
-    """One of ``gpus`` (UUIDs, most wanted first) for this process until it ends; up to ``share``
-    processes may have the same one.
+    """Claim one of ``gpus`` (UUIDs, most wanted first) until this process ends; up to ``share``
+    processes may claim the same GPU.
 
-    Waits ``timeout_s`` at most, 0: until there is one. ``on_waiting`` is told why, each time that a
-    wait begins. Raises NoFreeGpu; ValueError where ``share`` is not the other workers', or the
-    folder cannot be used; DeadlineExceeded where it stays locked; OSError.
+    Waits at most ``timeout_s``; 0: without a limit. ``on_waiting`` gets the reason each time that a
+    wait begins. Raises NoFreeGpu; ValueError if ``share`` differs from the other workers', or the
+    folder cannot be used; DeadlineExceeded if the folder stays locked; OSError.
     """
     share_fd = agree_on_share(folder, share)
     try:
@@ -152,7 +153,7 @@ class _Claimant:
                 won = look.wait(left_s, removed_fd)
 
     def _look(self, won: Place | None) -> _Look:
-        """Take a place if one is free; ``won`` is one that this process has locked by waiting."""
+        """Take a place if one is free; ``won``: a place that this process locked by waiting."""
         with self.folder.exclusive():
             places = [
                 self._open(gpu, f"{gpu}.{number}", won)

@@ -19,7 +19,7 @@ _HELPER = Path(__file__).with_name("lock_waiter.py")
 
 
 def try_lock(fd: int) -> bool:
-    """Lock this file if that takes no wait; whether it is locked now."""
+    """Lock this file unless another process holds the lock; returns True if it is locked now."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -28,10 +28,10 @@ def try_lock(fd: int) -> bool:
 
 
 def first_free(fds: Sequence[int], *, within_s: float | None, wake_fd: int = -1) -> int | None:
-    """The one of ``fds`` that was locked first; None after ``within_s`` seconds, or as soon as
-    ``wake_fd`` is readable. ``within_s`` None: without a limit.
+    """Wait until one of ``fds`` could be locked, and return it. None after ``within_s`` seconds
+    (None: no limit), or as soon as ``wake_fd`` is readable.
 
-    NOTE: a second one may have been locked by then; closing it frees it.
+    NOTE: a second file may have been locked by then; closing it frees the lock.
     """
     with subprocess.Popen(
         [sys.executable, "-I", "-S", str(_HELPER), *map(str, fds)],

@@ -1,8 +1,8 @@
-"""Which process holds a place on a GPU, as the text of the lock file says.
+"""The text of a lock file: which process holds a place on a GPU.
 
-The text explains a lock to people, and lets the next holder wait for the end of the one before. It
-decides nothing: it stays when its process has ended, and may be of another process than the lock
-for the moment between a lock and the writing of its text.
+The text explains a lock to people, and lets the next holder wait for the end of the previous one.
+It decides nothing: it stays when its process has ended, and may name another process than the lock
+does in the moment between locking and writing.
 """
 
 import os
@@ -29,8 +29,8 @@ class Holder(msgspec.Struct, frozen=True):
         return msgspec.json.encode(self) + b"\n"
 
     def has_ended(self, within_s: float) -> bool:
-        """Whether that process has ended, and closed all its files, or does so within this time.
-        True of one that cannot be seen here, as in another PID namespace."""
+        """True if that process has ended and closed all its files, or does so within ``within_s``.
+        Also True of a process that is invisible here, as in another PID namespace."""
         if self.pid == os.getpid():
             return True
         try:
@@ -50,7 +50,7 @@ def this_process(instance: str) -> Holder:
 
 
 def written_in(fd: int) -> Holder | None:
-    """What a lock file says; None for a new file, or a text that is not of a holder."""
+    """The holder that a lock file names; None for a new file, or any other text."""
     try:
         return msgspec.json.decode(os.pread(fd, _MAX_BYTES, 0), type=Holder)
     except msgspec.DecodeError:

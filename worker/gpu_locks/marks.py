@@ -1,7 +1,7 @@
 """Marks on GPUs that no worker gets for a while, and how they are removed.
 
 A mark is the file GPU-….unfit in the lock folder. Its end is counted in seconds since the boot
-(CLOCK_BOOTTIME), so setting the clock moves it not, and a mark of an earlier boot has ended:
+(CLOCK_BOOTTIME), so changing the clock has no effect, and a mark of an earlier boot has ended:
 a reboot resets the GPU. A mark that an operator made by hand, with any other text, stays until its
 file is removed.
 """
@@ -28,7 +28,7 @@ class _Text(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class UnfitMark:
-    """``left_s`` is infinite for a mark without an end."""
+    """A GPU that no worker gets for ``left_s`` more seconds; infinite for a mark without an end."""
 
     gpu: str
     why: str
@@ -49,7 +49,7 @@ class UnfitMark:
 
 
 def mark_unfit(folder: Path, gpu: str, why: str, *, for_s: float) -> None:
-    """No worker gets this GPU for ``for_s`` seconds from now. Raises OSError."""
+    """Mark a GPU, so that no worker gets it for ``for_s`` seconds from now. Raises OSError."""
     text = _Text(why, _boot_id(), time.clock_gettime(time.CLOCK_BOOTTIME) + for_s)
     unfinished = folder / f".{gpu}.{os.getpid()}"
     unfinished.write_bytes(msgspec.json.encode(text) + b"\n")
@@ -68,7 +68,7 @@ def unfit_gpus(folder: Path) -> dict[str, UnfitMark]:
 
 
 def how_to_clear(marks: Iterable[UnfitMark]) -> str:
-    """What to do about these GPUs."""
+    """The commands with which an operator resets these GPUs and clears their marks."""
     marks = list(marks)
     gpus = ",".join(mark.gpu for mark in marks)
     files = " ".join(str(mark.path) for mark in marks)

@@ -11,9 +11,9 @@ _MAX_DIGITS = 20
 
 
 def agree_on_share(folder: LockFolder, share: int) -> int:
-    """A descriptor that keeps the number as it is until it is closed: with a shared lock on the
-    file that has it. Only a worker that is alone changes it. Raises ValueError with both numbers
-    where other workers have another one."""
+    """Agree with the node's other workers on ``share``. Returns a descriptor with a shared lock on
+    the file that holds the number: while it is open, no worker changes the number. Raises
+    ValueError with both numbers if the other workers have another one."""
     fd = folder.open(_FILE)
     try:
         with folder.exclusive():

@@ -1,5 +1,7 @@
-"""Events of the coordinator's socket: failed handshakes, which are counted and logged at most once
-a minute, and ended connections, which are reported at once.
+"""Watches the coordinator's socket for peers that fail the handshake, and for ended connections.
+
+Failed handshakes are counted, and logged at most once a minute; ended connections are reported at
+once.
 
 NOTE: ZeroMQ reports both only through the socket's monitor, without the peer's name. A socket has
 one monitor.
@@ -17,20 +19,21 @@ from zmq.utils.monitor import recv_monitor_message
 
 from transport.wire.secret_setting import CHANNEL_SECRET
 
-TELL_EVERY_S = 60.0
+LOG_EVERY_S = 60.0
 
 _FAILED = (
     zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
     | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 )
-_MOST_A_LOOK = 500
+_MAX_EVENTS_PER_LOOK = 500
 
 log = logging.getLogger(__name__)
 
 
-class StrangerWatch:
-    """Watches one socket; must be made before it is bound, and closed before it is closed."""
+class UnverifiedPeers:
+    """Counts the refused connections of one socket. Must be made before the socket is bound, and
+    closed before the socket."""
 
     def __init__(
         self, socket: "zmq.Socket[Any]", *, clock: Callable[[], float] = time.monotonic
@@ -38,7 +41,7 @@ class StrangerWatch:
         self._socket = socket
         self._clock = clock
         self._num_refused = 0
-        self._tell_at = -math.inf
+        self._log_at = -math.inf
         self._loop: asyncio.AbstractEventLoop | None = None
         self._one_ended: Callable[[], None] = lambda: None
         self._first_look: asyncio.Handle | None = None
@@ -46,16 +49,16 @@ class StrangerWatch:
         self._watch()
 
     def on_ended(self, one_ended: Callable[[], None]) -> None:
-        """Read events as they come, on the running loop until closed; ``one_ended`` is called when
-        a connection has ended."""
+        """Read events as they come, on the running loop until closed; call ``one_ended`` when a
+        connection has ended."""
         self._loop, self._one_ended = asyncio.get_running_loop(), one_ended
         self._listen()
 
     def look(self) -> None:
-        """Count the handshakes that failed since the last call, and log them if it is time; never
-        waits."""
+        """Count the handshakes that failed since the last call, and log them if the last log line
+        is old enough; never waits."""
         ended = False
-        for _ in range(_MOST_A_LOOK):
+        for _ in range(_MAX_EVENTS_PER_LOOK):
             if not self._monitor.poll(0):
                 break
             event = recv_monitor_message(self._monitor)["event"]
@@ -68,15 +71,15 @@ class StrangerWatch:
         if ended:
             self._one_ended()
         now = self._clock()
-        if self._num_refused and now >= self._tell_at:
+        if self._num_refused and now >= self._log_at:
             log.warning(
-                "refused connections of strangers to the worker channel: the handshake failed; a "
-                "worker's %s differs, it ended meanwhile, or they are no workers",
+                "refused connections of unverified peers to the worker channel: the handshake "
+                "failed; a worker's %s differs, it ended meanwhile, or the peer is no worker",
                 CHANNEL_SECRET,
                 extra={"connections": self._num_refused},
             )
             self._num_refused = 0
-            self._tell_at = now + TELL_EVERY_S
+            self._log_at = now + LOG_EVERY_S
 
     def close(self) -> None:
         if self._loop is not None:
@@ -88,7 +91,7 @@ class StrangerWatch:
 
     def _watch(self) -> None:
         self._num_monitors += 1  # the name of the monitor before may still be taken
-        endpoint = f"inproc://strangers-{id(self)}-{self._num_monitors}"
+        endpoint = f"inproc://unverified-{id(self)}-{self._num_monitors}"
         self._socket.monitor(endpoint, _FAILED | zmq.EVENT_DISCONNECTED)
         # NOTE: a full queue of the monitor would stop ZeroMQ's thread.
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.shadow(

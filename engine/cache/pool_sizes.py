@@ -1,4 +1,4 @@
-"""Size the pools, and lay the cache over one buffer."""
+"""Sizes the pools, and lays the cache over one buffer."""
 
 from collections.abc import Callable
 
@@ -15,10 +15,10 @@ from transport.copy.tensors import CacheTensors
 from transport.wire.layout import CacheLayout, PoolSize
 
 BufferFactory = Callable[[int], torch.Tensor]
-"""From a size in bytes to uint8 memory on the engine's device, kept alive by the tensor."""
+"""Allocates uint8 memory of a size in bytes on the engine's device; the tensor keeps it alive."""
 
 
-def lay(
+def sized_cache(
     config: EngineConfig,
     model: ModelConfig,
     layout: CacheLayout,
@@ -26,8 +26,8 @@ def lay(
     max_drafts: int,
     buffer_factory: BufferFactory,
 ) -> tuple[PoolSize, CacheTensors]:
-    """The pools of ``config``, those left open sized by the memory that is free now, and their
-    tensors. Raises ValueError where they do not fit."""
+    """The pools of ``config`` and their tensors. Pools without a given size are sized by the memory
+    that is free now. Raises ValueError if they do not fit."""
     # NOTE: an inference tensor could not be written by the copy thread or the allocator.
     with torch.inference_mode(False):
         takes_part = config.spreads or config.lends
