@@ -46,6 +46,15 @@ def write(path: Path, found: dict[str, Any]) -> None:
     beside.replace(path)
 
 
+def place(path: Path, found: dict[str, Any]) -> Path:
+    """Where to write ``found``: at ``path``, but a run that failed or stopped early never replaces
+    an earlier file. Its own goes beside that file, as ``NAME.failed.json``."""
+    earlier = path.exists() and path.stat().st_size > 0
+    if found["ok"] or not earlier:
+        return path
+    return path.with_name(f"{path.stem}.failed{path.suffix}")
+
+
 def load(path: Path, *kinds: str) -> dict[str, Any]:
     """Raises ResultFileBad when it is not there, is no result, or is not of one of ``kinds``."""
     try:

@@ -88,17 +88,20 @@ class Conduct:
                 raise typer.BadParameter(str(error)) from None
         _allow_open_files()
         document, headline = uvloop.run(self._measure(measure))
-        if self.out is not None:
-            result_file.write(self.out, document)
+        out = self.out and result_file.place(self.out, document)
+        if out is not None:
+            result_file.write(out, document)
+        if out != self.out:
+            typer.echo(f"{self.out} is kept: this run is not good, and is in {out}", err=True)
         if self.html is not None:
             from bench.harness.html.page import render
 
-            self.html.write_text(render([document]))
+            result_file.place(self.html, document).write_text(render([document]))
         for problem in document["problems"]:
             typer.echo(f"problem: {problem}", err=True)
         if document["stopped"]:
             typer.echo(f"stopped: {document['stopped']}", err=True)
-        typer.echo(result_file.one_line(headline))
+        typer.echo(result_file.one_line({**headline, "file": None if out is None else str(out)}))
         raise typer.Exit(_status(document))
 
     async def _measure(self, measure: Measure) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -139,15 +142,18 @@ class Conduct:
         line = {"kind": self.kind, "ok": document["ok"], "complete": document["complete"]}
         if stopped is not None:
             line["stopped"] = stopped
-        return document, {**line, **headline, "file": None if self.out is None else str(self.out)}
+        return document, line | headline
 
 
 def _check_writable(path: Path) -> None:
     """Now, and not after an hour of measuring; ends in typer.BadParameter."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        existed = path.exists()
         with path.open("a"):
             pass
+        if not existed:
+            path.unlink()
     except OSError as error:
         raise typer.BadParameter(f"cannot write {path}: {error.strerror}") from None
 

@@ -1,5 +1,6 @@
 """What the requests of throughput and load have in common."""
 
+import math
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -36,8 +37,8 @@ class RequestSettings(Settings):
         if self.seed is None:
             object.__setattr__(self, "seed", secrets.randbelow(2**32))
         for name in ("warm_ups", "temperature"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name}: {getattr(self, name)} is not at least 0")
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name}: {getattr(self, name)} is negative or not finite")
 
     def fields(self) -> dict[str, Any]:
         """Of every request (asking.completion)."""

@@ -4,6 +4,7 @@ However it ends, what was measured until then is kept, and requests under way be
 """
 
 import asyncio
+import math
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,8 +26,8 @@ class Patience:
     def __post_init__(self) -> None:
         if self.give_up_after < 1:
             raise ValueError(f"give_up_after: {self.give_up_after} is not at least 1")
-        if not self.time_limit_s > 0:
-            raise ValueError(f"time_limit_s: {self.time_limit_s} is not above 0")
+        if not 0 < self.time_limit_s < math.inf:
+            raise ValueError(f"time_limit_s: {self.time_limit_s} is not above 0, or not finite")
 
 
 class RunControl:

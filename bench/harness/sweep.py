@@ -1,7 +1,8 @@
 """The sweep that finds goodput: a run at each rate that the search asks for.
 
 Both shares use the same trials: a rate is run once. Each search ends by the rule of
-figures/goodput.py; what is reported was measured at that very rate, by either search.
+figures/goodput.py, or once ``max_trials`` rates have been run for all shares together. What is
+reported was measured at that very rate, by either search.
 """
 
 from collections.abc import Awaitable, Callable
@@ -71,6 +72,9 @@ async def sweep(
         rate = next(rates)
         while control.stopped is None:
             if rate not in found.trials:
+                if len(found.trials) == settings.max_trials:
+                    found.goodput[share] = Bounds(None, None)  # ``bounds`` has what the trials say
+                    break
                 found.trials[rate] = await run(rate)
             try:
                 rate = rates.send(found.trials[rate].attained)

@@ -1,5 +1,6 @@
 """Which server is asked, under which address, with which key, and how long it may take."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
@@ -79,5 +80,5 @@ class Deadlines:
 
     def __post_init__(self) -> None:
         for name in ("connect_s", "first_byte_s", "stall_s", "total_s"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name}: {getattr(self, name)} is not above 0")
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(f"{name}: {getattr(self, name)} is not above 0, or not finite")
