@@ -11,8 +11,8 @@ from typing import Any
 
 from bench.harness.cannot_measure import CannotMeasure
 from bench.harness.conduct import Session
+from bench.harness.correctness.outcome import CorrectnessSettings, Outcome
 from bench.harness.correctness.problems import read_problems
-from bench.harness.correctness.run import CorrectnessSettings, Outcome
 
 _ROOT = Path(__file__).resolve().parents[3]
 _KILL_S = 10.0
