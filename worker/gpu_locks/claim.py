@@ -5,8 +5,9 @@
 2. One worker of the node at a time tries the locks of all places that it may take. Of those that
    are free, and not on a GPU that is marked as unfit, it takes one on the GPU with the fewest
    holders, and writes into the file which process it is.
-3. Where none is free it waits until one is, until a mark ends or until a file is removed from the
-   folder, and looks again. Workers that wait for the same GPU get it in any order.
+3. Where none is free it looks again when a process that holds one ends, and every ``LOOK_S``: a
+   mark may have ended, or been removed, and not every holder can be seen from here. Workers that
+   wait for the same GPU get it in any order.
 
 No lock is ever given back. The end of the process frees them all, so a worker that hangs, that is
 stopped or that was fenced keeps the GPU, whose memory it still fills. A child that was forked
@@ -20,18 +21,17 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from transport.wire.errors import BatonError
 from worker.gpu_locks import holder
-from worker.gpu_locks.first_free import first_free, try_lock
-from worker.gpu_locks.folder import LockFolder
+from worker.gpu_locks.folder import LockFolder, try_lock
 from worker.gpu_locks.marks import UnfitMark, how_to_clear, unfit_gpus
-from worker.gpu_locks.removals import removals
-from worker.gpu_locks.share import agree_on_share
 
 END_S = 30.0
-"""How long the process that held a place before may take to end, once its lock is free."""
+"""How long the previous holder of a place may take to end, once its lock is free."""
+LOOK_S = 0.5
+"""Longest time between two looks at the locks while a worker waits."""
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ class Place:
 
 @dataclass(frozen=True)
 class _Look:
-    """What was found: the place that was ``taken`` or None, those that others have, the marks."""
+    """The place that was ``taken`` or None, the places that others hold, and the marks."""
 
     taken: Place | None
     others: Sequence[Place]
@@ -76,19 +76,11 @@ class _Look:
         said += map(str, self.unfit.values())
         return "; ".join(said + ([how_to_clear(self.unfit.values())] if self.unfit else []))
 
-    def wait(self, left_s: float, removed_fd: int) -> Place | None:
-        """The first place that gets free, locked; None once a mark has ended, ``removed_fd`` is
-        readable, or the time is over."""
-        within_s = min([left_s, *(mark.left_s for mark in self.unfit.values())])
-        wanted = {place.fd: place for place in self.others if place.gpu not in self.unfit}
-        fd = first_free(
-            list(wanted),
-            within_s=None if math.isinf(within_s) else within_s,
-            wake_fd=removed_fd,
-        )
-        if fd is None:
-            return None
-        return replace(wanted[fd], fd=os.dup(fd), mine=True)  # this keeps the lock after ``close``
+    def wait(self, left_s: float) -> None:
+        """Wait until a place may be free: ``LOOK_S`` or ``left_s`` at most."""
+        wanted = [place.fd for place in self.others if place.gpu not in self.unfit]
+        within_s = min([LOOK_S, left_s, *(mark.left_s for mark in self.unfit.values())])
+        holder.wait_for_an_end(filter(None, map(holder.written_in, wanted)), within_s)
 
     def close(self) -> None:
         _close(self.others)
@@ -106,11 +98,11 @@ def claim_gpu(
     """One of ``gpus`` (UUIDs, most wanted first) for this process until it ends; up to ``share``
     processes may have the same one.
 
-    Waits ``timeout_s`` at most, 0: until there is one. ``on_waiting`` is told why, each time that a
-    wait begins. Raises NoFreeGpu; ValueError where ``share`` is not the other workers', or the
-    folder cannot be used; DeadlineExceeded where it stays locked; OSError.
+    Waits ``timeout_s`` at most, 0: until there is one. ``on_waiting`` is told why it waits, each
+    time that the reason changes. Raises NoFreeGpu; ValueError where ``share`` is not the other
+    workers', or the folder cannot be used; DeadlineExceeded where it stays locked; OSError.
     """
-    share_fd = agree_on_share(folder, share)
+    share_fd = folder.agree_on_share(share)
     try:
         claimant = _Claimant(folder, gpus, share, instance)
         place = claimant.take(timeout_s or math.inf, on_waiting)
@@ -135,27 +127,24 @@ class _Claimant:
     instance: str
 
     def take(self, timeout_s: float, on_waiting: Callable[[str], None]) -> Place:
-        deadline = time.monotonic() + timeout_s
-        with closing(self._look(None)) as look:
-            if look.taken is not None:
-                return look.taken
-        won: Place | None = None
+        deadline, told = time.monotonic() + timeout_s, ""
         while True:
-            with removals(self.folder.path) as removed_fd, closing(self._look(won)) as look:
+            with closing(self._look()) as look:
                 if look.taken is not None:
                     return look.taken
-                left_s = deadline - time.monotonic()
+                left_s, reason = deadline - time.monotonic(), look.reason()
                 if left_s <= 0:
-                    reason = look.reason()
                     raise NoFreeGpu(f"gpu: none is free after {timeout_s:.0f} s: {reason}")
-                on_waiting(look.reason())
-                won = look.wait(left_s, removed_fd)
+                if reason != told:
+                    on_waiting(reason)
+                    told = reason
+                look.wait(left_s)
 
-    def _look(self, won: Place | None) -> _Look:
-        """Take a place if one is free; ``won`` is one that this process has locked by waiting."""
+    def _look(self) -> _Look:
+        """Take a place if one is free."""
         with self.folder.exclusive():
             places = [
-                self._open(gpu, f"{gpu}.{number}", won)
+                self._open(gpu, f"{gpu}.{number}")
                 for gpu in self.gpus
                 for number in range(self.share)
             ]
@@ -176,17 +165,13 @@ class _Claimant:
             log.warning("%s, which held %s before, has not ended", before, taken.gpu)
         return look
 
-    def _open(self, gpu: str, file: str, won: Place | None) -> Place:
-        if won is not None and won.file == file:
-            if self.folder.has(file, won.fd):
-                return won
-            os.close(won.fd)
+    def _open(self, gpu: str, file: str) -> Place:
         while True:
             fd = self.folder.open(file)
             mine = try_lock(fd)
             if self.folder.has(file, fd):
                 return Place(gpu, file, fd, mine)
-            os.close(fd)  # the file was removed meanwhile, and its lock keeps no other away
+            os.close(fd)  # the file was removed meanwhile: others lock its successor
 
 
 def _close(places: Iterable[Place]) -> None:
