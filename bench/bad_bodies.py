@@ -1,6 +1,6 @@
 """Requests made to hurt: schemas, grammars and tools that a server must refuse, and quickly.
 
-Each is a chat of which one field is bad: too large, too deep, endless, or ruinous to compile. Most
+Each is a chat with one bad field: too large, too deep, endless, or ruinous to compile. Most
 were found by trying what makes a compiler of grammars slow, hungry, or die.
 """
 

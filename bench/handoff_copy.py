@@ -29,6 +29,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
+from bench import result_file
 from bench.environment import describe
 from transport.wire.layout import PoolSize
 from transport.wire.memory_export import MemoryExport
@@ -71,7 +72,6 @@ def measure(
     with exporting(source, size) as exported:
         bench = Bench(exported, target, size, repeats)
         result: dict[str, Any] = {
-            **describe(sys.argv[1:], "bench.handoff_copy"),
             "gpus": [torch.cuda.get_device_name(gpu) for gpu in (source, target)],
             "peer_access": source == target or torch.cuda.can_device_access_peer(target, source),
             "ceiling_gb_per_s": CEILING_GB_PER_S,
@@ -88,10 +88,21 @@ def measure(
             "1k_us": one["us"] <= TARGET_1K_US,
         }
     result["wrong_bytes"] = sum(row["wrong_bytes"] for row in rows.values())
+    problems = [result["selftest"]["problem"]] if result["selftest"]["problem"] else []
+    if result["wrong_bytes"]:
+        problems.append(f"{result['wrong_bytes']} bytes are not what the exporter wrote")
+    document = result_file.document(
+        "handoff-copy",
+        environment=describe(sys.argv[1:], "bench.handoff_copy"),
+        server={},
+        settings={"prompts": prompts, "handoffs": handoffs, "repeats": repeats},
+        results=result,
+        problems=problems,
+    )
     if out is not None:
-        out.write_text(json.dumps(result, indent=1) + "\n")
+        result_file.write(result_file.place(out, document), document)
     print(json.dumps({k: result.get(k) for k in ("selftest", "targets", "wrong_bytes")}))
-    raise typer.Exit(1 if result["wrong_bytes"] or result["selftest"]["problem"] else 0)
+    raise typer.Exit(1 if problems else 0)
 
 
 @contextmanager

@@ -6,22 +6,20 @@ coordinator/record/record.py. JSON on stdout.
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Annotated, Any
 
 import redis
 import typer
 from msgspec import structs
 
-from bench.measures import percentile
+from bench.measures import columns_ms, percentile
 from coordinator.record import keys
 from coordinator.record.record import HANDOFF_STAGES, RequestRecord, stage_seconds
 from coordinator.record.settings import PASSWORD
 from transport.wire.errors import MalformedMessage
 from transport.wire.secret_setting import secret_setting
 
-MS = 1000.0
-SHARES = {"p50_ms": 0.5, "p90_ms": 0.9, "p99_ms": 0.99}
 TIMEOUT_S = 10.0
 
 
@@ -30,7 +28,8 @@ def of_records(records: Iterable[RequestRecord]) -> dict[str, Any]:
     speed in 1e9 bytes a second."""
     handed = [(r, found) for r in records if (found := stage_seconds(structs.asdict(r)))]
     stages = {
-        stage: _percentiles([found[stage] for _, found in handed]) for stage in HANDOFF_STAGES
+        stage: columns_ms("", [found[stage] for _, found in handed], "p50 p90 p99")
+        for stage in HANDOFF_STAGES
     }
     speeds = [r.handoff_bytes / r.copy_s / 1e9 for r, _ in handed if r.copy_s]
     return {
@@ -79,12 +78,6 @@ def main(
     found = of_records(r for r in every if min_prompt <= r.num_prompt <= max_prompt)
     typer.echo(json.dumps(found, indent=1))
     raise typer.Exit(0 if found["handoffs"] else 1)
-
-
-def _percentiles(seconds: list[float]) -> Mapping[str, float]:
-    if not seconds:
-        return {}
-    return {name: MS * percentile(seconds, share) for name, share in SHARES.items()}
 
 
 if __name__ == "__main__":

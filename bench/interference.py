@@ -24,7 +24,7 @@ from typing import Annotated, Any
 import typer
 from tokenizers import Tokenizer
 
-from bench import environment, stack
+from bench import environment, result_file, stack
 from bench.environment import ROOT
 from bench.harness.cannot_measure import CannotMeasure
 from bench.harness.client.asking import Ask, completion
@@ -157,19 +157,26 @@ def main(
     except (ValueError, NotMeasured, stack.StackFailed, OSError) as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from None
-    document = {
-        "kind": "interference",
-        "environment": environment.describe(sys.argv[1:], "bench.interference"),
-        "load": asdict(load),
-        "results": results,
-    }
-    text = json.dumps(document, indent=1)
+    document = result_file.document(
+        "interference",
+        environment=environment.describe(sys.argv[1:], "bench.interference"),
+        server={},
+        settings=asdict(load),
+        results=results,
+        problems=[problem for name, found in results.items() for problem in problems(name, found)],
+    )
     if out is not None:
-        out.write_text(text + "\n")
-    typer.echo(text)
-    bad = [r for r in results.values() if r["arrivals"]["failed"]]
-    idle = [r for r in results.values() if not r["arrivals"]["within_steady"]]
-    raise typer.Exit(1 if bad or idle else 0)
+        result_file.write(result_file.place(out, document), document)
+    typer.echo(json.dumps(document, indent=1))
+    raise typer.Exit(0 if document["ok"] else 1)
+
+
+def problems(name: str, found: dict[str, Any]) -> list[str]:
+    """Why the figures of one set-up do not count."""
+    failed = [f"{name}: a long prompt failed: {why}" for why in found["arrivals"]["failed"]]
+    if not found["arrivals"]["within_steady"]:
+        failed.append(f"{name}: no long prompt came while all streams ran")
+    return failed
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ from engine.kernels.triton_gated_norm import gated_rms_norm
 from engine.kernels.triton_prefill_plan import PrefillPlan
 from engine.kernels.triton_rope_cache import rope_cache
 from engine.kernels.triton_sampling import SamplingWorkspace, draw
+from engine.kernels.triton_threshold import TILE, ThresholdWorkspace, lowest_kept
 
 EPS = 1e-6
 K_HEADS, V_HEADS, DELTA_DIM = 16, 32, 128
@@ -240,6 +241,23 @@ def sampling_cases() -> Iterator[Case]:
         ]
         num_bytes = float(num_rows * VALID_IDS * logits[0].itemsize)
         yield Case("draw", f"B={num_rows} t={temperature}", "0x8", calls, num_bytes)
+    yield from filter_cases()
+
+
+def filter_cases() -> Iterator[Case]:
+    """The filters of Qwen's defaults: top_k 20, then top_p 0.95."""
+    ones, zeros = torch.ones(64, device="cuda"), torch.zeros(64, device="cuda")
+    top_k = torch.full((64,), 20, device="cuda")
+    for num_rows in (1, 2, 4, 8, 16, 32, 64):
+        logits = [normal(num_rows, NUM_IDS, dtype=torch.float32) for _ in range(4)]
+        slots = torch.randperm(64, device="cuda")[:num_rows]
+        workspace = ThresholdWorkspace.allocate(num_rows, VALID_IDS, torch.device("cuda"))
+        calls = [
+            partial(lowest_kept, x, VALID_IDS, ones, top_k, 0.95 * ones, zeros, slots, workspace)
+            for x in logits
+        ]
+        num_bytes = float(num_rows * VALID_IDS * logits[0].itemsize)
+        yield Case("lowest_kept", f"B={num_rows}", f"{TILE}x4", calls, num_bytes)
 
 
 SECTIONS = {

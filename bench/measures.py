@@ -15,6 +15,29 @@ def percentile(values: Sequence[float], share: float) -> float:
     return low + (high - low) * (at - math.floor(at))
 
 
+SHARES = (0.5, 0.9, 0.95, 0.99)
+MS = 1000.0
+
+
+def spread_ms(seconds: Sequence[float]) -> dict[str, float] | None:
+    """Mean, percentiles and maximum in milliseconds; None without values."""
+    if not seconds:
+        return None
+    found = {"mean": MS * fmean(seconds)}
+    found |= {f"p{100 * share:g}": MS * percentile(seconds, share) for share in SHARES}
+    return found | {"max": MS * max(seconds)}
+
+
+def columns_ms(name: str, seconds: Sequence[float], figures: str) -> dict[str, float | None]:
+    """The ``figures`` that are named of ``spread_ms``, to go beside others: None without values.
+
+    >>> columns_ms("itl", [0.001, 0.003], "p50 max")
+    {'itl_p50_ms': 2.0, 'itl_max_ms': 3.0}
+    """
+    found = spread_ms(seconds) or {}
+    return {f"{name}_{figure}_ms".lstrip("_"): found.get(figure) for figure in figures.split()}
+
+
 def slope(xs: Sequence[float], ys: Sequence[float]) -> float:
     """Of the least-squares line; 0 where all ``xs`` are the same."""
     x_mean, y_mean = fmean(xs), fmean(ys)

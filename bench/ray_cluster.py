@@ -76,7 +76,7 @@ def main(
         results=results,
         problems=missed,
     )
-    result_file.write(out, found)
+    result_file.write(result_file.place(out, found), found)
     raise typer.Exit(int(bool(missed)))
 
 

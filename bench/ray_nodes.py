@@ -4,6 +4,7 @@ Each Ray node is a raylet and its workers, as on a machine of its own. The appli
 ``deploy/ray/serve.yaml`` by ``serve run``, with the bundled model, small stacks and a free port.
 """
 
+import asyncio
 import copy
 import os
 import signal
@@ -16,7 +17,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import httpx
 import ray
 import yaml
 from ray import serve
@@ -24,6 +24,7 @@ from ray.cluster_utils import Cluster
 
 from bench.commands import CommandFailed, baton_bench
 from bench.environment import ROOT
+from bench.harness.client.required import status
 from deploy.ports import claim_port
 from deploy.redis_server import redis_command, redis_url
 
@@ -142,7 +143,7 @@ class RayNodes:
         raise TimeoutError(f"there are not {number} nodes after {deadline_s:g} s")
 
     def _answers(self) -> bool:
-        return httpx.get(f"{self.url}/ready", timeout=5).status_code == 200
+        return asyncio.run(status(self.url, "/ready", within_s=5)) == 200
 
     def close(self) -> None:
         """Kills: no replica gets to stop its stack."""

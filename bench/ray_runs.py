@@ -8,16 +8,15 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-import httpx
-
 from bench.environment import ROOT
 from bench.harness.client.client import Client
 from bench.harness.client.endpoint import endpoint
+from bench.harness.client.exchange import Exchange
 from bench.harness.client.required import complete
-from bench.measures import percentile
+from bench.measures import columns_ms
 from bench.ray_nodes import RayNodes, agents_load
 from bench.ray_streams import Load, Seen, answers, client
-from bench.runs import MS, bodies, prompts
+from bench.runs import bodies, prompts
 
 _SIGKILL_S = 0.1
 _MODEL = ROOT / "models" / "tiny"
@@ -69,16 +68,12 @@ def latency(cluster: RayNodes, num_requests: int, num_tokens: int) -> dict[str, 
     found = asyncio.run(run())
     figures: dict[str, Any] = {"requests": num_requests, "tokens_each": num_tokens}
     for name, records in found.items():
-        itl = [gap for record in records for gap in record.itl_s]
-        ttft = [record.ttft_s for record in records]
+        tpot = [(record.e2e_s - record.ttft_s) / (num_tokens - 1) for record in records]
         figures[name] = {
-            f"{what}_{share}_ms": MS * percentile(values, at)
-            for what, values in (("ttft", ttft), ("itl", itl))
-            for share, at in (("p50", 0.5), ("p99", 0.99))
+            **columns_ms("ttft", [record.ttft_s for record in records], "p50 p99"),
+            **columns_ms("itl", [gap for record in records for gap in record.itl_s], "p50 p99"),
+            **columns_ms("tpot", tpot, "p50"),
         }
-        figures[name]["tpot_p50_ms"] = MS * percentile(
-            [(record.e2e_s - record.ttft_s) / (num_tokens - 1) for record in records], 0.5
-        )
     figures["added_by_ray"] = {
         name: figures["ray"][name] - figures["direct"][name] for name in figures["ray"]
     }
@@ -172,18 +167,21 @@ def scaling(cluster: RayNodes, few: int, many: int, num_tokens: int) -> dict[str
 async def _records(url: str, number: int) -> dict[str, Any]:
     body = {"model": "tiny", "input": "Nina has 13 shells.", "max_output_tokens": 16}
     found: Counter[str] = Counter(asked=number)
-    async with httpx.AsyncClient(base_url=url, timeout=60) as http:
+    async with Client(endpoint(url)) as client:
+
+        async def respond(headers: dict[str, str], **fields: str) -> Exchange:
+            content = json.dumps({**body, **fields}).encode()
+            return await client.request("POST", "/v1/responses", content, headers=headers)
+
         for each in range(number):
             name = f"record-{each}"
-            headers = {"x-request-id": name, "x-session-id": name}
-            first = await http.post("/v1/responses", json=body, headers=headers)
+            first = await respond({"x-request-id": name, "x-session-id": name})
             found[f"on {first.headers['x-baton-node']}"] += 1
-            made = first.json()["id"]
-            record = await http.get(f"/v1/requests/{made}")
-            found["record_found"] += record.json().get("http_id") == name
-            later = {**body, "previous_response_id": made}
-            second = await http.post("/v1/responses", json=later)
-            found["response_continued"] += second.status_code == 200
+            made = json.loads(first.body)["id"]
+            record = await client.get(f"/v1/requests/{made}")
+            found["record_found"] += json.loads(record.body).get("http_id") == name
+            second = await respond({}, previous_response_id=made)
+            found["response_continued"] += second.status == 200
     return dict(found)
 
 

@@ -10,6 +10,7 @@ requests of 1,024 tokens with answers of 1,024 all at once, and after them one p
 ``--prompt`` tokens by itself.
 """
 
+import asyncio
 import re
 import sys
 import tempfile
@@ -18,12 +19,13 @@ from pathlib import Path
 from random import Random
 from typing import Annotated, Any
 
-import httpx
+import msgspec
 import typer
 
 from bench import result_file, stack
 from bench.commands import PLAIN_SAMPLING, baton_bench
 from bench.environment import describe
+from bench.harness.client.required import one_by_one
 
 RUN_S = 240.0
 NUM_IDS = 200_000
@@ -95,10 +97,9 @@ def _long_prompt(url: str, num_tokens: int, num_ids: int) -> dict[str, Any]:
         "max_tokens": ANSWER_LEN,
         "ignore_eos": True,
     }
-    began = time.perf_counter()
-    answer = httpx.post(f"{url}/v1/completions", json=body, timeout=RUN_S)
-    took_s = time.perf_counter() - began
-    return {"status": answer.status_code, "seconds": took_s, "usage": answer.json().get("usage")}
+    (record,) = asyncio.run(one_by_one(url, [body]))
+    usage = None if record.usage is None else msgspec.to_builtins(record.usage)
+    return {"status": record.status, "seconds": record.e2e_s, "usage": usage}
 
 
 if __name__ == "__main__":

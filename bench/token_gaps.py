@@ -5,9 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bench.harness.client.record import Record
-from bench.measures import percentile
-
-MS = 1000.0
+from bench.measures import columns_ms
 
 Span = tuple[float, float]
 """(begin, end) in seconds of one clock."""
@@ -20,7 +18,8 @@ class NotMeasured(Exception):
 def figures(
     quiet: Sequence[Record], disturbed: Sequence[Record], arrivals: Sequence[Record]
 ) -> dict[str, Any]:
-    """Of the streams alone, beside ``arrivals``, and of those. Raises NotMeasured."""
+    """The gaps of streams alone and beside ``arrivals``, and the TTFT of ``arrivals``. Raises
+    NotMeasured."""
     span = steady(disturbed)
     gaps = gaps_within(disturbed, span)
     waits = [(r.due_at_s, r.arrivals[0].at_s) for r in arrivals if r.arrivals]
@@ -35,8 +34,7 @@ def figures(
             "sent": len(arrivals),
             "within_steady": len(within),
             "failed": [f"{r.failure}: {r.detail}" for r in arrivals if not r.ok],
-            "ttft_p50_ms": MS * percentile(ttfts, 0.5) if ttfts else None,
-            "ttft_p99_ms": MS * percentile(ttfts, 0.99) if ttfts else None,
+            **columns_ms("ttft", ttfts, "p50 p99"),
         },
     }
 
@@ -65,15 +63,9 @@ def touching(gaps: Sequence[Span], spans: Sequence[Span]) -> list[Span]:
     return [(a, b) for a, b in gaps if any(a < end and begin < b for begin, end in spans)]
 
 
-def pace(gaps: Sequence[Span]) -> dict[str, float]:
+def pace(gaps: Sequence[Span]) -> dict[str, float | None]:
     """Percentiles of gaps, in milliseconds; empty without any."""
     lengths = [b - a for a, b in gaps]
     if not lengths:
         return {"gaps": 0}
-    return {
-        "gaps": len(lengths),
-        "itl_p50_ms": MS * percentile(lengths, 0.5),
-        "itl_p90_ms": MS * percentile(lengths, 0.9),
-        "itl_p99_ms": MS * percentile(lengths, 0.99),
-        "itl_max_ms": MS * max(lengths),
-    }
+    return {"gaps": len(lengths), **columns_ms("itl", lengths, "p50 p90 p99 max")}

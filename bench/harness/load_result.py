@@ -4,11 +4,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bench.harness.figures.goodput import attainment
-from bench.harness.figures.latency import spread_ms
 from bench.harness.figures.outcome import Outcome, failures
 from bench.harness.figures.summary import summary, wall
 from bench.harness.figures.timeline import timeline
 from bench.harness.load_settings import SHARES, LoadSettings
+from bench.measures import spread_ms
 
 LATE_S = 0.010
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
-from bench.harness.figures.latency import spread_ms
 from bench.harness.figures.outcome import Outcome, failures
 from bench.harness.figures.summary import summary
 from bench.harness.figures.timeline import timeline
 from bench.harness.load_settings import LoadSettings
+from bench.measures import spread_ms
 
 
 @dataclass

@@ -1,7 +1,18 @@
 """The client: requests in, records out. What a server does wrong is a record, never an exception.
 
-Connections are kept and reused, the youngest first; one that was idle for longer than
-``KEEP_ALIVE_S`` is not, since the server may be closing it at that moment.
+It is our own because its stamps must be near the arrivals. 64 streams that get an event each at the
+same moment, as at the end of a decode step, are stamped this long after the event was written, on
+two cores (``python -m tests.bench.client_times``, bench/results/client-times.json; ms):
+
+    this client       p50 0.85    p99 2.6
+    aiohttp 3.14.5    p50 2.08    p99 4.2
+    httpx 0.28.1      p50 4.34    p99 10.1
+
+A library wakes a task for each event before the task can look at the clock. An aiohttp connection
+that looks at the clock itself needs a private interface, and is still 0.3 to 1.2 ms later (p50).
+
+Connections are kept and reused, the youngest first. One that was idle for ``KEEP_ALIVE_S`` is
+closed instead, since the server may be closing it at that moment.
 """
 
 import asyncio

@@ -1,6 +1,5 @@
 """One HTTP exchange as it was on the wire: what came, and when. Nothing is interpreted here."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from time import perf_counter
 
@@ -37,18 +36,3 @@ class Exchange:
             at_end = failure is None and self.last_byte_at_s is not None
             self.done_at_s = self.last_byte_at_s if at_end else perf_counter()
             self.failure, self.detail = failure, detail
-
-    def events(self) -> Iterator[tuple[float, bytes]]:
-        """(arrival, data) of every complete server-sent event; comments and other fields are
-        passed over, as the standard says."""
-        rest = b""
-        data: list[bytes] = []
-        for at_s, piece in self.pieces:
-            *lines, rest = (rest + piece).split(b"\n")
-            for line in lines:
-                line = line.removesuffix(b"\r")
-                if line.startswith(b"data:"):
-                    data.append(line[5:].removeprefix(b" "))
-                elif not line and data:
-                    yield at_s, b"\n".join(data)
-                    data = []

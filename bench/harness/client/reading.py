@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from bench.harness.client.events import events
 from bench.harness.client.exchange import Exchange
 from bench.harness.client.record import Arrival, Failure, Record, Usage
 
@@ -144,9 +145,9 @@ def read(exchange: Exchange) -> Record:
 
 def _read_stream(exchange: Exchange, reader: _Reader) -> tuple[Failure | None, str]:
     num_events = 0
-    for at_s, data in exchange.events():
+    for event in events(exchange.pieces):
         num_events += 1
-        if (wrong := reader.take(at_s, data)) is not None:
+        if (wrong := reader.take(event.at_s, event.data)) is not None:
             return wrong
     if exchange.failure is not None:
         return exchange.failure, exchange.detail

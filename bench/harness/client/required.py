@@ -8,7 +8,7 @@ import msgspec
 
 from bench.harness.client.asking import COMPLETIONS, Ask
 from bench.harness.client.client import Client
-from bench.harness.client.endpoint import endpoint
+from bench.harness.client.endpoint import Deadlines, endpoint
 from bench.harness.client.record import Record
 
 
@@ -32,6 +32,14 @@ async def get(client: Client, path: str) -> str:
         why = exchange.failure or f"HTTP {exchange.status}"
         raise RequestFailed(f"{path}: {why}: {exchange.detail or exchange.body[:300]!r}")
     return exchange.body.decode()
+
+
+async def status(url: str, path: str, *, within_s: float) -> int | None:
+    """The HTTP status of ``path``; None without an answer."""
+    deadlines = Deadlines(within_s, within_s, within_s, within_s)
+    async with Client(endpoint(url), deadlines) as client:
+        exchange = await client.get(path)
+    return None if exchange.failure is not None else exchange.status
 
 
 async def one_by_one(url: str, bodies: Sequence[Mapping[str, Any]]) -> list[Record]:

@@ -10,7 +10,7 @@ import msgspec
 
 from bench.harness.client.client import Client
 from bench.harness.client.exchange import Exchange
-from bench.harness.conformance.sse import Events
+from bench.harness.conformance.chat_events import ChatEvents
 
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
@@ -150,8 +150,8 @@ class Answer:
     def completion(self, *, optional: bool = False) -> Completion:
         return self.ok(optional=optional).read(Completion)
 
-    def events(self) -> Events:
-        return Events.parse(self.body)
+    def events(self) -> ChatEvents:
+        return ChatEvents.parse(self.body)
 
     def chunks(self) -> list[Completion]:
         """Of a stream that was opened with 200, whatever its form; no error among them."""

@@ -13,10 +13,6 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from bench.harness.client.record import Record
-from bench.measures import percentile
-
-SHARES = (0.5, 0.9, 0.95, 0.99)
-MS = 1000.0
 
 
 def tpot_s(record: Record, num_tokens: int) -> float | None:
@@ -31,15 +27,6 @@ def tbt_s(gaps: Sequence[float]) -> float | None:
     if not gaps:
         return None
     return fmean(sorted(gaps)[-math.ceil(len(gaps) / 10) :])
-
-
-def spread_ms(seconds: Sequence[float]) -> dict[str, float] | None:
-    """Mean, percentiles and maximum in milliseconds; None of nothing."""
-    if not seconds:
-        return None
-    found = {"mean": MS * fmean(seconds)}
-    found |= {f"p{100 * share:g}": MS * percentile(seconds, share) for share in SHARES}
-    return found | {"max": MS * max(seconds)}
 
 
 def tokens_per_arrival(records: Sequence[Record], num_tokens: Sequence[int]) -> float | None:

@@ -6,7 +6,8 @@ from typing import Any
 
 from bench.harness.client.record import Record
 from bench.harness.figures.counting import Count
-from bench.harness.figures.latency import MS, tbt_s, tpot_s
+from bench.harness.figures.latency import tbt_s, tpot_s
+from bench.measures import MS
 
 
 @dataclass(frozen=True)

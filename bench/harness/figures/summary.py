@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-from bench.harness.figures.latency import spread_ms, tokens_per_arrival
+from bench.harness.figures.latency import tokens_per_arrival
 from bench.harness.figures.outcome import Outcome, by_failure
+from bench.measures import spread_ms
 
 
 def summary(outcomes: Sequence[Outcome]) -> dict[str, Any]:

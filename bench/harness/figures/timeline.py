@@ -4,9 +4,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from bench.harness.figures.latency import MS
 from bench.harness.figures.outcome import Outcome
-from bench.measures import percentile
+from bench.measures import MS, percentile
 
 
 def timeline(outcomes: Sequence[Outcome], zero_s: float) -> list[dict[str, Any]]:

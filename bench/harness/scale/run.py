@@ -22,6 +22,7 @@ from bench.harness.options import Target
 from bench.harness.scale.agreement import End, Seen, seen, unsettled, with_coordinator, with_redis
 from bench.harness.scale.plan import ScalePlan
 from bench.harness.scale.server_side import Ledger, ended_between, lag_between, scrape, watch
+from bench.measures import percentile
 from coordinator.http.server.open_files import allow_open_files
 from coordinator.record.settings import PASSWORD
 from transport.wire.secret_setting import secret_setting
@@ -190,9 +191,7 @@ def _most(values: Sequence[float]) -> float:
 
 
 def _percentiles(seconds: list[float]) -> dict[str, float]:
-    """By the nearest rank."""
-    ranked = sorted(seconds)
-    if not ranked:
+    if not seconds:
         return {}
-    ranks = {f"p{p}": max(0, math.ceil(p / 100 * len(ranked)) - 1) for p in (50, 90, 99)}
-    return {name: ranked[rank] for name, rank in ranks.items()} | {"most": ranked[-1]}
+    found = {f"p{100 * share:g}": percentile(seconds, share) for share in (0.5, 0.9, 0.99)}
+    return found | {"most": max(seconds)}
