@@ -26,7 +26,7 @@ from bench.commands import CommandFailed, baton_bench
 from bench.environment import ROOT
 from bench.harness.client.required import status
 from deploy.ports import claim_port
-from deploy.redis_server import redis_command, redis_url
+from deploy.services import redis_command, redis_url
 
 _OBJECTS_BYTES = 80 * 1024 * 1024
 _SERVE_RUN_S = 180.0

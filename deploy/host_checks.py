@@ -20,7 +20,7 @@ from coordinator.record.settings import PASSWORD, check_redis_password, check_re
 from decode.spread_policy import require_spread
 from deploy.findings import Finding
 from deploy.ports import base_url, claim_port, reachable
-from deploy.redis_server import RedisServerError, find_redis_server
+from deploy.services import RedisServerError, find_redis_server
 from transport.copy.shm import DIRECTORY
 from transport.wire.secret_setting import secret_setting
 

@@ -1,13 +1,17 @@
-"""One process of a service, from its start until it is reaped."""
+"""One process of a service: from its start until it is reaped, what it reports about itself, and
+when the next one starts."""
 
 import asyncio
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 
 from deploy.die_with_parent import die_with_parent
 from deploy.services import Service
@@ -18,6 +22,8 @@ SILENCE_S = 600.0
 _READ_BYTES = 64 * 1024
 _MAX_LINE_BYTES = 64 * 1024
 _LAST_LINES = 20
+_MAX_DATAGRAM_BYTES = 64 * 1024
+_SERVED_S = 1.0
 
 
 class ManagedProcess:
@@ -138,7 +144,8 @@ class ManagedProcess:
 
 
 def describe_exit(code: int) -> str:
-    """
+    """How a process ended, in words.
+
     >>> describe_exit(-9)
     'killed by SIGKILL'
     """
@@ -148,3 +155,98 @@ def describe_exit(code: int) -> str:
         return f"killed by {signal.Signals(-code).name}"
     except ValueError:
         return f"killed by signal {-code}"
+
+
+@dataclass(frozen=True)
+class Notice:
+    """One report of a service: the process that sent it, its status and whether it is ready.
+    ``fraction`` is how much of a long step is done, from 0 to 1; None if it does not say."""
+
+    pid: int
+    status: str | None
+    ready: bool
+    fraction: float | None
+
+
+class NotifySocket:
+    """A datagram socket bound at ``path`` in a private folder; readable when a notice waits."""
+
+    def __init__(self, path: Path) -> None:
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.setblocking(False)
+        self._socket.bind(str(path))
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def receive(self) -> list[Notice]:
+        """All notices that wait, in order; a datagram that is no notice is dropped."""
+        notices: list[Notice] = []
+        while True:
+            try:
+                datagram = self._socket.recv(_MAX_DATAGRAM_BYTES)
+            except BlockingIOError:
+                return notices
+            if (notice := parse_notice(datagram)) is not None:
+                notices.append(notice)
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def parse_notice(datagram: bytes) -> Notice | None:
+    """The notice in a datagram; None if it does not name its sender."""
+    lines = datagram.decode(errors="replace").split("\n")
+    fields = dict(line.split("=", 1) for line in lines if "=" in line)
+    try:
+        pid = int(fields["X_BATON_PID"])
+        progress = float(fields["X_BATON_PROGRESS"]) if "X_BATON_PROGRESS" in fields else None
+    except (KeyError, ValueError):
+        return None
+    return Notice(pid, fields.get("STATUS"), fields.get("READY") == "1", progress)
+
+
+@dataclass
+class RestartPolicy:
+    """When a service that ended starts again. Pure: it is told durations and keeps no clock.
+
+    Delays double from ``first_s`` to ``max_s``, and begin at ``first_s`` again after a process
+    that was ready for ``steady_s``. After ``max_failed_starts`` processes in a row that never got
+    ready the service is given up.
+    """
+
+    first_s: float = 0.5
+    max_s: float = 30.0
+    steady_s: float = 60.0
+    retry_s: float = 2.0
+    max_failed_starts: int = 3
+    _last_s: float = 0.0
+    _num_failed_starts: int = 0
+
+    def delay_s(
+        self,
+        *,
+        ready_for_s: float | None,
+        keep_trying: bool = False,
+        try_again: bool = False,
+        planned: bool = False,
+    ) -> float | None:
+        """Seconds until the next start; None to give the service up.
+
+        ``ready_for_s`` is how long the process had been ready, None if it never was.
+        ``keep_trying`` never gives up. ``try_again``: the process ended because something else is
+        missing for the time being; that is no failed start, and the next follows after
+        ``retry_s``. ``planned``: the process was told to end; after a second of service the next
+        one starts at once.
+        """
+        if try_again:
+            return self.retry_s
+        if planned and ready_for_s is not None and ready_for_s >= _SERVED_S:
+            return 0.0
+        self._num_failed_starts = self._num_failed_starts + 1 if ready_for_s is None else 0
+        if self._num_failed_starts >= self.max_failed_starts and not keep_trying:
+            return None
+        steady = ready_for_s is not None and ready_for_s >= self.steady_s
+        last_s = 0.0 if steady else self._last_s
+        self._last_s = min(last_s * 2 or self.first_s, self.max_s)
+        return self._last_s

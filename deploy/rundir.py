@@ -1,8 +1,8 @@
 """The private folder of one ``baton up`` (sockets, Redis's files), and what a killed one left.
 
 The ``baton up`` that made the folder holds a flock on it, which the kernel releases however that
-process dies. A folder that is not locked is therefore left over: its guardian (guardian.py), or
-else the next start, removes it together with the processes that still run for it. Services and
+process dies. A folder that is not locked is therefore left over: its guardian, or else the
+next start, removes it together with the processes that still run for it. Services and
 their helpers have the folder's path in their environment.
 """
 
@@ -13,16 +13,21 @@ import select
 import shutil
 import signal
 import stat
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
+
+from transport.copy import shm
 
 PREFIX = "baton-up-"
 # A unix socket's path has at most 107 bytes; leave room for the longest name put inside.
 _MAX_DIR_BYTES = 107 - len(f"/{PREFIX}12345678") - 40
 _DEATH_DEADLINE_S = 5.0
 _PF_EXITING = 0x4  # of the flags in proc_pid_stat(5)
+_CODE = Path(__file__).resolve().parent.parent
 
 
 class RunDir:
@@ -44,6 +49,30 @@ class RunDir:
         """Kill the processes that still run for it, and remove it."""
         _clear(self.path)
         os.close(self._lock)
+
+
+class Guardian:
+    """A process that cleans up at once after a ``baton up`` that was killed: ``python -m
+    deploy.rundir RUN_DIR``.
+
+    It waits for the lock of the run folder, kills the processes that are left, and removes the
+    folder and the shared memory of dead owners: gigabytes, on a machine without GPUs. If the
+    guardian was killed too, the services still end (die_with_parent.py), and the next ``baton up``
+    removes the rest. It has a session of its own: a terminal's signals do not reach it.
+    """
+
+    def __init__(self, run_dir: Path) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "deploy.rundir", str(run_dir)],
+            env={**os.environ, "PYTHONPATH": str(_CODE), "PYTHONSAFEPATH": "1"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def stop(self) -> None:
+        self._process.kill()
+        self._process.wait()
 
 
 def notify_socket(run_dir: Path) -> Path:
@@ -69,13 +98,9 @@ def remove_abandoned(base: Path) -> list[Path]:
     return [path for path in base.glob(f"{PREFIX}{'?' * 8}") if _remove(path, fcntl.LOCK_NB)]
 
 
-def remove_when_free(run_dir: Path) -> None:
-    """Wait until the owner of ``run_dir`` ends, however it ends, and remove what it left."""
-    _remove(run_dir, 0)
-
-
 def _remove(run_dir: Path, flags: int) -> bool:
-    """Remove a folder that no process has locked, if it is one that ``mkdtemp`` made for us."""
+    """Remove a folder that no process has locked, if ``mkdtemp`` made it for this user. ``flags``
+    0: wait for its lock, which ends when its owner ends."""
     try:
         lock = os.open(run_dir, os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
@@ -135,3 +160,14 @@ def _is_exiting(process: Path) -> bool:
     except OSError:
         return False
     return bool(int(after_name.split()[6]) & _PF_EXITING)
+
+
+def main(run_dir: Path) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    _remove(run_dir, 0)
+    shm.sweep()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

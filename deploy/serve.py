@@ -7,11 +7,9 @@ import socket
 from collections.abc import Mapping
 from contextlib import ExitStack
 
-from deploy.console import console_for
-from deploy.guardian import Guardian
-from deploy.log_writer import LogWriter
+from deploy.console import LogWriter, console_for
 from deploy.ports import DEFAULT_URL, base_url, reachable
-from deploy.rundir import RunDir, base_dir, remove_abandoned
+from deploy.rundir import Guardian, RunDir, base_dir, remove_abandoned
 from deploy.services import API_KEYS, services
 from deploy.settings import UpSettings
 from deploy.supervisor import StopSignals, Supervisor

