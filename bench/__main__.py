@@ -20,7 +20,7 @@ from bench.harness.client.required import RequestFailed
 
 @dataclass(frozen=True)
 class Target:
-    """``value`` must be at least, or at most, ``bound``."""
+    """A target: ``value`` must be at least, or at most, ``bound``."""
 
     name: str
     value: float
@@ -42,7 +42,7 @@ class Target:
 
 
 def targets(results: dict[str, Any]) -> list[Target]:
-    """What the benchmark promises, out of its results."""
+    """The targets of the benchmark, with the results that they are compared with."""
     one, sixteen = results["one"], results["sixteen"]
     outside, streams, memory = results["outside_model"], results["streams"], results["memory"]
     grown = ", ".join(

@@ -133,7 +133,7 @@ def _spread(values: list[float]) -> dict[str, float | None]:
 
 
 def problems(results: dict[str, Any], targets: Targets) -> list[str]:
-    """What misses its target."""
+    """The targets that were missed."""
     found = []
     for phase in ("single", "together", "distinct"):
         for each in results[phase]["answers"]:

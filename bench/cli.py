@@ -1,4 +1,4 @@
-"""``baton bench``: its commands, and the options that each adds to those of its settings."""
+"""``baton bench``: its commands, with the defaults that each sets for shared options."""
 
 import sys
 from collections.abc import Callable

@@ -1,7 +1,7 @@
-"""``python -m bench.handoff_stages``: how long each part of the handoffs took, p50, p90 and p99.
+"""``python -m bench.handoff_stages``: p50, p90 and p99 of the time of each stage of handoffs.
 
-From the requests' records in Redis, those of the last hour. What the parts are:
-coordinator/record/record.py. JSON on stdout.
+It reads the records of the last hour's requests in Redis, and prints JSON. The stages are explained
+in coordinator/record/record.py.
 """
 
 import json
@@ -24,8 +24,8 @@ TIMEOUT_S = 10.0
 
 
 def of_records(records: Iterable[RequestRecord]) -> dict[str, Any]:
-    """Percentiles of each stage over the requests that were handed off, and of their copies'
-    speed in 1e9 bytes a second."""
+    """Percentiles over the requests that were handed off: of each stage, and of the speed of
+    copies in 1e9 bytes per second."""
     handed = [(r, found) for r in records if (found := stage_seconds(structs.asdict(r)))]
     stages = {
         stage: columns_ms("", [found[stage] for _, found in handed], "p50 p90 p99")
@@ -42,7 +42,7 @@ def of_records(records: Iterable[RequestRecord]) -> dict[str, Any]:
 
 
 def read_records(redis_url: str, password: str = "") -> list[RequestRecord]:
-    """Every readable record of a request in this Redis. Raises redis.RedisError."""
+    """The readable records of requests in a Redis. Raises redis.RedisError."""
     server = redis.Redis.from_url(
         redis_url, password=password or None, decode_responses=True, socket_timeout=TIMEOUT_S
     )

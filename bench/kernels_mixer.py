@@ -3,8 +3,8 @@
     python -m bench.kernels_mixer [--only delta_decode …] [--once]
 
 Prints a JSON line for each kernel and case: µs of one call, GB/s or TFLOP/s, and how many times
-the floor that is (bench/kernel_timing.py). Calls rotate through layers and sequences. Whether the
-results are right is what tests/kernels checks.
+the floor that is (bench/kernel_timing.py). Calls rotate through layers and sequences. tests/kernels
+checks that results are right.
 """
 
 import argparse
@@ -39,7 +39,7 @@ NUM_IDS, VALID_IDS = 248320, 248077
 
 @dataclass(frozen=True)
 class Case:
-    """One thing to time: ``calls`` are equal in cost and touch different memory."""
+    """One case to time; its ``calls`` cost the same and touch different memory."""
 
     kernel: str
     case: str
@@ -67,7 +67,7 @@ def normal(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
 
 
 class DeltaLayer:
-    """Weights of one Gated DeltaNet layer and the state of many."""
+    """Weights of one Gated DeltaNet layer, and the states of many layers."""
 
     def __init__(self, slots: int, layers: int) -> None:
         self.conv = normal(CHANNELS, 4) / 2
@@ -134,7 +134,7 @@ def delta_prefill_cases() -> Iterator[Case]:
 def fla_cases(
     layer: DeltaLayer, case: str, inputs: Any, lens: list[int], moved: float
 ) -> Iterator[Case]:
-    """The same rule by flash-linear-attention, if it is installed: a yardstick."""
+    """The same rule by flash-linear-attention, if it is installed, to compare with."""
     try:
         from fla.ops.gated_delta_rule import (  # type: ignore[import-not-found, unused-ignore]
             chunk_gated_delta_rule,

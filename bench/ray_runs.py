@@ -1,4 +1,4 @@
-"""What is measured of Baton on Ray Serve; each takes the cluster and returns its figures."""
+"""The measurements of Baton on Ray Serve; each takes the cluster and returns its figures."""
 
 import asyncio
 import json
@@ -46,8 +46,8 @@ def problems(cluster: RayNodes, number: int) -> dict[str, Any]:
 
 
 def latency(cluster: RayNodes, num_requests: int, num_tokens: int) -> dict[str, Any]:
-    """The same requests to one node directly and through Ray's proxy and the ingress, in turns,
-    one at a time, with a token a step."""
+    """Latency of the same requests to one node directly, and through Ray's proxy and the ingress,
+    in turns, one at a time. Decode steps make no drafts, so each gives one token."""
     urls = {"direct": cluster.nodes()[0][1], "ray": cluster.url}
     requests = bodies(prompts(_MODEL, num_requests), num_tokens)
 
@@ -81,7 +81,7 @@ def latency(cluster: RayNodes, num_requests: int, num_tokens: int) -> dict[str, 
 
 
 def node_killed(cluster: RayNodes, streams: int, num_tokens: int) -> dict[str, Any]:
-    """One of three nodes is killed under load; then a node joins."""
+    """Kill one of three nodes under load; later, add a node."""
 
     async def run() -> dict[str, Any]:
         async with client(cluster.url) as api:
@@ -110,7 +110,8 @@ def node_killed(cluster: RayNodes, streams: int, num_tokens: int) -> dict[str, A
 
 
 def _killed(seen: list[Seen], victim: str, two_nodes: tuple[float, float]) -> dict[str, Any]:
-    """``two_nodes``: from when until when there were two. ``new`` streams began then."""
+    """Figures of streams. ``two_nodes``: when the time with two nodes began and ended. ``new`` in a
+    name: streams that began in that time."""
     killed_at, added_at = two_nodes
     before = [s for s in seen if s.began < killed_at < s.ended_at]
     on_victim = [s for s in before if s.node == victim]
@@ -132,8 +133,8 @@ def _killed(seen: list[Seen], victim: str, two_nodes: tuple[float, float]) -> di
 
 
 def scaling(cluster: RayNodes, few: int, many: int, num_tokens: int) -> dict[str, Any]:
-    """1 node, then as many as the load wants, then 1 again, with a long stream on each node that
-    ends: no stream may be lost."""
+    """Grow from 1 node to as many as the load wants, and shrink to 1 again while long streams run
+    on each node. No stream may be lost."""
 
     async def run() -> dict[str, Any]:
         async with client(cluster.url) as api:
@@ -186,13 +187,13 @@ async def _records(url: str, number: int) -> dict[str, Any]:
 
 
 def records(cluster: RayNodes, number: int) -> dict[str, Any]:
-    """Requests on all nodes: how many records are found by their ids, and how many responses are
-    continued, by requests that do not say where."""
+    """Send requests to all nodes, then look up their records and continue their responses by id,
+    without naming a node. Counts what was found."""
     return asyncio.run(_records(cluster.url, number))
 
 
 def affinity(cluster: RayNodes, out: Path, load: list[str]) -> dict[str, Any]:
-    """``cluster`` serves already; the share of prompt tokens that were cached."""
+    """The share of prompt tokens that were cached. The cluster must be serving."""
     run = agents_load(cluster.url, out, *load)
     kept = ("ok", "problems", "agents", "turns", "failed", "hit_rate", "hit_rate_later")
     return {name: run.get(name) for name in kept}

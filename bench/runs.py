@@ -1,4 +1,4 @@
-"""The measurements of the CPU benchmark: each takes a running stack, each returns its figures."""
+"""The measurements of the CPU benchmark; each takes a running stack and returns its figures."""
 
 import asyncio
 import json
@@ -56,10 +56,10 @@ def throughput(
     num_tokens: int,
     num_rounds: int,
 ) -> dict[str, Any]:
-    """Tokens a second against transformers, in turns; its better number of threads counts.
+    """Tokens per second compared with transformers, in turns; its better number of threads counts.
 
-    ``together`` sends all prompts at once, to transformers as one batch; else one by one. A
-    number of threads that is not half as fast as the other in the warm-up is given up.
+    ``together`` sends all prompts at once, to transformers as one batch; otherwise one by one. A
+    number of threads that is less than half as fast in the warm-up is dropped.
     """
     send: Send = at_once if together else one_by_one
     batches = [prompts] if together else [[prompt] for prompt in prompts]
@@ -107,7 +107,7 @@ OUTSIDE_MODEL = (
 
 
 def outside_model(stack: Stack, prompt: Sequence[int], *, num_requests: int) -> dict[str, Any]:
-    """What a request spends outside the model: see ``OUTSIDE_MODEL``."""
+    """The time that a request spends outside the model; see ``OUTSIDE_MODEL``."""
 
     async def run() -> tuple[list[float], list[float], list[float]]:
         (short,) = bodies([prompt], 2)
@@ -133,7 +133,7 @@ def outside_model(stack: Stack, prompt: Sequence[int], *, num_requests: int) -> 
 
 
 def streams(stack: Stack, prompts: Prompts, *, num_tokens: int) -> dict[str, Any]:
-    """All prompts at once, each stream compared with the same prompt run alone before."""
+    """Send all prompts at once, and compare each stream with the same prompt alone."""
     requests = bodies(prompts, num_tokens, return_token_ids=True)
     alone = asyncio.run(one_by_one(stack.url, requests))
     cpu_before = stack.cpu_s()

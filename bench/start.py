@@ -4,10 +4,9 @@
     python -m bench.start --out start.json -- --model /tmp/full --load-format dummy \\
         --device cuda --quantize fp8
 
-Starts ``baton up`` with the arguments behind ``--`` as often as ``--starts`` says: the first start
-may have kernels to compile, the later ones find them. The last one then serves ``--at-once``
-requests of 1,024 tokens with answers of 1,024 all at once, and after them one prompt of
-``--prompt`` tokens by itself.
+Starts ``baton up`` ``--starts`` times with the arguments behind ``--``. The first start may compile
+kernels, which later ones find. The last start then serves ``--at-once`` requests of 1,024 tokens
+with answers of 1,024 all at once, and after them one prompt of ``--prompt`` tokens alone.
 """
 
 import asyncio
@@ -29,10 +28,10 @@ from bench.harness.client.required import one_by_one
 
 RUN_S = 240.0
 NUM_IDS = 200_000
-"""A prompt's ids are drawn from the first of the vocabulary; the special ones come last."""
+"""Ids of prompts are below this; special tokens have the highest ids."""
 ANSWER_LEN = 64
 TOLD = re.compile(r"memory: |ready after|compil")
-"""What the workers' log says of a start."""
+"""Lines of the workers' logs about a start."""
 
 
 def main(
@@ -78,7 +77,7 @@ def _told(lines: list[str]) -> list[str]:
 
 
 def _at_once(url: str, model: str, requests: int) -> dict[str, Any]:
-    """The level of ``baton bench throughput``."""
+    """The result of one level of ``baton bench throughput``."""
     with tempfile.TemporaryDirectory() as folder:
         measured = baton_bench(
             "throughput", "--tokenizer", model, "--levels", str(requests), "--requests",

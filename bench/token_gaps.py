@@ -1,4 +1,4 @@
-"""The gaps between tokens of streams that run at the same time, and beside prompts that arrive
+"""Gaps between the tokens of streams that run at the same time, and gaps while long prompts arrive
 (bench/interference.py)."""
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ Span = tuple[float, float]
 
 
 class NotMeasured(Exception):
-    """The server cannot be asked, or the run has no time in which all streams ran."""
+    """The server gives no answers, or there was no time in which all streams ran."""
 
 
 def figures(
@@ -40,7 +40,7 @@ def figures(
 
 
 def steady(streams: Sequence[Record]) -> Span:
-    """From when every stream has begun until the first one ends. Raises NotMeasured."""
+    """The time from the begin of the last stream to the end of the first. Raises NotMeasured."""
     begin = max(r.arrivals[0].at_s for r in streams)
     end = min(r.arrivals[-1].at_s for r in streams)
     if end <= begin:
@@ -64,7 +64,7 @@ def touching(gaps: Sequence[Span], spans: Sequence[Span]) -> list[Span]:
 
 
 def pace(gaps: Sequence[Span]) -> dict[str, float | None]:
-    """Percentiles of gaps, in milliseconds; empty without any."""
+    """Percentiles of gaps, in milliseconds; only their number, 0, without any."""
     lengths = [b - a for a, b in gaps]
     if not lengths:
         return {"gaps": 0}

@@ -1,4 +1,4 @@
-"""What a load is: arrivals in an open loop with the targets that judge them, or agents."""
+"""Settings of a load: arrivals in an open loop with the targets that judge them, or agents."""
 
 import math
 from dataclasses import dataclass, fields
@@ -21,9 +21,9 @@ _INPUT, _OUTPUT = Lengths(1024, 1024), Lengths(128, 128)
 
 @dataclass(frozen=True, kw_only=True)
 class LoadSettings(AgentSettings):
-    """``rate`` in requests a second: of Poisson arrivals, or what a trace is paced to (None: as it
-    was); of agents, how many begin a second (None: all at once). ``duration_s`` and ``requests``
-    both limit a run of arrivals from above; one may be None."""
+    """``rate``: requests per second, of Poisson arrivals or of a trace (None: the trace's own
+    pace); for agents, how many begin per second (None: all at once). ``duration_s`` and
+    ``requests`` both limit a run of arrivals; one may be None."""
 
     rate: Annotated[
         float | None,

@@ -17,7 +17,7 @@ from bench.harness.run_control import RunControl
 
 @dataclass
 class Sweep:
-    """Grows trial by trial."""
+    """The result of a sweep, which grows trial by trial."""
 
     settings: LoadSettings
     tokenizer: str
@@ -37,7 +37,7 @@ class Sweep:
         }
 
     def bounds(self) -> dict[float, Bounds]:
-        """Of each share whose search has ended, by all trials."""
+        """Goodput and the lowest missed rate, by all trials, for each share whose search ended."""
         attained = {rate: run.attained for rate, run in self.trials.items()}
         return {share: found.tightened(attained, share) for share, found in self.goodput.items()}
 
@@ -63,7 +63,7 @@ async def sweep(
     run: Callable[[float], Awaitable[Run]],
     control: RunControl,
 ) -> Sweep:
-    """Goodput at each of SHARES, or what was found of it when ``control`` stopped."""
+    """Find the goodput at each of SHARES, or at as many as ``control`` leaves time for."""
     assert settings.rate is not None, "a sweep has a first rate"
     found = Sweep(settings, tokenizer)
     first = settings.rate

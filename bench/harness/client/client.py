@@ -32,7 +32,7 @@ KEEP_ALIVE_S = 2.0
 
 
 class Client:
-    """Any number of requests at once, each on a connection of its own; one event loop.
+    """Sends any number of requests at once, each on a connection of its own, on one event loop.
 
     Use as ``async with Client(endpoint) as client``.
     """
@@ -58,11 +58,12 @@ class Client:
         self.abort()
 
     async def send(self, ask: Ask, *, due_at_s: float | None = None) -> Record:
-        """One completion, read at once; ``due_at_s`` (perf_counter) defaults to now."""
+        """Send a completion request and read its answer; ``due_at_s`` (perf_counter) defaults to
+        now."""
         return read(await self.exchange(ask, due_at_s=due_at_s))
 
     async def exchange(self, ask: Ask, *, due_at_s: float | None = None) -> Exchange:
-        """One completion as raw bytes, to be given to ``reading.read`` when there is time."""
+        """Send a completion request; its raw answer is for ``reading.read`` when there is time."""
         return await self.request(
             "POST", ask.path, ask.content, headers=ask.headers, streamed=ask.stream,
             due_at_s=due_at_s,
@@ -81,8 +82,8 @@ class Client:
         streamed: bool = False,
         due_at_s: float | None = None,
     ) -> Exchange:
-        """Any HTTP exchange; a status other than 200 is no failure here. Never raises for what
-        the server does."""
+        """Make any HTTP exchange. A status other than 200 is no failure here. Never raises for
+        anything that the server does."""
         exchange = Exchange(perf_counter() if due_at_s is None else due_at_s, streamed)
         if self._aborted:
             exchange.end(Failure.CANCELLED, "the run was interrupted")
@@ -102,8 +103,8 @@ class Client:
         return exchange
 
     async def open(self, count: int) -> None:
-        """Have ``count`` fresh connections ready, so that none is opened while time is taken.
-        Those that cannot be opened show when a request needs them."""
+        """Have ``count`` fresh connections ready, so that none is opened during a measurement. A
+        connection that cannot be opened now is opened by the request that needs it."""
         kept, self._idle = self._idle, []
         for connection in kept:
             if _fresh(connection):
@@ -117,7 +118,7 @@ class Client:
                 self._idle.append(found)
 
     def abort(self) -> None:
-        """End everything under way as cancelled, and take nothing more."""
+        """End all requests under way as cancelled, and accept no more."""
         self._aborted = True
         for task in self._opening:
             task.cancel()

@@ -57,7 +57,7 @@ async def streamed(server: Server) -> None:
 
 
 def json_object(answer: Answer) -> None:
-    """An answer that is cut off is only the beginning of an object."""
+    """The answer is an object, or the beginning of one if it was cut off."""
     value = answer.completion(optional=True)
     text = value.text.strip()
     require(text.startswith("{"), f"no object: {text!r}")

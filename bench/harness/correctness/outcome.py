@@ -1,5 +1,5 @@
-"""What a correctness run is asked for, and what it found: which suite, what was right, and whether
-that passes its gate."""
+"""Settings and result of a correctness run: the suite, the share of right answers, and whether it
+passes the gate."""
 
 import math
 import secrets
@@ -15,8 +15,8 @@ from bench.harness.options import Settings
 
 @dataclass(frozen=True)
 class CorrectnessSettings(Settings):
-    """``data`` None: the hub's test set, or the bundled problems. ``gated`` is the match that the
-    gate is on."""
+    """``data`` None: the hub's test set, or the bundled problems. ``gated``: the kind of match
+    that the gate is applied to."""
 
     kind = "correctness"
     suite: Annotated[
@@ -65,8 +65,8 @@ class CorrectnessSettings(Settings):
 
 @dataclass(frozen=True)
 class Outcome:
-    """Shares are of all ``num_problems``; ``wrong`` are the problems not solved by the gated score,
-    ``details`` what else the result file holds."""
+    """Shares are of all ``num_problems``. ``wrong``: problems not solved by the gated match.
+    ``details``: more for the result file."""
 
     suite: str
     num_problems: int
@@ -77,7 +77,7 @@ class Outcome:
 
     @property
     def passed(self) -> bool:
-        """No run without problems passes."""
+        """True if the gate is met. A run without problems never passes."""
         assert self.settings.gate is not None
         return self.num_problems > 0 and self.scores[self._gated] >= self.settings.gate
 
@@ -86,7 +86,7 @@ class Outcome:
         return str(self.settings.gated)
 
     def problems(self) -> list[str]:
-        """What makes the run fail: the gate."""
+        """The gate, if it is missed."""
         if self.passed:
             return []
         score, count, gate = self.scores[self._gated], self.num_problems, self.settings.gate

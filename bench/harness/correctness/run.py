@@ -29,8 +29,8 @@ async def correctness(settings: CorrectnessSettings, target: Target, session: Se
 async def ask_bundled(
     settings: CorrectnessSettings, session: Session, problems: Sequence[tuple[str, str]]
 ) -> Outcome:
-    """Every problem once. Raises CannotMeasure naming the first request that failed: a share of
-    what happened to be answered would be no measurement."""
+    """Ask every problem once. Raises CannotMeasure naming the first request that failed: the share
+    of the answered ones alone would be no measurement."""
     session.progress.begin("bundled problems", len(problems))
     fields: dict[str, Any] = {"stream": False, "max_tokens": settings.max_tokens, "temperature": 0}
     asks = [chat(session.server.model, question, **fields) for question, _ in problems]
