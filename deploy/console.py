@@ -116,7 +116,7 @@ def console_for(writer: "LogWriter") -> Console:
 
 
 class LogWriter:
-    """Writes to file descriptors in the order of ``put``, until ``close``."""
+    """A thread that writes to file descriptors in the order of ``put``, until ``close``."""
 
     def __init__(self, max_pending_bytes: int = MAX_PENDING_BYTES) -> None:
         self._max_pending_bytes = max_pending_bytes
@@ -125,12 +125,12 @@ class LogWriter:
         self._num_dropped: dict[int, int] = {}
         self._changed = threading.Condition()
         self._closed = False
-        # A daemon: a write that never returns must not keep the process from ending.
+        # A daemon thread: a write that never returns must not keep the process alive.
         self._thread = threading.Thread(target=self._run, name="log-writer", daemon=True)
         self._thread.start()
 
     def put(self, fd: int, data: bytes) -> None:
-        """Have ``data``, whole lines, written to ``fd``. Never waits and never fails."""
+        """Queue ``data``, whole lines, for ``fd``. Never waits and never fails."""
         with self._changed:
             if self._closed or self._pending_bytes[fd] + len(data) > self._max_pending_bytes:
                 self._num_dropped[fd] = self._num_dropped.get(fd, 0) + data.count(b"\n")
@@ -139,7 +139,7 @@ class LogWriter:
             self._append(fd, data)
 
     def close(self, within_s: float) -> None:
-        """Wait at most ``within_s`` until all is written; lines put from now on are dropped."""
+        """Wait up to ``within_s`` until all is written. Later lines are dropped."""
         with self._changed:
             self._report_dropped()
             self._closed = True

@@ -18,7 +18,7 @@ from deploy.services import Service
 from telemetry.last_words import fatal_reason
 
 SILENCE_S = 600.0
-"""A process that is not ready and reports no progress for this long counts as hung."""
+"""A process that is not ready and reports no progress for this long is hung."""
 _READ_BYTES = 64 * 1024
 _MAX_LINE_BYTES = 64 * 1024
 _LAST_LINES = 20
@@ -29,12 +29,12 @@ _SERVED_S = 1.0
 class ManagedProcess:
     """A running process, the leader of a process group; it dies with this process.
 
-    Create it on the main thread (die_with_parent.py), then await ``run`` once. ``status`` is the
-    last progress that it reported, ``error`` why it cannot go on, if it has said so.
+    Create it on the main thread (die_with_parent.py), then await ``run`` once. ``status``: the last
+    progress that it reported. ``error``: the reason that it gave for its end, if any.
     """
 
     def __init__(self, service: Service, silence_s: float = SILENCE_S) -> None:
-        """Raises OSError when the process cannot be started."""
+        """Start the process. Raises OSError if that is not possible."""
         listen_fds = [] if service.listen_fd is None else [service.listen_fd]
         # NOTE: not asyncio's subprocess: its ``wait`` also waits until every process that
         # inherited the output has closed it, and it reaps the process before the rest of
@@ -71,8 +71,8 @@ class ManagedProcess:
         return None if self._ready_at is None else time.monotonic() - self._ready_at
 
     def progressed(self, status: str, *, ready: bool) -> None:
-        """The process has reported ``status``; it may be silent for ``silence_s`` again, and for
-        ever once it is ready."""
+        """Note a report of the process. It may be silent for ``silence_s`` again, and without
+        limit once it is ready."""
         self.status = status
         if ready and self._ready_at is None:
             self._ready_at = time.monotonic()
@@ -81,8 +81,9 @@ class ManagedProcess:
             self._silence.reschedule(None if self.ready else now + self._silence_s)
 
     async def run(self, on_line: Callable[[str], None]) -> int:
-        """Pass each line of its output to ``on_line`` until it is dead, and end the helpers that it
-        leaves. Returns its exit code, or minus the number of the signal that killed it."""
+        """Pass each line of its output to ``on_line`` until it is dead, then kill the processes of
+        its group that are left. Returns its exit code, or minus the number of the signal that
+        killed it."""
         loop = asyncio.get_running_loop()
         dead = asyncio.Event()
         pidfd = os.pidfd_open(self.pid)
@@ -101,9 +102,9 @@ class ManagedProcess:
             loop.remove_reader(pidfd)
             loop.remove_reader(self._output)
             os.close(pidfd)
-        self.kill()  # its helpers
+        self.kill()  # the rest of its group
         while self._read(on_line):
-            pass  # the last output; a helper that has left the group and keeps it is not awaited
+            pass  # the last output, without waiting for a process that left the group
         code = self._process.wait()
         assert self._process.stdout is not None
         self._process.stdout.close()
@@ -112,11 +113,11 @@ class ManagedProcess:
     # Valid until ``run`` returns: until the process is reaped, no other one gets its number.
 
     def terminate(self) -> None:
-        """Ask the process to end. Ending its helpers is its own task."""
+        """Tell the process to end. It ends its own helpers."""
         os.kill(self.pid, signal.SIGTERM)
 
     def interrupt(self) -> None:
-        """Ask a coordinator that is ready to end without a successor."""
+        """Tell a ready coordinator to end without a successor."""
         os.kill(self.pid, signal.SIGINT)
 
     def kill(self) -> None:
@@ -125,7 +126,7 @@ class ManagedProcess:
             os.killpg(self.pid, signal.SIGKILL)
 
     def _read(self, on_line: Callable[[str], None]) -> bool:
-        """Pass on the lines that can be read now; whether there may be more."""
+        """Pass on the lines that can be read now; True if there may be more."""
         try:
             chunk = os.read(self._output, _READ_BYTES)
         except BlockingIOError:
@@ -169,7 +170,7 @@ class Notice:
 
 
 class NotifySocket:
-    """A datagram socket bound at ``path`` in a private folder; readable when a notice waits."""
+    """Receives the notices of telemetry/notify.py at ``path``; readable when a notice waits."""
 
     def __init__(self, path: Path) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -180,7 +181,7 @@ class NotifySocket:
         return self._socket.fileno()
 
     def receive(self) -> list[Notice]:
-        """All notices that wait, in order; a datagram that is no notice is dropped."""
+        """All waiting notices in order. A datagram that is no notice is dropped."""
         notices: list[Notice] = []
         while True:
             try:
@@ -212,7 +213,7 @@ class RestartPolicy:
 
     Delays double from ``first_s`` to ``max_s``, and begin at ``first_s`` again after a process
     that was ready for ``steady_s``. After ``max_failed_starts`` processes in a row that never got
-    ready the service is given up.
+    ready, the service is not started again.
     """
 
     first_s: float = 0.5
@@ -231,13 +232,13 @@ class RestartPolicy:
         try_again: bool = False,
         planned: bool = False,
     ) -> float | None:
-        """Seconds until the next start; None to give the service up.
+        """Seconds until the next start; None if there is none.
 
-        ``ready_for_s`` is how long the process had been ready, None if it never was.
-        ``keep_trying`` never gives up. ``try_again``: the process ended because something else is
-        missing for the time being; that is no failed start, and the next follows after
-        ``retry_s``. ``planned``: the process was told to end; after a second of service the next
-        one starts at once.
+        ``ready_for_s``: how long the process had been ready, None if it never was.
+        ``keep_trying``: there is always a next start. ``try_again``: the process ended because
+        something else is missing for now; this is no failed start, and the next one follows after
+        ``retry_s``. ``planned``: the process was told to end; if it had served for a second, the
+        next one starts at once.
         """
         if try_again:
             return self.retry_s

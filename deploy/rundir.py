@@ -1,4 +1,4 @@
-"""The private folder of one ``baton up`` (sockets, Redis's files), and what a killed one left.
+"""The private folder of one ``baton up`` (sockets, Redis's files), and its removal after a kill.
 
 The ``baton up`` that made the folder holds a flock on it, which the kernel releases however that
 process dies. A folder that is not locked is therefore left over: its guardian, or else the
@@ -43,10 +43,10 @@ class RunDir:
                 if self.path.exists():
                     return
                 os.close(self._lock)
-            # Another start took it for abandoned before it was locked: make another.
+            # Another start removed it as abandoned before it was locked: make another one.
 
     def remove(self) -> None:
-        """Kill the processes that still run for it, and remove it."""
+        """Kill the processes that still run for the folder, and remove it."""
         _clear(self.path)
         os.close(self._lock)
 
@@ -76,14 +76,14 @@ class Guardian:
 
 
 def notify_socket(run_dir: Path) -> Path:
-    """Where the services report to; every service has this path as its NOTIFY_SOCKET."""
+    """The socket that services report to; every service has this path as its NOTIFY_SOCKET."""
     return run_dir / "notify.sock"
 
 
 def base_dir(environ: Mapping[str, str]) -> Path:
-    """Where run folders are made: XDG_RUNTIME_DIR, else the temporary folder.
+    """The folder in which run folders are made: XDG_RUNTIME_DIR, else the temporary folder.
 
-    Raises ValueError when neither is writable and short enough for a socket's path.
+    Raises ValueError if neither is writable and short enough for a socket's path.
     """
     candidates = [environ.get("XDG_RUNTIME_DIR", ""), tempfile.gettempdir(), "/tmp"]
     for candidate in filter(None, candidates):
@@ -94,7 +94,7 @@ def base_dir(environ: Mapping[str, str]) -> Path:
 
 
 def remove_abandoned(base: Path) -> list[Path]:
-    """Remove this user's run folders in ``base`` whose owner is dead; returns their paths."""
+    """Remove the user's run folders in ``base`` whose owner is dead; returns their paths."""
     return [path for path in base.glob(f"{PREFIX}{'?' * 8}") if _remove(path, fcntl.LOCK_NB)]
 
 
@@ -128,9 +128,9 @@ def _clear(path: Path) -> None:
 
 
 def _kill_processes(run_dir: Path) -> list[int]:
-    """Kill the processes that have ``run_dir`` in their environment. Returns a pidfd of each, and
-    of each process that is exiting: its environment cannot be read any more, but it may be one of
-    them, and still hold the lock of its shared memory."""
+    """Kill the processes that have ``run_dir`` in their environment. Returns a pidfd for each, and
+    for each process that is exiting: its environment cannot be read any more, but it may be a
+    process of this folder that still holds the lock of its shared memory."""
     variable = os.fsencode(f"NOTIFY_SOCKET={notify_socket(run_dir)}")
     pidfds = []
     for process in Path("/proc").glob("[0-9]*"):
@@ -147,7 +147,7 @@ def _kill_processes(run_dir: Path) -> list[int]:
 
 
 def _environ(process: Path) -> list[bytes]:
-    """Empty for a process that exits, and for another user's."""
+    """The environment of a process; empty if it exits or is another user's."""
     try:
         return (process / "environ").read_bytes().split(b"\0")
     except OSError:
