@@ -135,12 +135,11 @@ def main(
     document = result_file.document(
         "cpu",
         environment=environment.describe(sys.argv[1:]) | {"model": model.name},
-        server={},
         settings={"quick": quick},
         results={"targets": [target.json() for target in found], **results},
         problems=[f"{target.name}: {target.value:.4g}" for target in found if not target.met],
     )
-    result_file.write(result_file.place(out, document), document)
+    result_file.save(out, document)
     show(found)
     raise typer.Exit(0 if document["ok"] else 1)
 

@@ -31,7 +31,7 @@ from bench.harness.client.endpoint import Deadlines, endpoint
 from bench.harness.client.required import RequestFailed, get
 from bench.measures import columns_ms
 from bench.prometheus import series
-from bench.result_file import document, place, write
+from bench.result_file import document, save
 
 DEADLINES = Deadlines(first_byte_s=120.0, stall_s=120.0, total_s=120.0)
 
@@ -182,7 +182,7 @@ def main(
         settings = {**options, "targets": asdict(targets), "model": model.name}
         result = document("bad-input", environment=where, server={"device": device},
                           settings=settings, results=results, problems=found)  # fmt: skip
-        write(place(out, result), result)
+        save(out, result)
     for phase in ("quiet", "single", "together", "distinct"):
         took = [each["took_s"] for each in results[phase]["answers"]]
         slowest = f", slowest answer {max(took):.2f} s" if took else ""

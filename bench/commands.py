@@ -64,13 +64,24 @@ def run(arguments: Sequence[str], within_s: float) -> Ended:
 
 
 def baton_bench(kind: str, *options: str, url: str, out: Path, within_s: float) -> Measured:
-    """Run ``baton bench KIND`` against the server at ``url``. Its result file is ``out``; an
-    earlier one is removed first. Raises CommandFailed if there is no result; otherwise the exit
-    code says how the run ended."""
-    out.unlink(missing_ok=True)  # the file of an earlier call must not pass for this one's
+    """Run ``baton bench KIND`` against the server at ``url``, with its result in ``out``. Raises
+    CommandFailed if there is no result; otherwise the exit code says how the run ended.
+
+    An earlier file at ``out`` is replaced by a good result only. If this one is not good, the
+    earlier one is kept as ``NAME.earlier.json``; if there is none, it is back in its place.
+    """
+    earlier = out.with_name(f"{out.stem}.earlier{out.suffix}")
+    if out.exists() and not earlier.exists():
+        out.replace(earlier)
+    out.unlink(missing_ok=True)  # an earlier file must not pass for this run's
     words = ["deploy.cli", "bench", kind, "--url", url, "--out", str(out), *options]
     ended = run(words, within_s)
     if not out.exists():
+        if earlier.exists():
+            earlier.replace(out)
         said = ended.said[-_LAST:]
         raise CommandFailed(f"baton bench {kind} ended with {ended.exit_code}: {said}")
-    return Measured(ended.exit_code, ended.said, result_file.load(out))
+    document = result_file.load(out)
+    if document["ok"]:
+        earlier.unlink(missing_ok=True)
+    return Measured(ended.exit_code, ended.said, document)

@@ -94,13 +94,12 @@ def measure(
     document = result_file.document(
         "handoff-copy",
         environment=describe(sys.argv[1:], "bench.handoff_copy"),
-        server={},
         settings={"prompts": prompts, "handoffs": handoffs, "repeats": repeats},
         results=result,
         problems=problems,
     )
     if out is not None:
-        result_file.write(result_file.place(out, document), document)
+        result_file.save(out, document)
     print(json.dumps({k: result.get(k) for k in ("selftest", "targets", "wrong_bytes")}))
     raise typer.Exit(1 if problems else 0)
 

@@ -160,13 +160,12 @@ def main(
     document = result_file.document(
         "interference",
         environment=environment.describe(sys.argv[1:], "bench.interference"),
-        server={},
         settings=asdict(load),
         results=results,
         problems=[problem for name, found in results.items() for problem in problems(name, found)],
     )
     if out is not None:
-        result_file.write(result_file.place(out, document), document)
+        result_file.save(out, document)
     typer.echo(json.dumps(document, indent=1))
     raise typer.Exit(0 if document["ok"] else 1)
 

@@ -71,11 +71,10 @@ def main(
     document = result_file.document(
         "prefix-traces",
         environment=describe(sys.argv[1:], "bench.prefix_trace"),
-        server={},
         settings=settings,
         results=results,
     )
-    result_file.write(out, document)
+    result_file.save(out, document)
 
 
 def _caches(

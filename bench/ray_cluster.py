@@ -72,12 +72,11 @@ def main(
     found = result_file.document(
         "ray-cluster",
         environment=describe(sys.argv[1:], "bench.ray_cluster"),
-        server={},
         settings={"agents": _AGENTS, "pages": _PAGES, "states": _STATES, "haproxy": haproxy},
         results=results,
         problems=missed,
     )
-    result_file.write(result_file.place(out, found), found)
+    result_file.save(out, found)
     raise typer.Exit(int(bool(missed)))
 
 

@@ -16,9 +16,9 @@ def document(
     kind: str,
     *,
     environment: dict[str, Any],
-    server: dict[str, Any],
     settings: dict[str, Any],
     results: dict[str, Any],
+    server: dict[str, Any] | None = None,
     stopped: str | None = None,
     problems: list[str] | None = None,
 ) -> dict[str, Any]:
@@ -33,7 +33,7 @@ def document(
         "ok": stopped is None and not found,
         "problems": found,
         "environment": environment,
-        "server": server,
+        "server": server or {},
         "settings": settings,
         "results": results,
     }
@@ -54,6 +54,13 @@ def place(path: Path, found: dict[str, Any]) -> Path:
     if found["ok"] or not earlier:
         return path
     return path.with_name(f"{path.stem}.failed{path.suffix}")
+
+
+def save(path: Path, found: dict[str, Any]) -> Path:
+    """Write ``found`` to the path that ``place`` gives, which is returned."""
+    placed = place(path, found)
+    write(placed, found)
+    return placed
 
 
 def load(path: Path, *kinds: str) -> dict[str, Any]:

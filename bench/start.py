@@ -22,9 +22,9 @@ import msgspec
 import typer
 
 from bench import result_file, stack
-from bench.commands import PLAIN_SAMPLING, baton_bench
+from bench.commands import PLAIN_SAMPLING, CommandFailed, baton_bench
 from bench.environment import describe
-from bench.harness.client.required import one_by_one
+from bench.harness.client.required import RequestFailed, one_by_one
 
 RUN_S = 240.0
 NUM_IDS = 200_000
@@ -42,34 +42,34 @@ def main(
     prompt: Annotated[int, typer.Option(help="Tokens of a long prompt; 0: none.")] = 131_072,
     num_ids: Annotated[int, typer.Option(help="The prompt's ids are below.")] = NUM_IDS,
 ) -> None:
-    """Measure, and write what was found after each part."""
+    """Measure, and write the results, also those before a failure. Exit code: 0, or 1 after one."""
     model = up[up.index("--model") + 1]
     found: dict[str, Any] = {"starts": []}
-
-    def write() -> None:
-        document = result_file.document(
-            "start",
-            environment=describe(sys.argv[1:], "bench.start"),
-            server={"arguments": up},
-            settings={"at_once": at_once, "prompt": prompt},
-            results=found,
-        )
-        result_file.write(out, document)
-
-    for number in range(starts):
-        began = time.perf_counter()
-        with stack.started(*up) as served:
-            ready_s = time.perf_counter() - began
-            found["starts"].append({"ready_s": ready_s, "log": _told(served.lines)})
-            write()
-            if number == starts - 1:
-                if at_once:
+    stopped = None
+    try:
+        for number in range(starts):
+            began = time.perf_counter()
+            with stack.started(*up) as served:
+                ready_s = time.perf_counter() - began
+                found["starts"].append({"ready_s": ready_s, "log": _told(served.lines)})
+                if number == starts - 1 and at_once:
                     found["at_once"] = _at_once(served.url, model, at_once)
-                    write()
-                if prompt:
+                if number == starts - 1 and prompt:
                     found["long_prompt"] = _long_prompt(served.url, prompt, num_ids)
-                    write()
-            served.stop()
+                served.stop()
+    except (stack.StackFailed, CommandFailed, RequestFailed) as error:
+        stopped = str(error)
+        typer.echo(f"error: {error}", err=True)
+    document = result_file.document(
+        "start",
+        environment=describe(sys.argv[1:], "bench.start"),
+        server={"arguments": up},
+        settings={"at_once": at_once, "prompt": prompt},
+        results=found,
+        stopped=stopped,
+    )
+    result_file.save(out, document)
+    raise typer.Exit(0 if document["ok"] else 1)
 
 
 def _told(lines: list[str]) -> list[str]:

@@ -88,9 +88,7 @@ class Conduct:
                 raise typer.BadParameter(str(error)) from None
         _allow_open_files()
         document, headline = uvloop.run(self._measure(measure))
-        out = self.out and result_file.place(self.out, document)
-        if out is not None:
-            result_file.write(out, document)
+        out = self.out and result_file.save(self.out, document)
         if out != self.out:
             typer.echo(f"{self.out} is kept: this run is not good, and is in {out}", err=True)
         if self.html is not None:

@@ -22,7 +22,7 @@ from bench.harness.options import int_list
 from bench.harness.score import WEIGHTS, weighted
 from bench.predict.pools import Level, Node, predict
 from bench.predict.tables import STEPS, Table
-from bench.result_file import ResultFileBad, load
+from bench.result_file import ResultFileBad, document, load, save
 from bench.setups import Setup
 
 REQUESTS = 64
@@ -89,17 +89,16 @@ def main(
             found[name].setdefault("measured_over_predicted", {})[Path(file).name] = ratios
     except (ValueError, KeyError, OSError, ResultFileBad) as error:
         raise typer.BadParameter(str(error)) from None
-    document = {
-        "kind": "prediction",
-        "environment": environment.describe(sys.argv[1:], "bench.predict"),
-        "from": table.files,
-        "drafts": None if drafts is None else {"number": drafts, "given_acceptance": acceptance},
-        "setups": found,
-    }
-    text = json.dumps(document, indent=1)
+    given = None if drafts is None else {"number": drafts, "given_acceptance": acceptance}
+    predicted = document(
+        "prediction",
+        environment=environment.describe(sys.argv[1:], "bench.predict"),
+        settings={"from": table.files, "drafts": given},
+        results={"setups": found},
+    )
     if out is not None:
-        out.write_text(text + "\n")
-    typer.echo(text)
+        save(out, predicted)
+    typer.echo(json.dumps(predicted, indent=1))
 
 
 if __name__ == "__main__":
