@@ -68,7 +68,7 @@ def _given_redis(url: str, environ: Mapping[str, str]) -> Finding:
         password = secret_setting(environ, PASSWORD)
         check_redis_password(url, password)
     except ValueError as error:  # it shows no part of the URL or the password
-        return Finding("fail", "redis", str(error), "mend the setting")
+        return Finding("fail", "redis", str(error), "correct the setting")
     try:
         with redis.Redis.from_url(
             url,

@@ -128,7 +128,7 @@ def up(
         float,
         typer.Option(
             envvar="BATON_DRAIN_TIMEOUT",
-            help="Seconds that running requests get to finish once told to stop.",
+            help="Seconds that running requests get to finish after the signal to stop.",
         ),
     ] = 30.0,
 ) -> None:

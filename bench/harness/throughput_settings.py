@@ -54,7 +54,9 @@ class ThroughputSettings(RequestSettings):
                 f"requests: {self.requests} requests are never {max(self.levels)} at once"
             )
         if not 0 <= self.count_tolerance < 1:
-            raise ValueError(f"count_tolerance: {self.count_tolerance} is no share below 1")
+            raise ValueError(
+                f"count_tolerance: {self.count_tolerance} is not a share from 0 to below 1"
+            )
         if self.api == "chat" and self.prompt_as == "ids":
             raise ValueError("prompt_as: a chat takes text only")
 

@@ -138,7 +138,7 @@ def _said(turn: dict[str, Any]) -> str:
     ttft, tokens, rate = turn["ttft_ms"], turn["prompt_tokens"], turn["hit_rate"]
     parts = [
         f"turn {turn['turn']}: {tokens:,.0f} prompt tokens" if tokens else f"turn {turn['turn']}",
-        "cached tokens not told" if rate is None else f"{rate:.1%} of them cached",
+        "cached tokens not reported" if rate is None else f"{rate:.1%} of them cached",
         f"TTFT p50 {ttft['p50']:,.1f} ms, p99 {ttft['p99']:,.1f} ms" if ttft else "",
         f"{turn['failed']} failed" if turn["failed"] else "",
     ]

@@ -61,7 +61,7 @@ def endpoint(url: str, *, api_key: str | None = None, verify_tls: bool = True) -
     try:
         port = parts.port or _PORTS[parts.scheme]
     except ValueError:
-        raise ValueError(f"url: the port of {shown} is no port") from None
+        raise ValueError(f"url: {shown} has no valid port") from None
     if api_key and not (api_key.isascii() and api_key.isprintable()):
         raise ValueError("api_key: has characters that no header can carry")
     prefix = parts.path.rstrip("/").removesuffix("/v1").rstrip("/")

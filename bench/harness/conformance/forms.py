@@ -83,7 +83,7 @@ def _of_vllm(name: str) -> Check:
 
     def judge(answer: Answer) -> None:
         said = answer.completion(optional=True).text
-        require(re.fullmatch(pattern, said.strip()), f"{said!r} is none of {pattern!r}")
+        require(re.fullmatch(pattern, said.strip()), f"{said!r} does not match {pattern!r}")
 
     ask = chat(structured_outputs={name: value}, max_tokens=64)
     return Check(f"structured_outputs: {name}", one(ask, judge), VLLM, False)

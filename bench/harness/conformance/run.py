@@ -49,7 +49,7 @@ _COLOURS = {Verdict.PASS: "green", Verdict.FAIL: "red", Verdict.NOT_OFFERED: "ye
 def _suites(name: str, text: str) -> tuple[str, ...]:
     chosen = tuple(filter(None, text.split(",")))
     if unknown := set(chosen) - SUITES.keys():
-        raise ValueError(f"{name}: {sorted(unknown)} are none of {', '.join(SUITES)}")
+        raise ValueError(f"{name}: {sorted(unknown)} are not among {', '.join(SUITES)}")
     return chosen or tuple(SUITES)
 
 

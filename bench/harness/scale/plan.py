@@ -50,7 +50,7 @@ class ScalePlan(Settings):
             raise ValueError(f"levels: {self.levels} is empty or has one below 1")
         low, high = self.input_len
         if not 1 <= low <= high:
-            raise ValueError(f"input_len: {low} to {high} is no range of lengths")
+            raise ValueError(f"input_len: {low} to {high} is not a range of lengths")
         for name in ("output_len", "arrivals_per_s", "settle_s"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ValueError(f"{name}: {getattr(self, name)} is not above 0, or not finite")
