@@ -1,9 +1,9 @@
 """The private folder of one ``baton up`` (sockets, Redis's files), and its removal after a kill.
 
 The ``baton up`` that made the folder holds a flock on it, which the kernel releases however that
-process dies. A folder that is not locked is therefore left over: its guardian, or else the
-next start, removes it together with the processes that still run for it. Services and
-their helpers have the folder's path in their environment.
+process dies. A folder that is not locked is therefore left over: its guardian, or else the next
+start, removes it together with the processes that still run for it. Services and their helpers have
+the folder's path in their environment.
 """
 
 import contextlib

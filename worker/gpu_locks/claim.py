@@ -24,8 +24,8 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from transport.wire.errors import BatonError
-from worker.gpu_locks import holder
 from worker.gpu_locks.folder import LockFolder, try_lock
+from worker.gpu_locks.holder import Holder, this_process, wait_for_an_end, written_in
 from worker.gpu_locks.marks import UnfitMark, how_to_clear, unfit_gpus
 
 END_S = 30.0
@@ -66,21 +66,24 @@ class _Look:
     others: Sequence[Place]
     unfit: Mapping[str, UnfitMark]
 
+    def holders(self) -> list[tuple[str, Holder | None]]:
+        """(GPU, the process that its lock file names) of each place that others hold."""
+        return [(place.gpu, written_in(place.fd)) for place in self.others]
+
     def reason(self) -> str:
         """What holds each GPU that was not taken, and what to do about marks."""
         held: dict[str, list[str]] = {}
-        for place in self.others:
-            who = holder.written_in(place.fd)
-            held.setdefault(place.gpu, []).append(str(who or "another worker"))
+        for gpu, who in self.holders():
+            held.setdefault(gpu, []).append(str(who or "another worker"))
         said = [f"{gpu} is held by {' and '.join(by)}" for gpu, by in held.items()]
         said += map(str, self.unfit.values())
         return "; ".join(said + ([how_to_clear(self.unfit.values())] if self.unfit else []))
 
     def wait(self, left_s: float) -> None:
         """Wait until a place may be free: ``LOOK_S`` or ``left_s`` at most."""
-        wanted = [place.fd for place in self.others if place.gpu not in self.unfit]
+        awaited = [who for gpu, who in self.holders() if who and gpu not in self.unfit]
         within_s = min([LOOK_S, left_s, *(mark.left_s for mark in self.unfit.values())])
-        holder.wait_for_an_end(filter(None, map(holder.written_in, wanted)), within_s)
+        wait_for_an_end(awaited, within_s)
 
     def close(self) -> None:
         _close(self.others)
@@ -99,8 +102,8 @@ def claim_gpu(
     processes may have the same one.
 
     Waits ``timeout_s`` at most, 0: until there is one. ``on_waiting`` is told why it waits, each
-    time that the reason changes. Raises NoFreeGpu; ValueError where ``share`` is not the other
-    workers', or the folder cannot be used; DeadlineExceeded where it stays locked; OSError.
+    time that the holders or the marks change. Raises NoFreeGpu; ValueError if other workers have
+    another ``share`` or the folder cannot be used; DeadlineExceeded if it stays locked; OSError.
     """
     share_fd = folder.agree_on_share(share)
     try:
@@ -127,17 +130,19 @@ class _Claimant:
     instance: str
 
     def take(self, timeout_s: float, on_waiting: Callable[[str], None]) -> Place:
-        deadline, told = time.monotonic() + timeout_s, ""
+        deadline, told = time.monotonic() + timeout_s, None
         while True:
             with closing(self._look()) as look:
                 if look.taken is not None:
                     return look.taken
-                left_s, reason = deadline - time.monotonic(), look.reason()
+                left_s = deadline - time.monotonic()
                 if left_s <= 0:
+                    reason = look.reason()
                     raise NoFreeGpu(f"gpu: none is free after {timeout_s:.0f} s: {reason}")
-                if reason != told:
-                    on_waiting(reason)
-                    told = reason
+                causes = (look.holders(), sorted(look.unfit))
+                if causes != told:
+                    on_waiting(look.reason())
+                    told = causes
                 look.wait(left_s)
 
     def _look(self) -> _Look:
@@ -156,8 +161,8 @@ class _Claimant:
             look = _Look(taken, [place for place in places if not place.mine], unfit)
             before = None
             if taken is not None:
-                before = holder.written_in(taken.fd)
-                self.folder.write(taken.fd, holder.this_process(self.instance).encode())
+                before = written_in(taken.fd)
+                self.folder.write(taken.fd, this_process(self.instance).encode())
         if taken is not None and unfit:
             log.warning("took %s, and not others: %s", taken.gpu, look.reason())
         # A process that ends may free its GPU's memory after its locks.
