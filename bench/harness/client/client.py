@@ -4,9 +4,9 @@ It is our own because its stamps must be near the arrivals. 64 streams that get 
 same moment, as at the end of a decode step, are stamped this long after the event was written, on
 two cores (``python -m tests.bench.client_times``, bench/results/client-times.json; ms):
 
-    this client       p50 0.68    p99 1.0
-    aiohttp 3.14.5    p50 1.38    p99 3.4
-    httpx 0.28.1      p50 3.58    p99 9.6
+    this client       p50 0.65    p99 1.7
+    aiohttp 3.14.5    p50 1.89    p99 2.8
+    httpx 0.28.1      p50 3.34    p99 7.2
 
 A library wakes a task for each event before the task can look at the clock. An aiohttp connection
 that looks at the clock itself needs a private interface, and is still 0.3 to 1.2 ms later (p50).
