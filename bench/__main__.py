@@ -13,15 +13,14 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from bench import environment, reference, runs, stack
+from bench import environment, reference, result_file, runs, stack
 from bench.environment import ROOT
 from bench.harness.client.required import RequestFailed
-from bench.result_file import write
 
 
 @dataclass(frozen=True)
 class Target:
-    """``value`` must be at least, or at most, ``bound``."""
+    """A target: ``value`` must be at least, or at most, ``bound``."""
 
     name: str
     value: float
@@ -43,7 +42,7 @@ class Target:
 
 
 def targets(results: dict[str, Any]) -> list[Target]:
-    """What the benchmark promises, out of its results."""
+    """The targets of the benchmark, with the results that they are compared with."""
     one, sixteen = results["one"], results["sixteen"]
     outside, streams, memory = results["outside_model"], results["streams"], results["memory"]
     grown = ", ".join(
@@ -133,13 +132,16 @@ def main(
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from None
     found = targets(results)
-    where = environment.describe(sys.argv[1:]) | {"model": model.name}
-    write(
-        out,
-        {"environment": where, "targets": [target.json() for target in found], "results": results},
+    document = result_file.document(
+        "cpu",
+        environment=environment.describe(sys.argv[1:]) | {"model": model.name},
+        settings={"quick": quick},
+        results={"targets": [target.json() for target in found], **results},
+        problems=[f"{target.name}: {target.value:.4g}" for target in found if not target.met],
     )
+    result_file.save(out, document)
     show(found)
-    raise typer.Exit(not all(target.met for target in found))
+    raise typer.Exit(0 if document["ok"] else 1)
 
 
 def _say(text: str) -> None:

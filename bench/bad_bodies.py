@@ -1,6 +1,6 @@
 """Requests made to hurt: schemas, grammars and tools that a server must refuse, and quickly.
 
-Each is a chat of which one field is bad: too large, too deep, endless, or ruinous to compile. Most
+Each is a chat with one bad field: too large, too deep, endless, or ruinous to compile. Most
 were found by trying what makes a compiler of grammars slow, hungry, or die.
 """
 
@@ -15,14 +15,14 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class Bad:
-    """``fields`` are what the body has besides its messages; ``param`` begins the name of the field
-    that the answer blames."""
+    """One bad body. ``fields``: what it has besides messages. ``param``: how the name of the field
+    that the answer blames must begin."""
 
     param: str
     fields: Callable[[], Json]
 
     def body(self, number: int = 0) -> bytes:
-        """Unlike that of every other ``number``, so that no answer is remembered."""
+        """The body, different for every ``number``, so that no answer comes from a cache."""
         messages = [{"role": "user", "content": "Hi"}]
         text = msgspec.json.encode({"messages": messages, **self.fields()})
         return text.replace(b"NUMBER", b"n%d" % number)
@@ -36,7 +36,7 @@ def nested(depth: int, kind: str = "integer") -> Json:
 
 
 def chained(length: int, *, twice: bool) -> Json:
-    """Each definition needs the next one, or needs it twice: 2^length values."""
+    """A schema whose definitions each need the next one, or need it twice: 2^length values."""
 
     def link(i: int) -> Json:
         names = ("a", "b") if twice else ("a",)
@@ -48,7 +48,7 @@ def chained(length: int, *, twice: bool) -> Json:
 
 
 def product(factors: int) -> Json:
-    """All of many choices: as many cases as their product has."""
+    """A schema that is all of many choices, with as many cases as their product."""
     return {
         "title": "NUMBER",
         "allOf": [
@@ -59,19 +59,19 @@ def product(factors: int) -> Json:
 
 
 def rules(length: int) -> str:
-    """Each rule needs the next one."""
+    """A grammar whose rules each need the next one."""
     links = [f'r{i}: "NUMBER{i}" r{i + 1} | r{i + 1}' for i in range(length)]
     return "\n".join(["start: r0", *links, f'r{length}: "z"'])
 
 
 def doubled(length: int) -> str:
-    """Each terminal is the next one twice."""
+    """A grammar whose terminals are each the next one twice."""
     links = [f"R{i}: R{i + 1} R{i + 1}" for i in range(length)]
     return "\n".join(["start: R0", *links, f'R{length}: "NUMBER"'])
 
 
 def everything_with(count: int) -> str:
-    """A text that contains each of many words, in any order: a state for each subset."""
+    """A grammar of texts that contain many words in any order: a state for each subset."""
     return "start: A\nA: " + " & ".join(f"/(?s:.*)NUMBER{i}(?s:.*)/" for i in range(count))
 
 

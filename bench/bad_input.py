@@ -1,10 +1,10 @@
 """``python -m bench.bad_input``: bad requests beside running streams.
 
 A stack serves streams. They run alone (quiet), then beside each body of bad_bodies.py, one after
-the other (single), beside 100 of these at once (together), and beside 100 at once of which no two
-are equal (distinct). All the while another process asks for ``/ping`` every few milliseconds: how
-late the event loop is, an answer shows from outside. Of the distinct ones, those that would have to
-wait for long may also be refused with a 503.
+the other (single), beside 100 of these at once (together), and beside 100 different ones at once
+(distinct). All the while another process asks for ``/ping`` every few milliseconds: its answers
+show from outside how late the event loop is. Distinct bodies that would have to wait for long may
+also be refused with a 503.
 
     python -m bench.bad_input --out bench/results/cpu-bad-input.json
 
@@ -12,25 +12,28 @@ Exit code: 0 all targets met, 1 one missed, 2 could not measure.
 """
 
 import asyncio
+import json
 import sys
-import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from time import perf_counter
 from typing import Annotated, Any
 
-import httpx
 import typer
 
 from bench import environment, stack
 from bench.bad_bodies import BAD
 from bench.bad_input_beside import Streams, pinging
 from bench.environment import ROOT
-from bench.measures import percentile
+from bench.harness.client.asking import CHAT
+from bench.harness.client.client import Client
+from bench.harness.client.endpoint import Deadlines, endpoint
+from bench.harness.client.required import RequestFailed, get
+from bench.measures import columns_ms
 from bench.prometheus import series
-from bench.result_file import document, write
+from bench.result_file import document, save
 
-MS = 1000.0
-_CHAT = "/v1/chat/completions"
+DEADLINES = Deadlines(first_byte_s=120.0, stall_s=120.0, total_s=120.0)
 
 
 @dataclass(frozen=True)
@@ -47,20 +50,19 @@ class Answered:
     param: str
 
 
-async def _send(client: httpx.AsyncClient, name: str, body: bytes) -> Answered:
-    began = time.monotonic()
-    response = await client.post(_CHAT, content=body)
-    took_s = time.monotonic() - began
-    param = (response.json().get("error") or {}).get("param") or ""
-    return Answered(name, response.status_code, took_s, param)
+async def _send(client: Client, name: str, body: bytes) -> Answered:
+    answer = await client.request("POST", CHAT, body)
+    if answer.failure is not None or answer.done_at_s is None:
+        raise RequestFailed(f"{name}: {answer.failure}: {answer.detail}")
+    param = (json.loads(answer.body).get("error") or {}).get("param") or ""
+    return Answered(name, answer.status or 0, answer.done_at_s - answer.due_at_s, param)
 
 
 async def measure(
     url: str, *, num_streams: int, num_at_once: int, quiet_s: float
 ) -> dict[str, Any]:
     """All phases against the server at ``url``."""
-    limits = httpx.Limits(max_connections=None)
-    async with httpx.AsyncClient(base_url=url, timeout=120.0, limits=limits) as client:
+    async with Client(endpoint(url), DEADLINES) as client:
         await _warm_up(client)
         names = list(BAD)
         single = [(name, BAD[name].body(1)) for name in names]
@@ -91,50 +93,47 @@ async def measure(
     }
 
 
-async def _warm_up(client: httpx.AsyncClient) -> None:
-    """What is slow only once: the process that reads heavy bodies, and the one that forks."""
+async def _warm_up(client: Client) -> None:
+    """Start the processes that read heavy bodies and compile grammars, which is slow only once."""
     messages = [{"role": "user", "content": "Hi"}]
     body = {"messages": messages, "max_tokens": 2, "unknown": "x" * 70_000,
             "structured_outputs": {"regex": "[a-c]+"}}  # fmt: skip
     for _ in range(2):
-        (await client.post(_CHAT, json=body)).raise_for_status()
+        answer = await client.request("POST", CHAT, json.dumps(body).encode())
+        if answer.status != 200:
+            raise RequestFailed(f"the first request: {answer.status}: {answer.detail}")
 
 
-async def _one_by_one(client: httpx.AsyncClient, bodies: list[tuple[str, bytes]]) -> list[Answered]:
+async def _one_by_one(client: Client, bodies: list[tuple[str, bytes]]) -> list[Answered]:
     return [await _send(client, name, body) for name, body in bodies]
 
 
-async def _at_once(client: httpx.AsyncClient, bodies: list[tuple[str, bytes]]) -> list[Answered]:
+async def _at_once(client: Client, bodies: list[tuple[str, bytes]]) -> list[Answered]:
     return await asyncio.gather(*(_send(client, name, body) for name, body in bodies))
 
 
 async def _span(work: Any) -> tuple[float, float, list[Answered]]:
-    begin = time.monotonic()
+    begin = perf_counter()
     answers = await work
-    return begin, time.monotonic(), list(answers)
+    return begin, perf_counter(), list(answers)
 
 
-async def _late(client: httpx.AsyncClient) -> float:
+async def _late(client: Client) -> float:
     """How many of the coordinator's own timers were late by more than 50 ms so far."""
-    text = (await client.get("/metrics")).text
+    text = await get(client, "/metrics")
     name = "baton_event_loop_lag_seconds"
     by_bound = {labels["le"]: value for labels, value in series(text, f"{name}_bucket")}
     return by_bound["+Inf"] - by_bound["0.05"]
 
 
-def _spread(values: list[float]) -> dict[str, float]:
+def _spread(values: list[float]) -> dict[str, float | None]:
     if not values:
         return {"num": 0}
-    return {
-        "num": len(values),
-        "p50_ms": MS * percentile(values, 0.5),
-        "p99_ms": MS * percentile(values, 0.99),
-        "max_ms": MS * max(values),
-    }
+    return {"num": len(values), **columns_ms("", values, "p50 p99 max")}
 
 
 def problems(results: dict[str, Any], targets: Targets) -> list[str]:
-    """What misses its target."""
+    """The targets that were missed."""
     found = []
     for phase in ("single", "together", "distinct"):
         for each in results[phase]["answers"]:
@@ -173,7 +172,7 @@ def main(
         else:
             with stack.running(model, device=device) as served:
                 results = asyncio.run(measure(served.url, **options))
-    except (stack.StackFailed, httpx.HTTPError, OSError) as error:
+    except (stack.StackFailed, RequestFailed, OSError) as error:
         typer.echo(f"error: {error!r}", err=True)
         raise typer.Exit(2) from None
     targets = Targets()
@@ -181,8 +180,9 @@ def main(
     if out is not None:
         where = environment.describe(sys.argv[1:], "bench.bad_input")
         settings = {**options, "targets": asdict(targets), "model": model.name}
-        write(out, document("bad-input", environment=where, server={"device": device},
-                            settings=settings, results=results, problems=found))  # fmt: skip
+        result = document("bad-input", environment=where, server={"device": device},
+                          settings=settings, results=results, problems=found)  # fmt: skip
+        save(out, result)
     for phase in ("quiet", "single", "together", "distinct"):
         took = [each["took_s"] for each in results[phase]["answers"]]
         slowest = f", slowest answer {max(took):.2f} s" if took else ""

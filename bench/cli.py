@@ -1,4 +1,4 @@
-"""``baton bench``: its commands, and the options that each adds to those of its settings."""
+"""``baton bench``: its commands, with the defaults that each sets for shared options."""
 
 import sys
 from collections.abc import Callable
@@ -10,7 +10,8 @@ import typer
 from bench import result_file
 from bench.harness import score
 from bench.harness.conformance.run import ConformanceSettings, conformance
-from bench.harness.correctness.run import CorrectnessSettings, correctness
+from bench.harness.correctness.outcome import CorrectnessSettings
+from bench.harness.correctness.run import correctness
 from bench.harness.gpu.run import gpu
 from bench.harness.gpu.settings import GpuSettings, served
 from bench.harness.load_settings import LoadSettings

@@ -19,17 +19,17 @@ PLAIN_SAMPLING = ("--extra-body", '{"top_k": 0, "top_p": 1.0}')
 """For ``baton bench``: plain temperature in place of the checkpoint's defaults, as the other
 engines were measured."""
 END_S = 20.0
-"""For a process that is killed, and for ``baton bench`` to write what it has at its time limit."""
+"""Time for a killed process to end, and for ``baton bench`` to write its result at its limit."""
 _LAST = 2000
 
 
 class CommandFailed(Exception):
-    """A command that has not ended in time or has no result; the message has its last words."""
+    """A command did not end in time or wrote no result; the message has its last output."""
 
 
 @dataclass(frozen=True)
 class Ended:
-    """``said`` is what it wrote to stdout and stderr."""
+    """A command that ended; ``said``: its output on stdout and stderr."""
 
     exit_code: int
     said: str
@@ -37,14 +37,14 @@ class Ended:
 
 @dataclass(frozen=True)
 class Measured(Ended):
-    """``document`` is its result file's."""
+    """A measurement that ended; ``document``: the content of its result file."""
 
     document: dict[str, Any]
 
 
 def run(arguments: Sequence[str], within_s: float) -> Ended:
-    """``python -m`` with ``arguments``. Raises CommandFailed after ``within_s``; the process and
-    those that it has started in its group are killed then."""
+    """Run ``python -m`` with ``arguments``. After ``within_s`` the process and its group are
+    killed, and CommandFailed is raised."""
     process = subprocess.Popen(
         die_with_parent([sys.executable, "-m", *arguments]), env=stack.environment({}), text=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
@@ -64,12 +64,24 @@ def run(arguments: Sequence[str], within_s: float) -> Ended:
 
 
 def baton_bench(kind: str, *options: str, url: str, out: Path, within_s: float) -> Measured:
-    """``baton bench KIND`` of the server at ``url``; its result file is ``out``, in place of one
-    that is there. Raises CommandFailed without a result, else its exit code says how it went."""
-    out.unlink(missing_ok=True)  # of a call before, in which this one failed
+    """Run ``baton bench KIND`` against the server at ``url``, with its result in ``out``. Raises
+    CommandFailed if there is no result; otherwise the exit code says how the run ended.
+
+    An earlier file at ``out`` is replaced by a good result only. If this one is not good, the
+    earlier one is kept as ``NAME.earlier.json``; if there is none, it is back in its place.
+    """
+    earlier = out.with_name(f"{out.stem}.earlier{out.suffix}")
+    if out.exists() and not earlier.exists():
+        out.replace(earlier)
+    out.unlink(missing_ok=True)  # an earlier file must not pass for this run's
     words = ["deploy.cli", "bench", kind, "--url", url, "--out", str(out), *options]
     ended = run(words, within_s)
     if not out.exists():
+        if earlier.exists():
+            earlier.replace(out)
         said = ended.said[-_LAST:]
         raise CommandFailed(f"baton bench {kind} ended with {ended.exit_code}: {said}")
-    return Measured(ended.exit_code, ended.said, result_file.load(out))
+    document = result_file.load(out)
+    if document["ok"]:
+        earlier.unlink(missing_ok=True)
+    return Measured(ended.exit_code, ended.said, document)

@@ -3,10 +3,10 @@
     python -m bench.dummy_checkpoint --out /tmp/qwen
     baton up --model /tmp/qwen --load-format dummy
 
-It has the config of a model, a tokenizer of the same size whose words are made up, and a ChatML
-template. Weights are drawn at start, so its text is noise; its cost is real. Every word
-is a token and every token but the single bytes a word, so text and ids correspond both ways, and
-a benchmark can count tokens in the text it gets.
+It has the config of a model, a tokenizer of the same size with made-up words, and a ChatML
+template. Weights are drawn at start, so its text is noise, but its cost is real. Every word is a
+token, and every token except the single bytes is a word. So text and ids correspond both ways, and
+a benchmark can count the tokens of a text.
 """
 
 import json
@@ -25,7 +25,7 @@ from bench.environment import ROOT
 SPECIAL = {0: "<|endoftext|>", 1: "<|im_start|>", 2: "<|im_end|>", 24: "<think>", 25: "</think>"}
 NUM_SPECIAL = 33
 FIRST_SPECIAL_ID = 248_044
-"""Qwen3.5's ids: ``<|endoftext|>`` and those behind it."""
+"""Qwen3.5's id of ``<|endoftext|>``, which the other special tokens follow."""
 TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"
     "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
@@ -35,7 +35,7 @@ _SPACE = "Ġ"  # how a byte-level vocabulary writes a space
 
 
 def make_tokenizer(first_special_id: int) -> Tokenizer:
-    """256 bytes, then words up to ``first_special_id``, then the special tokens."""
+    """A tokenizer of 256 bytes, words up to ``first_special_id``, and the special tokens."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     words = _words(first_special_id - len(alphabet))
     vocab = {token: i for i, token in enumerate([*alphabet, *words])}

@@ -1,4 +1,4 @@
-"""Where and how a result was made, for the file that holds it."""
+"""Describes where and how a result was made, for its file."""
 
 import os
 import platform
@@ -16,12 +16,12 @@ PACKAGES = ("torch", "transformers", "uvicorn", "uvloop", "pyzmq", "redis")
 
 
 def describe(arguments: Sequence[str], module: str = "bench") -> dict[str, Any]:
-    """Of a benchmark that is a module of ours."""
+    """The environment of a benchmark that is a module of this repository."""
     return describe_command(" ".join([f"python -m {module}", *without_folders(arguments)]))
 
 
 def describe_command(command: str) -> dict[str, Any]:
-    """This machine, which may not be the server's."""
+    """The environment of ``command``: this machine, which may not be the server's."""
     return {
         "command": command,
         "commit": commit(),
@@ -39,7 +39,7 @@ def describe_command(command: str) -> dict[str, Any]:
 
 
 def gpus() -> list[str]:
-    """Name, driver and memory of every NVIDIA GPU; none where there is no nvidia-smi."""
+    """Name, driver and memory of every NVIDIA GPU; empty without nvidia-smi."""
     query = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"]
     try:
         answer = subprocess.run(query, check=True, capture_output=True, text=True, timeout=20)
@@ -49,7 +49,7 @@ def gpus() -> list[str]:
 
 
 def without_folders(arguments: Sequence[str]) -> list[str]:
-    """Arguments as given, without the folders of this machine and without keys."""
+    """The arguments without folders of this machine and without keys."""
     shown = [Path(a).name if a.startswith("/") else a for a in arguments]
     for i, argument in enumerate(shown):
         name, is_given, _ = argument.partition("=")
@@ -61,8 +61,8 @@ def without_folders(arguments: Sequence[str]) -> list[str]:
 
 
 def commit() -> str:
-    """The commit's id, with ``-dirty`` when files differ from it. Where the code is no checkout
-    (an image, an archive), BATON_COMMIT's value or "unknown"."""
+    """The id of the commit, with ``-dirty`` if files differ from it. In an image or an archive,
+    which is no checkout: the value of BATON_COMMIT, or "unknown"."""
     if given := os.environ.get("BATON_COMMIT"):
         return given
     try:

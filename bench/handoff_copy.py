@@ -6,14 +6,14 @@ A second process on the first GPU exports a region of the full-size model's layo
 IPC; this one pulls from it on the second GPU with the copy stream that a decode worker has. For
 each prompt length and number of handoffs wanted together:
 
-    us         from the first copy's start to the last one's end, by the GPU's clock, median
-    wall_us    from the call to the host seeing the end, median
-    gb_per_s   bytes over ``us``
+    us         from the first copy's start to the last one's end, by the GPU's clock, median.
+    wall_us    from the call to the host seeing the end, median.
+    gb_per_s   bytes over ``us``.
 
-beside plain copies of as many bytes (one ``cudaMemcpyAsync``, and one for each block). After every
-case all bytes of all blocks are compared with what the exporter wrote there. What other launches
-(``CopyShape``) give, what a copy costs the host and what it costs other kernels was measured once:
-the committed result has it.
+Plain copies of as many bytes are measured too (one ``cudaMemcpyAsync``, and one for each block).
+After every case, all bytes of all blocks are compared with those that the exporter wrote. Other
+launches (``CopyShape``), the cost of a copy on the host and its cost for other kernels were
+measured once and are in the committed result.
 """
 
 import json
@@ -29,6 +29,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
+from bench import result_file
 from bench.environment import describe
 from transport.wire.layout import PoolSize
 from transport.wire.memory_export import MemoryExport
@@ -41,7 +42,7 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 @app.command(hidden=True)
 def export(device: int, num_pages: int, num_state_slots: int) -> None:
-    """The exporting process: prints its export and stays until its input ends."""
+    """Export memory: print how to reach it, and stay until the input ends."""
     from bench import handoff_copy_runs
 
     handoff_copy_runs.export(device, PoolSize(num_pages, num_state_slots))
@@ -71,7 +72,6 @@ def measure(
     with exporting(source, size) as exported:
         bench = Bench(exported, target, size, repeats)
         result: dict[str, Any] = {
-            **describe(sys.argv[1:], "bench.handoff_copy"),
             "gpus": [torch.cuda.get_device_name(gpu) for gpu in (source, target)],
             "peer_access": source == target or torch.cuda.can_device_access_peer(target, source),
             "ceiling_gb_per_s": CEILING_GB_PER_S,
@@ -88,15 +88,25 @@ def measure(
             "1k_us": one["us"] <= TARGET_1K_US,
         }
     result["wrong_bytes"] = sum(row["wrong_bytes"] for row in rows.values())
+    problems = [result["selftest"]["problem"]] if result["selftest"]["problem"] else []
+    if result["wrong_bytes"]:
+        problems.append(f"{result['wrong_bytes']} bytes are not what the exporter wrote")
+    document = result_file.document(
+        "handoff-copy",
+        environment=describe(sys.argv[1:], "bench.handoff_copy"),
+        settings={"prompts": prompts, "handoffs": handoffs, "repeats": repeats},
+        results=result,
+        problems=problems,
+    )
     if out is not None:
-        out.write_text(json.dumps(result, indent=1) + "\n")
+        result_file.save(out, document)
     print(json.dumps({k: result.get(k) for k in ("selftest", "targets", "wrong_bytes")}))
-    raise typer.Exit(1 if result["wrong_bytes"] or result["selftest"]["problem"] else 0)
+    raise typer.Exit(1 if problems else 0)
 
 
 @contextmanager
 def exporting(device: int, size: PoolSize) -> Iterator[MemoryExport]:
-    """What a process on ``device`` exports, for as long as this is entered."""
+    """The export of a process on ``device``, which lives as long as this is entered."""
     arguments = ["export", str(device), str(size.num_pages), str(size.num_state_slots)]
     process = subprocess.Popen(
         [sys.executable, "-m", "bench.handoff_copy", *arguments],
@@ -115,7 +125,8 @@ def exporting(device: int, size: PoolSize) -> Iterator[MemoryExport]:
 
 
 def first_line(process: "subprocess.Popen[str]", within_s: float) -> str:
-    """Raises SystemExit when there is none within ``within_s``; then the process is killed."""
+    """The first line of output. Raises SystemExit without one in ``within_s``, and then kills the
+    process."""
     assert process.stdout is not None
     late = threading.Timer(within_s, process.kill)
     late.start()

@@ -1,4 +1,4 @@
-"""The two processes of ``bench.handoff_copy``: who exports, and who pulls and measures.
+"""The two processes of ``bench.handoff_copy``: the exporter, and the puller, which measures.
 
 Needs cupy, which only GPU machines have.
 """
@@ -51,7 +51,7 @@ class Case:
 
 
 def export(device: int, size: PoolSize) -> None:
-    """Prints its export as a line and stays until its input ends."""
+    """Print the export as a line, and stay until the input ends."""
     torch.cuda.set_device(device)
     memory = CudaMemory()
     cache = CacheTensors.over(memory.allocate(Region.of(LAYOUT, size).size_bytes), LAYOUT, size)
@@ -68,7 +68,7 @@ def export(device: int, size: PoolSize) -> None:
 
 
 class Bench:
-    """The pulling process: its own region on ``device``, and copies from the export."""
+    """The pulling process: copies from the export into its own region on ``device``."""
 
     def __init__(self, export: MemoryExport, device: int, size: PoolSize, repeats: int) -> None:
         torch.cuda.set_device(device)
@@ -79,7 +79,7 @@ class Bench:
         self._generator = torch.Generator().manual_seed(0)
 
     def selftest(self) -> dict[str, Any]:
-        """The self-test as a worker runs it at start, with what opening and testing take."""
+        """Run a worker's self-test, and measure how long opening and testing take."""
         stream = CudaCopyStream(self._own, after_steps=False)
         began = time.perf_counter()
         stream.open(INSTANCE, self._export)
@@ -97,10 +97,10 @@ class Bench:
         return row
 
     def plain(self, case: Case) -> list[dict[str, Any]]:
-        """As many bytes by ``cudaMemcpyAsync``: in one piece, and in one piece a block."""
+        """Time ``cudaMemcpyAsync`` of as many bytes: in one piece, and block by block."""
         address = open_handle(self._export.handle, peer=INSTANCE)
         own, base = self._own.kv.data_ptr(), Region.of(LAYOUT, self._size).kv
-        # What is copied lies anywhere in the region: only the time counts here.
+        # The copied bytes may lie anywhere in the region: only the time counts here.
         room = self._export.size_bytes - base
         states = [LAYOUT.state_slot_bytes] * case.num_handoffs
         blocks = [LAYOUT.page_bytes] * (case.pages_each * case.num_handoffs) + states
@@ -184,7 +184,7 @@ class Bench:
 
 
 def _elapsed_us(work: Callable[[], object]) -> float:
-    """On the current stream, by the GPU's clock."""
+    """Time of ``work`` on the current stream, by the GPU's clock."""
     began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     began.record()
     work()
@@ -202,7 +202,7 @@ def _words(block: torch.Tensor) -> torch.Tensor:
 
 
 def _content(kind: int, block: int, num_words: int, device: int) -> torch.Tensor:
-    """What the exporter holds there: every word of the region another one."""
+    """The words that the exporter wrote into a block: all different within the region."""
     first = (kind * 1_000_003 + block) * num_words
     words = torch.arange(first, first + num_words, dtype=torch.int64, device=f"cuda:{device}")
     return words * 0x1F123BB5159A55E5 ^ (words >> 7)

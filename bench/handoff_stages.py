@@ -1,36 +1,35 @@
-"""``python -m bench.handoff_stages``: how long each part of the handoffs took, p50, p90 and p99.
+"""``python -m bench.handoff_stages``: p50, p90 and p99 of the time of each stage of handoffs.
 
-From the requests' records in Redis, those of the last hour. What the parts are:
-coordinator/record/record.py. JSON on stdout.
+It reads the records of the last hour's requests in Redis, and prints JSON. The stages are explained
+in coordinator/record/record.py.
 """
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Annotated, Any
 
 import redis
 import typer
 from msgspec import structs
 
-from bench.measures import percentile
+from bench.measures import columns_ms, percentile
 from coordinator.record import keys
 from coordinator.record.record import HANDOFF_STAGES, RequestRecord, stage_seconds
 from coordinator.record.settings import PASSWORD
 from transport.wire.errors import MalformedMessage
 from transport.wire.secret_setting import secret_setting
 
-MS = 1000.0
-SHARES = {"p50_ms": 0.5, "p90_ms": 0.9, "p99_ms": 0.99}
 TIMEOUT_S = 10.0
 
 
 def of_records(records: Iterable[RequestRecord]) -> dict[str, Any]:
-    """Percentiles of each stage over the requests that were handed off, and of their copies'
-    speed in 1e9 bytes a second."""
+    """Percentiles over the requests that were handed off: of each stage, and of the speed of
+    copies in 1e9 bytes per second."""
     handed = [(r, found) for r in records if (found := stage_seconds(structs.asdict(r)))]
     stages = {
-        stage: _percentiles([found[stage] for _, found in handed]) for stage in HANDOFF_STAGES
+        stage: columns_ms("", [found[stage] for _, found in handed], "p50 p90 p99")
+        for stage in HANDOFF_STAGES
     }
     speeds = [r.handoff_bytes / r.copy_s / 1e9 for r, _ in handed if r.copy_s]
     return {
@@ -43,7 +42,7 @@ def of_records(records: Iterable[RequestRecord]) -> dict[str, Any]:
 
 
 def read_records(redis_url: str, password: str = "") -> list[RequestRecord]:
-    """Every readable record of a request in this Redis. Raises redis.RedisError."""
+    """The readable records of requests in a Redis. Raises redis.RedisError."""
     server = redis.Redis.from_url(
         redis_url, password=password or None, decode_responses=True, socket_timeout=TIMEOUT_S
     )
@@ -79,12 +78,6 @@ def main(
     found = of_records(r for r in every if min_prompt <= r.num_prompt <= max_prompt)
     typer.echo(json.dumps(found, indent=1))
     raise typer.Exit(0 if found["handoffs"] else 1)
-
-
-def _percentiles(seconds: list[float]) -> Mapping[str, float]:
-    if not seconds:
-        return {}
-    return {name: MS * percentile(seconds, share) for name, share in SHARES.items()}
 
 
 if __name__ == "__main__":

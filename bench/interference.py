@@ -1,10 +1,10 @@
 """``python -m bench.interference``: the pace of running streams while long prompts arrive.
 
-The reason to disaggregate, as a number. A set-up is measured twice: with steady streams alone
-(quiet), and with the same streams while long prompts arrive at a fixed rate (disturbed). What
-counts are the gaps between tokens while all streams run: of the whole of that time, and of the
-part of it in which a prompt waited for its first token; and the TTFT of the long prompts that came
-and had their first token in that time. Before that, the streams and one long prompt run once.
+This is the reason to disaggregate, as a number. A set-up is measured twice: with steady streams
+alone (quiet), and with the same streams while long prompts arrive at a fixed rate (disturbed). The
+figures are for the time in which all streams run: the gaps between tokens in all of it, the gaps
+while a long prompt waited for its first token, and the TTFT of the long prompts. As a warm-up, the
+streams and one long prompt run once before.
 
     python -m bench.interference --setup split:1+3 --setup colocated:4
     python -m bench.interference --url http://127.0.0.1:8000 --vocab 248000
@@ -24,7 +24,7 @@ from typing import Annotated, Any
 import typer
 from tokenizers import Tokenizer
 
-from bench import environment, stack
+from bench import environment, result_file, stack
 from bench.environment import ROOT
 from bench.harness.cannot_measure import CannotMeasure
 from bench.harness.client.asking import Ask, completion
@@ -38,9 +38,9 @@ from bench.token_gaps import NotMeasured, figures
 
 @dataclass(frozen=True)
 class Load:
-    """``num_streams`` streams of ``stream_tokens`` after prompts of ``stream_prompt`` tokens;
-    a prompt of ``arrival_prompt`` tokens every ``every_s``, at most ``num_arrivals``, that goes on
-    for ``arrival_tokens``. Token ids are drawn below ``vocab``."""
+    """``num_streams`` streams with prompts of ``stream_prompt`` tokens and ``stream_tokens`` in
+    their answers. Every ``every_s`` arrives a prompt of ``arrival_prompt`` tokens with
+    ``arrival_tokens`` in its answer, at most ``num_arrivals``. Token ids are below ``vocab``."""
 
     num_streams: int
     stream_prompt: int
@@ -59,13 +59,13 @@ class Load:
 
 
 async def measure(url: str, load: Load) -> dict[str, Any]:
-    """Both phases against the server at ``url``; raises NotMeasured."""
+    """Measure both phases against the server at ``url``. Raises NotMeasured."""
     async with Client(endpoint(url)) as client:
         try:
             asker = _Asker(client, (await ask_server(client, None)).model, load)
         except CannotMeasure as error:
             raise NotMeasured(str(error)) from None
-        # What is slow only once: the streams, and a long prompt beside them.
+        # Warm-up: the streams, and a long prompt beside them.
         (long,) = asker.asks("warm-up", 1, load.arrival_prompt, load.arrival_tokens)
         streams, record = await asyncio.gather(_streams(asker, "1"), client.send(long))
         _whole([*streams, record])
@@ -83,7 +83,7 @@ async def _streams(asker: "_Asker", seed: str) -> list[Record]:
 
 
 async def _arrive(asker: "_Asker", streams: "asyncio.Task[list[Record]]") -> list[Record]:
-    """Prompts at their times, while the streams run; waits for all that were sent."""
+    """Send prompts at their times while the streams run, and wait for their answers."""
     load = asker.load
     asks = asker.asks("arrivals", load.num_arrivals, load.arrival_prompt, load.arrival_tokens)
     begin = perf_counter()
@@ -104,7 +104,7 @@ class _Asker:
     load: Load
 
     def asks(self, seed: str, count: int, length: int, max_tokens: int) -> list[Ask]:
-        """Of random ids, the same for the same seed."""
+        """Requests of random ids, the same for the same seed."""
         draw = random.Random(f"{self.load.seed} {seed}")
         fields = {"max_tokens": max_tokens, "ignore_eos": True, "temperature": 1}
         prompts = [[draw.randrange(self.load.vocab) for _ in range(length)] for _ in range(count)]
@@ -157,19 +157,25 @@ def main(
     except (ValueError, NotMeasured, stack.StackFailed, OSError) as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from None
-    document = {
-        "kind": "interference",
-        "environment": environment.describe(sys.argv[1:], "bench.interference"),
-        "load": asdict(load),
-        "results": results,
-    }
-    text = json.dumps(document, indent=1)
+    document = result_file.document(
+        "interference",
+        environment=environment.describe(sys.argv[1:], "bench.interference"),
+        settings=asdict(load),
+        results=results,
+        problems=[problem for name, found in results.items() for problem in problems(name, found)],
+    )
     if out is not None:
-        out.write_text(text + "\n")
-    typer.echo(text)
-    bad = [r for r in results.values() if r["arrivals"]["failed"]]
-    idle = [r for r in results.values() if not r["arrivals"]["within_steady"]]
-    raise typer.Exit(1 if bad or idle else 0)
+        result_file.save(out, document)
+    typer.echo(json.dumps(document, indent=1))
+    raise typer.Exit(0 if document["ok"] else 1)
+
+
+def problems(name: str, found: dict[str, Any]) -> list[str]:
+    """Why the figures of one set-up do not count."""
+    failed = [f"{name}: a long prompt failed: {why}" for why in found["arrivals"]["failed"]]
+    if not found["arrivals"]["within_steady"]:
+        failed.append(f"{name}: no long prompt came while all streams ran")
+    return failed
 
 
 if __name__ == "__main__":

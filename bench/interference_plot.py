@@ -3,8 +3,8 @@
     python -m bench.interference_plot bench/results/h200-split-1-3-interference.json \\
         bench/results/h200-both-4-interference.json --out docs/interference.svg
 
-For each set-up two bars a percentile, of the gaps between tokens: the streams alone, and beside
-long prompts that arrive.
+Each set-up has two bars per percentile of the gaps between tokens: for the streams alone, and
+while long prompts arrive.
 """
 
 import json
@@ -18,7 +18,7 @@ PHASES = {"quiet": ("#8a8f95", "alone"), "disturbed": ("#d55e00", "beside arrivi
 
 
 def plot(results: dict[str, dict[str, Any]], out: Path) -> None:
-    """``results`` are set-ups with their phases, as bench.interference has them."""
+    """Draw ``results`` of bench.interference: set-ups with their phases."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6.4, 0.4 + 1.1 * len(results)), layout="constrained")

@@ -1,4 +1,4 @@
-"""How the kernel benchmarks time: calls in a CUDA graph, against the floor of an H200."""
+"""Timing of the kernel benchmarks: calls in a CUDA graph, compared with the floor of an H200."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -8,8 +8,8 @@ BYTES_PER_S, FLOPS_PER_S = 4.3e12, 790e12
 
 
 def seconds_per_call(calls: Sequence[Callable[[], Any]], rep_ms: int = 100) -> float:
-    """Median time of one of ``calls``, which are equal in cost and touch different memory, so that
-    their data come from memory and not from L2: they are captured one after the other."""
+    """Median time of one of ``calls``. They cost the same and touch different memory, so that
+    their data come from memory and not from L2. They are captured one after the other."""
     from triton.testing import do_bench_cudagraph
 
     def once() -> None:

@@ -3,8 +3,8 @@
     python -m bench.kernels_mixer [--only delta_decode …] [--once]
 
 Prints a JSON line for each kernel and case: µs of one call, GB/s or TFLOP/s, and how many times
-the floor that is (bench/kernel_timing.py). Calls rotate through layers and sequences. Whether the
-results are right is what tests/kernels checks.
+the floor that is (bench/kernel_timing.py). Calls rotate through layers and sequences. tests/kernels
+checks that results are right.
 """
 
 import argparse
@@ -28,6 +28,7 @@ from engine.kernels.triton_gated_norm import gated_rms_norm
 from engine.kernels.triton_prefill_plan import PrefillPlan
 from engine.kernels.triton_rope_cache import rope_cache
 from engine.kernels.triton_sampling import SamplingWorkspace, draw
+from engine.kernels.triton_threshold import TILE, ThresholdWorkspace, lowest_kept
 
 EPS = 1e-6
 K_HEADS, V_HEADS, DELTA_DIM = 16, 32, 128
@@ -38,7 +39,7 @@ NUM_IDS, VALID_IDS = 248320, 248077
 
 @dataclass(frozen=True)
 class Case:
-    """One thing to time: ``calls`` are equal in cost and touch different memory."""
+    """One case to time; its ``calls`` cost the same and touch different memory."""
 
     kernel: str
     case: str
@@ -66,7 +67,7 @@ def normal(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
 
 
 class DeltaLayer:
-    """Weights of one Gated DeltaNet layer and the state of many."""
+    """Weights of one Gated DeltaNet layer, and the states of many layers."""
 
     def __init__(self, slots: int, layers: int) -> None:
         self.conv = normal(CHANNELS, 4) / 2
@@ -133,7 +134,7 @@ def delta_prefill_cases() -> Iterator[Case]:
 def fla_cases(
     layer: DeltaLayer, case: str, inputs: Any, lens: list[int], moved: float
 ) -> Iterator[Case]:
-    """The same rule by flash-linear-attention, if it is installed: a yardstick."""
+    """The same rule by flash-linear-attention, if it is installed, to compare with."""
     try:
         from fla.ops.gated_delta_rule import (  # type: ignore[import-not-found, unused-ignore]
             chunk_gated_delta_rule,
@@ -240,6 +241,23 @@ def sampling_cases() -> Iterator[Case]:
         ]
         num_bytes = float(num_rows * VALID_IDS * logits[0].itemsize)
         yield Case("draw", f"B={num_rows} t={temperature}", "0x8", calls, num_bytes)
+    yield from filter_cases()
+
+
+def filter_cases() -> Iterator[Case]:
+    """The filters of Qwen's defaults: top_k 20, then top_p 0.95."""
+    ones, zeros = torch.ones(64, device="cuda"), torch.zeros(64, device="cuda")
+    top_k = torch.full((64,), 20, device="cuda")
+    for num_rows in (1, 2, 4, 8, 16, 32, 64):
+        logits = [normal(num_rows, NUM_IDS, dtype=torch.float32) for _ in range(4)]
+        slots = torch.randperm(64, device="cuda")[:num_rows]
+        workspace = ThresholdWorkspace.allocate(num_rows, VALID_IDS, torch.device("cuda"))
+        calls = [
+            partial(lowest_kept, x, VALID_IDS, ones, top_k, 0.95 * ones, zeros, slots, workspace)
+            for x in logits
+        ]
+        num_bytes = float(num_rows * VALID_IDS * logits[0].itemsize)
+        yield Case("lowest_kept", f"B={num_rows}", f"{TILE}x4", calls, num_bytes)
 
 
 SECTIONS = {

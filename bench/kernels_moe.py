@@ -2,8 +2,8 @@
 
     python -m bench.kernels_moe > kernels_moe.jsonl
 
-One JSON line a measurement on stdout, a table on stderr (bench/kernel_timing.py). The chain is a
-decode step without its mixers: 40 layers of norm, projections and experts.
+Prints one JSON line per measurement on stdout, and a table on stderr (bench/kernel_timing.py). The
+chain is a decode step without its mixers: 40 layers of norm, projections and experts.
 """
 
 import json
@@ -26,7 +26,7 @@ from engine.model.matrix import Matrix
 
 LAYERS, EXPERTS, TOP_K, HIDDEN, DIM, VOCAB = 40, 256, 8, 2048, 512, 248_320
 ROWS_IN, ROWS_ATTENTION, ROWS_MOE, MIXED = 12_352, 9_216, 1_281, 4_096
-# cuBLAS is slow at results whose rows are not aligned.
+# cuBLAS is slow if the rows of the result are not aligned.
 ROWS_PADDED = 1_296
 EXPERT_BYTES = 3 * HIDDEN * DIM * 2
 DECODE = (1, 2, 4, 8, 11, 16, 21, 32, 64, 128, 256)
@@ -38,7 +38,7 @@ def draw(*shape: int, std: float = 1.0, dtype: torch.dtype = torch.bfloat16) -> 
 
 
 class Layer:
-    """The weights of one layer, its mixer's inner ones apart."""
+    """The weights of one layer, except those inside its mixer."""
 
     def __init__(self, index: int) -> None:
         rows = ROWS_ATTENTION if index % 4 == 3 else ROWS_IN
@@ -130,7 +130,7 @@ def time_experts(layers: Sequence[Layer]) -> None:
 
 
 def moe_block(hidden: torch.Tensor, x: torch.Tensor, layer: Layer) -> None:
-    """A prompt's MoE block, from the normed input to the next layer's."""
+    """The MoE block of a prompt, from its normed input to that of the next layer."""
     projected = F.linear(x, layer.moe_in_padded)[:, :ROWS_MOE]
     ids, weights, shared = route_shared(projected, EXPERTS, TOP_K, x.dtype)
     total = torch.addmm(hidden, shared, layer.shared_down.plain.t())
@@ -159,7 +159,7 @@ def time_dense_prefill(tokens: int = 16384) -> None:
 
 
 def step(hidden: torch.Tensor, layers: Sequence[Layer]) -> list[torch.Tensor]:
-    """A decode step without its mixers; the ids that each layer chose."""
+    """Run a decode step without its mixers; returns the expert ids of each layer."""
     chosen, y = [], None
     for layer in layers:
         _, x = add_rms_norm(hidden, y, layer.norm, 1e-6)
@@ -182,7 +182,7 @@ def time_chain(layers: Sequence[Layer]) -> None:
 
 
 def main() -> None:
-    """Time them all."""
+    """Time all kernels."""
     torch.manual_seed(0)
     print(json.dumps({"gpu": torch.cuda.get_device_name(), "torch": torch.__version__}))
     time_linears()

@@ -1,4 +1,4 @@
-"""Formulas, and nothing but: from measured numbers to the figures that are reported."""
+"""The formulas from measured numbers to reported figures."""
 
 import math
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from statistics import fmean, median
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """Linear between neighbours, as numpy's default; ``share`` in [0, 1]."""
+    """Percentile by linear interpolation, as numpy's default; ``share`` in [0, 1]."""
     assert values, "a percentile of nothing"
     ordered = sorted(values)
     at = share * (len(ordered) - 1)
@@ -15,8 +15,31 @@ def percentile(values: Sequence[float], share: float) -> float:
     return low + (high - low) * (at - math.floor(at))
 
 
+SHARES = (0.5, 0.9, 0.95, 0.99)
+MS = 1000.0
+
+
+def spread_ms(seconds: Sequence[float]) -> dict[str, float] | None:
+    """Mean, percentiles and maximum in milliseconds; None without values."""
+    if not seconds:
+        return None
+    found = {"mean": MS * fmean(seconds)}
+    found |= {f"p{100 * share:g}": MS * percentile(seconds, share) for share in SHARES}
+    return found | {"max": MS * max(seconds)}
+
+
+def columns_ms(name: str, seconds: Sequence[float], figures: str) -> dict[str, float | None]:
+    """Named figures of ``spread_ms`` with ``name`` before each; None without values.
+
+    >>> columns_ms("itl", [0.001, 0.003], "p50 max")
+    {'itl_p50_ms': 2.0, 'itl_max_ms': 3.0}
+    """
+    found = spread_ms(seconds) or {}
+    return {f"{name}_{figure}_ms".lstrip("_"): found.get(figure) for figure in figures.split()}
+
+
 def slope(xs: Sequence[float], ys: Sequence[float]) -> float:
-    """Of the least-squares line; 0 where all ``xs`` are the same."""
+    """Slope of the least-squares line; 0 if all ``xs`` are the same."""
     x_mean, y_mean = fmean(xs), fmean(ys)
     spread = sum((x - x_mean) ** 2 for x in xs)
     if spread == 0:
@@ -26,7 +49,7 @@ def slope(xs: Sequence[float], ys: Sequence[float]) -> float:
 
 @dataclass(frozen=True)
 class Growth:
-    """Memory over a run, after the warm-up."""
+    """Growth of memory over a run, after the warm-up."""
 
     first_mib: float
     last_mib: float
@@ -42,17 +65,18 @@ class Growth:
 
 
 def growth(requests: Sequence[int], mib: Sequence[float], warm_up: int) -> Growth:
-    """From samples of memory after so many ``requests``; the ends are medians of three."""
+    """Growth by samples of memory after each number of ``requests``; both ends are medians of
+    three."""
     pairs = [(n, size) for n, size in zip(requests, mib, strict=True) if n >= warm_up]
     xs, ys = [float(n) for n, _ in pairs], [size for _, size in pairs]
     return Growth(median(ys[:3]), median(ys[-3:]), 1000 * slope(xs, ys))
 
 
 def paired_ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
-    """The median of the ratios round by round: what slows a whole round cancels out."""
+    """The median of the ratios of each round: whatever slows a whole round cancels out."""
     return median(a / b for a, b in zip(ours, theirs, strict=True))
 
 
 def outside_model_s(total_s: float, prefill_s: float, num_steps: int, step_s: float) -> float:
-    """What is left of a request's time without its prefill and its decode steps."""
+    """The time of a request without its prefill and its decode steps."""
     return total_s - prefill_s - num_steps * step_s

@@ -1,10 +1,11 @@
-"""``python -m bench.prefix_trace TRACE...``: how much of a trace's prompts the prefix cache has.
+"""``python -m bench.prefix_trace TRACE...``: the share of a trace's prompts found in the prefix
+cache.
 
 Each trace is replayed through the index, the policy and the allocator of a worker's prefix cache,
-on no device, at the sizes of a model and of the memory given, as one cache; beside it an LRU of
-blocks that needs no states, with the same bytes. Requests come one after the other, in order of
-time, with their answers (bench/trace_tokens.py), so nothing is held by running requests. A request
-sends no boundaries, as completions do not.
+as one cache, without a device, at the sizes of a model and of the given memory. An LRU of blocks
+that needs no states is replayed beside it, with the same bytes. Requests come one after the other,
+in order of time, with their answers (bench/trace_tokens.py), so running requests hold no memory.
+Requests send no boundaries, as completions do not.
 """
 
 import sys
@@ -70,11 +71,10 @@ def main(
     document = result_file.document(
         "prefix-traces",
         environment=describe(sys.argv[1:], "bench.prefix_trace"),
-        server={},
         settings=settings,
         results=results,
     )
-    result_file.write(out, document)
+    result_file.save(out, document)
 
 
 def _caches(
@@ -96,7 +96,7 @@ def _caches(
 def _replay(
     plan: Sequence[Planned], caches: dict[str, Cache], *, continued: bool
 ) -> dict[str, Any]:
-    """The share of all prompts' tokens that each cache had, and its time for a request."""
+    """The share of prompt tokens that each cache had, and its time per request."""
     hits = dict.fromkeys(caches, 0)
     taken_s = dict.fromkeys(caches, 0.0)
     for turn in turns(plan, continued=continued):

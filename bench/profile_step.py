@@ -1,8 +1,8 @@
 """``python -m bench.profile_step``: one decode step, kernel by kernel, at several batch sizes.
 
 Times are the GPU's own (CUPTI) inside graph replays. Kernels overlap where programmatic dependent
-launch lets them, so shares may add up to more than the step. The first line of the output says
-where and with what it was measured.
+launch lets them, so shares may add up to more than the step. The first line of the output has the
+machine and the versions.
 """
 
 import json

@@ -6,7 +6,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 
 def series(text: str, name: str) -> Iterator[tuple[dict[str, str], float]]:
-    """(labels, value) of every series called ``name``; none in a text of another format.
+    """(labels, value) of every series called ``name``; empty if the text has another format.
 
     >>> list(series('a{x="1",y="b"} 2\\na 3\\nab 9\\n', "a"))
     [({'x': '1', 'y': 'b'}, 2.0), ({}, 3.0)]
@@ -21,7 +21,7 @@ def series(text: str, name: str) -> Iterator[tuple[dict[str, str], float]]:
 
 
 def total(text: str, names: Sequence[str]) -> float | None:
-    """The sum over all series of the first of ``names`` that is exposed; None without any.
+    """The sum over all series of the first of ``names`` that is exposed; None if none is.
 
     >>> total('a{x="1"} 2\\na{x="2"} 3\\nab 9\\n', ["zz", "a"])
     5.0

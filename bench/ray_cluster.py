@@ -2,19 +2,20 @@
 
     python -m bench.ray_cluster --only problems,latency
 
-A real local cluster (ray_nodes.py) with the bundled model and a colocated worker a node. It needs
-the extra ``baton[dev]`` and some 6 GB of memory, and takes five minutes. The result file has, for
+A real local cluster (ray_nodes.py) with the bundled model and one colocated worker per node. It
+needs the extra ``baton[dev]`` and some 6 GB of memory, and takes five minutes. The parts of the
+result file:
 
-- ``problems``: how many of 200 held-out word problems were answered right, by openai-python;
-- ``latency``: time to first token and between tokens, through Ray and beside it;
-- ``killed``: what clients see when a node dies, and when its replacement serves;
-- ``scaling``: what is lost from 1 node to 3 and back to 1 (nothing should be);
+- ``problems``: how many of 200 held-out word problems were answered right, by openai-python
+- ``latency``: time to first token and between tokens, through Ray and directly
+- ``killed``: what clients see when a node dies, and when its replacement serves
+- ``scaling``: streams lost when the cluster grows from 1 node to 3 and shrinks back to 1
 - ``records``: whether requests' records and stored responses are found, with a Redis for each node
-  and with one for all;
+  and with one for all
 - ``affinity``: the prefix cache's hit rate of conversations on three nodes, and on one node with
-  three times the memory.
+  three times the memory
 
-Exit codes: 0 all targets met, 1 one is missed, which the file names.
+Exit code: 0 all targets met, 1 one was missed; the file names it.
 """
 
 import sys
@@ -48,7 +49,7 @@ _AGENTS = [
     "--agents", "15", "--turns", "6", "--rate", "3", "--agents-shared-prefix", "256",
     "--agents-turn-len", "128", "--output-len", "16", "--seed", "1", "--warm-ups", "1",
 ]  # fmt: skip
-# What 15 conversations keep at their end is some 300 pages and 100 states.
+# At their end, 15 conversations keep some 300 pages and 100 states.
 _PAGES, _STATES = 192, 64
 _MOST_ADDED_HIT_RATE = 0.1
 
@@ -71,12 +72,11 @@ def main(
     found = result_file.document(
         "ray-cluster",
         environment=describe(sys.argv[1:], "bench.ray_cluster"),
-        server={},
         settings={"agents": _AGENTS, "pages": _PAGES, "states": _STATES, "haproxy": haproxy},
         results=results,
         problems=missed,
     )
-    result_file.write(out, found)
+    result_file.save(out, found)
     raise typer.Exit(int(bool(missed)))
 
 
@@ -130,7 +130,7 @@ def _three(cluster: RayNodes, settings: dict[str, object] | None = None) -> None
 
 
 def _missed(part: str, found: dict[str, Any]) -> list[str]:
-    """Targets that are not met."""
+    """The targets of a part that are not met."""
     checks: dict[str, Callable[[], dict[str, bool]]] = {
         "problems": lambda: {
             "all are answered": found["whole"] == found["requests"],

@@ -4,6 +4,7 @@ Each Ray node is a raylet and its workers, as on a machine of its own. The appli
 ``deploy/ray/serve.yaml`` by ``serve run``, with the bundled model, small stacks and a free port.
 """
 
+import asyncio
 import copy
 import os
 import signal
@@ -16,7 +17,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import httpx
 import ray
 import yaml
 from ray import serve
@@ -24,8 +24,9 @@ from ray.cluster_utils import Cluster
 
 from bench.commands import CommandFailed, baton_bench
 from bench.environment import ROOT
+from bench.harness.client.required import status
 from deploy.ports import claim_port
-from deploy.redis_server import redis_command, redis_url
+from deploy.services import redis_command, redis_url
 
 _OBJECTS_BYTES = 80 * 1024 * 1024
 _SERVE_RUN_S = 180.0
@@ -38,8 +39,7 @@ STACK: Mapping[str, object] = {
     "BATON_THREADS": 1,
     "BATON_SERVED_MODEL_NAME": "tiny",
 }
-# Ray's defaults are 10 s and more: too slow for a run of minutes. Its checks of nodes stay as they
-# are.
+# Ray's defaults are 10 s and more: too slow for a run of minutes. Its checks of nodes keep theirs.
 _RAY = {
     "RAY_AUTH_MODE": "disabled",
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -50,7 +50,7 @@ _RAY = {
 
 
 class RayNodes:
-    """A cluster with ``nodes`` for replicas, which serves at ``url`` after ``deploy``."""
+    """A cluster with ``nodes`` nodes for replicas; it serves at ``url`` after ``deploy``."""
 
     def __init__(self, nodes: int, folder: Path) -> None:
         self._folder = folder
@@ -71,7 +71,7 @@ class RayNodes:
         return self._cluster.add_node(num_cpus=1, resources={_PLACE: 1}, **self._common())
 
     def kill(self, node_id: str) -> None:
-        """SIGKILL to all processes of the node, as when its machine is lost."""
+        """Send SIGKILL to all processes of a node, as if its machine were lost."""
         (node,) = [each for each in self._cluster.worker_nodes if each.node_id == node_id]
         raylet = node.all_processes["raylet"][0].process.pid
         children = Path(f"/proc/{raylet}/task/{raylet}/children").read_text().split()
@@ -81,8 +81,8 @@ class RayNodes:
         self._cluster.remove_node(node, allow_graceful=False)
 
     def deploy(self, settings: Mapping[str, object], node: Mapping[str, Any]) -> None:
-        """Serve anew, with the stack's ``settings`` and the options ``node`` of the deployment
-        Node."""
+        """Start the application, in place of a running one. ``settings``: of each stack;
+        ``node``: options of the deployment Node."""
         self._forget()
         if self._deployed:
             serve.delete("baton")
@@ -116,7 +116,7 @@ class RayNodes:
         return found
 
     def nodes(self) -> list[tuple[str, str]]:
-        """Name and URL of each replica that takes requests, as the ingress knows them."""
+        """Name and URL of each replica that takes requests, by the ingress."""
         asked = self._handle().broadcast("record_replica_metadata").results(timeout_s=10)
         return sorted((found["name"], found["url"]) for found in asked)
 
@@ -126,13 +126,14 @@ class RayNodes:
         return self._nodes_handle
 
     def _forget(self) -> None:
-        """A handle that outlives its cluster starts another one, by a thread that it has."""
+        """Shut the handle down: one that outlives its cluster starts another, by a thread of its
+        own."""
         if self._nodes_handle is not None:
             self._nodes_handle.shutdown()
         self._nodes_handle = None
 
     def until_ready(self, number: int, deadline_s: float = 240.0) -> float:
-        """Wait until so many replicas take requests; the seconds that it took."""
+        """Wait until ``number`` replicas take requests; returns the seconds that it took."""
         began = time.monotonic()
         while time.monotonic() - began < deadline_s:
             with suppress(Exception):
@@ -142,10 +143,10 @@ class RayNodes:
         raise TimeoutError(f"there are not {number} nodes after {deadline_s:g} s")
 
     def _answers(self) -> bool:
-        return httpx.get(f"{self.url}/ready", timeout=5).status_code == 200
+        return asyncio.run(status(self.url, "/ready", within_s=5)) == 200
 
     def close(self) -> None:
-        """Kills: no replica gets to stop its stack."""
+        """Kill the cluster. Replicas have no time to stop their stacks."""
         self._forget()
         ray.shutdown()
         self._cluster.shutdown()
@@ -153,7 +154,7 @@ class RayNodes:
 
 @contextmanager
 def ray_nodes(number: int, haproxy: bool) -> Iterator[RayNodes]:
-    """``haproxy``: in place of Ray's own proxies."""
+    """A cluster while this is entered. ``haproxy``: HAProxy instead of Ray's own proxies."""
     os.environ.update({**_RAY, "RAY_SERVE_ENABLE_HA_PROXY": str(int(haproxy))})
     with tempfile.TemporaryDirectory(prefix="baton-ray-") as folder:
         cluster = RayNodes(number, Path(folder))
@@ -176,7 +177,7 @@ def redis_server() -> Iterator[str]:
 
 
 def agents_load(url: str, out: Path, *options: str) -> dict[str, Any]:
-    """``results.run`` of one ``baton bench load --agents``. Raises CommandFailed."""
+    """Run ``baton bench load --agents``; returns its ``results.run``. Raises CommandFailed."""
     measured = baton_bench("load", *options, url=url, out=out, within_s=_LOAD_S)
     if measured.exit_code:
         raise CommandFailed(f"baton bench load: exit code {measured.exit_code}: {measured.said}")

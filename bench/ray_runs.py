@@ -1,4 +1,4 @@
-"""What is measured of Baton on Ray Serve; each takes the cluster and returns its figures."""
+"""The measurements of Baton on Ray Serve; each takes the cluster and returns its figures."""
 
 import asyncio
 import json
@@ -8,16 +8,15 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-import httpx
-
 from bench.environment import ROOT
 from bench.harness.client.client import Client
 from bench.harness.client.endpoint import endpoint
+from bench.harness.client.exchange import Exchange
 from bench.harness.client.required import complete
-from bench.measures import percentile
+from bench.measures import columns_ms
 from bench.ray_nodes import RayNodes, agents_load
 from bench.ray_streams import Load, Seen, answers, client
-from bench.runs import MS, bodies, prompts
+from bench.runs import bodies, prompts
 
 _SIGKILL_S = 0.1
 _MODEL = ROOT / "models" / "tiny"
@@ -47,8 +46,8 @@ def problems(cluster: RayNodes, number: int) -> dict[str, Any]:
 
 
 def latency(cluster: RayNodes, num_requests: int, num_tokens: int) -> dict[str, Any]:
-    """The same requests to one node directly and through Ray's proxy and the ingress, in turns,
-    one at a time, with a token a step."""
+    """Latency of the same requests to one node directly, and through Ray's proxy and the ingress,
+    in turns, one at a time. Decode steps make no drafts, so each gives one token."""
     urls = {"direct": cluster.nodes()[0][1], "ray": cluster.url}
     requests = bodies(prompts(_MODEL, num_requests), num_tokens)
 
@@ -69,16 +68,12 @@ def latency(cluster: RayNodes, num_requests: int, num_tokens: int) -> dict[str, 
     found = asyncio.run(run())
     figures: dict[str, Any] = {"requests": num_requests, "tokens_each": num_tokens}
     for name, records in found.items():
-        itl = [gap for record in records for gap in record.itl_s]
-        ttft = [record.ttft_s for record in records]
+        tpot = [(record.e2e_s - record.ttft_s) / (num_tokens - 1) for record in records]
         figures[name] = {
-            f"{what}_{share}_ms": MS * percentile(values, at)
-            for what, values in (("ttft", ttft), ("itl", itl))
-            for share, at in (("p50", 0.5), ("p99", 0.99))
+            **columns_ms("ttft", [record.ttft_s for record in records], "p50 p99"),
+            **columns_ms("itl", [gap for record in records for gap in record.itl_s], "p50 p99"),
+            **columns_ms("tpot", tpot, "p50"),
         }
-        figures[name]["tpot_p50_ms"] = MS * percentile(
-            [(record.e2e_s - record.ttft_s) / (num_tokens - 1) for record in records], 0.5
-        )
     figures["added_by_ray"] = {
         name: figures["ray"][name] - figures["direct"][name] for name in figures["ray"]
     }
@@ -86,7 +81,7 @@ def latency(cluster: RayNodes, num_requests: int, num_tokens: int) -> dict[str, 
 
 
 def node_killed(cluster: RayNodes, streams: int, num_tokens: int) -> dict[str, Any]:
-    """One of three nodes is killed under load; then a node joins."""
+    """Kill one of three nodes under load; later, add a node."""
 
     async def run() -> dict[str, Any]:
         async with client(cluster.url) as api:
@@ -115,7 +110,8 @@ def node_killed(cluster: RayNodes, streams: int, num_tokens: int) -> dict[str, A
 
 
 def _killed(seen: list[Seen], victim: str, two_nodes: tuple[float, float]) -> dict[str, Any]:
-    """``two_nodes``: from when until when there were two. ``new`` streams began then."""
+    """Figures of streams. ``two_nodes``: when the time with two nodes began and ended. ``new`` in a
+    name: streams that began in that time."""
     killed_at, added_at = two_nodes
     before = [s for s in seen if s.began < killed_at < s.ended_at]
     on_victim = [s for s in before if s.node == victim]
@@ -137,8 +133,8 @@ def _killed(seen: list[Seen], victim: str, two_nodes: tuple[float, float]) -> di
 
 
 def scaling(cluster: RayNodes, few: int, many: int, num_tokens: int) -> dict[str, Any]:
-    """1 node, then as many as the load wants, then 1 again, with a long stream on each node that
-    ends: no stream may be lost."""
+    """Grow from 1 node to as many as the load wants, and shrink to 1 again while long streams run
+    on each node. No stream may be lost."""
 
     async def run() -> dict[str, Any]:
         async with client(cluster.url) as api:
@@ -172,29 +168,32 @@ def scaling(cluster: RayNodes, few: int, many: int, num_tokens: int) -> dict[str
 async def _records(url: str, number: int) -> dict[str, Any]:
     body = {"model": "tiny", "input": "Nina has 13 shells.", "max_output_tokens": 16}
     found: Counter[str] = Counter(asked=number)
-    async with httpx.AsyncClient(base_url=url, timeout=60) as http:
+    async with Client(endpoint(url)) as client:
+
+        async def respond(headers: dict[str, str], **fields: str) -> Exchange:
+            content = json.dumps({**body, **fields}).encode()
+            return await client.request("POST", "/v1/responses", content, headers=headers)
+
         for each in range(number):
             name = f"record-{each}"
-            headers = {"x-request-id": name, "x-session-id": name}
-            first = await http.post("/v1/responses", json=body, headers=headers)
+            first = await respond({"x-request-id": name, "x-session-id": name})
             found[f"on {first.headers['x-baton-node']}"] += 1
-            made = first.json()["id"]
-            record = await http.get(f"/v1/requests/{made}")
-            found["record_found"] += record.json().get("http_id") == name
-            later = {**body, "previous_response_id": made}
-            second = await http.post("/v1/responses", json=later)
-            found["response_continued"] += second.status_code == 200
+            made = json.loads(first.body)["id"]
+            record = await client.get(f"/v1/requests/{made}")
+            found["record_found"] += json.loads(record.body).get("http_id") == name
+            second = await respond({}, previous_response_id=made)
+            found["response_continued"] += second.status == 200
     return dict(found)
 
 
 def records(cluster: RayNodes, number: int) -> dict[str, Any]:
-    """Requests on all nodes: how many records are found by their ids, and how many responses are
-    continued, by requests that do not say where."""
+    """Send requests to all nodes, then look up their records and continue their responses by id,
+    without naming a node. Counts what was found."""
     return asyncio.run(_records(cluster.url, number))
 
 
 def affinity(cluster: RayNodes, out: Path, load: list[str]) -> dict[str, Any]:
-    """``cluster`` serves already; the share of prompt tokens that were cached."""
+    """The share of prompt tokens that were cached. The cluster must be serving."""
     run = agents_load(cluster.url, out, *load)
     kept = ("ok", "problems", "agents", "turns", "failed", "hit_rate", "hit_rate_later")
     return {name: run.get(name) for name in kept}

@@ -1,4 +1,4 @@
-"""Streams through Ray Serve by openai-python, and what each of them saw."""
+"""Streams through Ray Serve by openai-python, and the outcome of each."""
 
 import asyncio
 import math
@@ -15,8 +15,8 @@ _NAMES = ("Nina", "Diana", "Hugo", "Weng", "Laura", "Ben", "Ahmed", "Rosa")
 
 @dataclass
 class Seen:
-    """One stream, without retries. ``node`` is the replica that answers, "" if none does; times are
-    seconds of ``perf_counter``."""
+    """One stream, without retries. ``node``: the replica that answers, "" if none does. Times are
+    in seconds of ``perf_counter``."""
 
     began: float
     node: str = ""
@@ -36,7 +36,7 @@ def client(url: str) -> AsyncOpenAI:
 
 
 async def stream(api: AsyncOpenAI, seen: Seen, content: str, **fields: Any) -> None:
-    """Never raises for what the server does."""
+    """Send a streamed request and fill ``seen``. Never raises for anything the server does."""
     try:
         raw = await api.chat.completions.with_raw_response.create(
             model="tiny", messages=[{"role": "user", "content": content}], stream=True, **fields
@@ -49,13 +49,13 @@ async def stream(api: AsyncOpenAI, seen: Seen, content: str, **fields: Any) -> N
                 seen.finish = choice.finish_reason or seen.finish
     except APIError as error:
         seen.error = f"{type(error).__name__}: {error}"
-    except Exception as error:  # of the transport below
+    except Exception as error:  # from the transport below
         seen.error = f"unexpected {type(error).__name__}: {error}"
     seen.ended_at = perf_counter()
 
 
 async def answers(url: str, questions: list[str], concurrency: int) -> list[Seen]:
-    """Greedy, in order."""
+    """Answer ``questions`` greedily; the outcomes are in their order."""
     room = asyncio.Semaphore(concurrency)
     async with client(url) as api:
 
@@ -69,8 +69,8 @@ async def answers(url: str, questions: list[str], concurrency: int) -> list[Seen
 
 
 class Load:
-    """``target`` streams at once, one after the other, each a conversation of its own; ``target``
-    may change at any time. ``seen`` are all that have begun."""
+    """Keeps ``target`` streams running, each with a conversation of its own. ``target`` may change
+    at any time. ``seen``: all streams that have begun."""
 
     def __init__(self, api: AsyncOpenAI, num_tokens: int) -> None:
         self._api, self._num_tokens = api, num_tokens
@@ -85,7 +85,7 @@ class Load:
             self.begin(self._num_tokens)
 
     def begin(self, num_tokens: int) -> Seen:
-        """One more stream, of so many tokens."""
+        """Start one more stream, of ``num_tokens`` tokens."""
         seen = Seen(perf_counter())
         self.seen.append(seen)
         name, number = self._draw.choice(_NAMES), self._draw.randrange(10**6)
@@ -97,7 +97,7 @@ class Load:
         return seen
 
     async def stop(self) -> None:
-        """Wait for those that run."""
+        """Start no more streams, and wait for those that run."""
         self.target = 0
         while self._running:
             await asyncio.wait(self._running)

@@ -41,7 +41,7 @@ class Reference:
         self._process = process
 
     def generate(self, prompts: Sequence[Sequence[int]], num_tokens: int) -> Generated:
-        """Greedy, fp32, exactly ``num_tokens`` new tokens each; all prompts in one batch."""
+        """Generate ``num_tokens`` new tokens for each prompt, greedily, in fp32, in one batch."""
         answer = self._ask({"prompts": [list(p) for p in prompts], "num_tokens": num_tokens})
         return Generated(answer["seconds"], answer["outputs"])
 
@@ -59,7 +59,7 @@ class Reference:
 
 @contextmanager
 def running(model: Path, num_threads: int) -> Iterator[Reference]:
-    """Raises ReferenceMissing when transformers is not there."""
+    """A transformers process while this is entered. Raises ReferenceMissing."""
     if find_spec("transformers") is None:
         raise ReferenceMissing("transformers is not installed: make setup, or make bench")
     process = subprocess.Popen(

@@ -1,7 +1,7 @@
-"""Caches that a trace is replayed through: ours, on no device, and one that needs no states.
+"""Caches that a trace is replayed through: Baton's, without a device, and an LRU without states.
 
-Requests come one after the other: each has its prompt computed and its answer written before the
-next one comes. A cache says how many tokens of the prompt it had.
+Requests come one after the other: the prompt is computed and the answer written before the next
+request comes. A cache tells how many tokens of the prompt it had.
 """
 
 from collections import OrderedDict
@@ -24,8 +24,8 @@ CHUNK_TOKENS = 8192
 
 @dataclass(frozen=True)
 class Request:
-    """``prompt`` has the keys of the prompt, ``whole`` those of prompt and answer, and ``blocks``
-    those of both in the blocks of the LRU. ``ids`` are the prompt's."""
+    """One request. ``ids``: the prompt's tokens. ``prompt``: keys of the prompt's pages, ``whole``:
+    of prompt and answer, ``blocks``: of both in blocks of the LRU."""
 
     ids: TokenIds
     prompt: PrefixKeys
@@ -35,13 +35,13 @@ class Request:
 
 class Cache(Protocol):
     def serve(self, request: Request) -> int:
-        """How many tokens of the prompt were there; keeps what it keeps of the request."""
+        """Serve a request and keep its prefixes; returns how many prompt tokens were cached."""
         ...
 
 
 class BlockLru:
-    """Blocks of tokens, each of use without a state, the least recently used evicted first.
-    ``answers``: those of answers are kept too."""
+    """An LRU of blocks of tokens that need no states. ``answers``: blocks of answers are kept
+    too."""
 
     def __init__(self, num_blocks: int, block_len: int, *, answers: bool) -> None:
         self._num_blocks = num_blocks
@@ -61,14 +61,14 @@ class BlockLru:
         return min(hits * self._block_len, len(request.ids) - 1)
 
     def _blocks(self, keys: PrefixKeys, num_tokens: int) -> list[bytes]:
-        """The last one may not be full."""
+        """Keys of the blocks; the last block may not be full."""
         ends = range(self._block_len, num_tokens + self._block_len, self._block_len)
         return [keys.prefix(min(end, num_tokens)) for end in ends]
 
 
 class Prefixes:
-    """A worker's prefix cache: its index, its policy and its allocator, with ``host_bytes`` of host
-    memory behind it."""
+    """A worker's prefix cache: its index, its policy, its allocator, and ``host_bytes`` of host
+    memory."""
 
     def __init__(
         self, layout: CacheLayout, pools: PoolSize, host_bytes: int, min_saved_tokens: int
@@ -123,7 +123,7 @@ class Prefixes:
 
 
 class _Done:
-    """A copy that took no time."""
+    """A copy that is done at once."""
 
     def done(self) -> bool:
         return True
@@ -136,7 +136,7 @@ class _Done:
 
 
 class _NoCopier:
-    """Host memory of which only the size counts."""
+    """Host memory that has a size and no bytes: nothing is copied."""
 
     def __init__(self, layout: CacheLayout, size_bytes: int) -> None:
         self.block_bytes = layout.page_bytes

@@ -1,4 +1,4 @@
-"""The file that holds a result: what was measured, of what, with what, where, and how it ended."""
+"""Result files: what was measured, on which server, with which settings, and how it ended."""
 
 import json
 import math
@@ -9,20 +9,21 @@ FORMAT = 1
 
 
 class ResultFileBad(Exception):
-    """Not a result file, or not of the wanted kind; the message says what it is."""
+    """The file is no result, or has another kind than wanted; the message says which."""
 
 
 def document(
     kind: str,
     *,
     environment: dict[str, Any],
-    server: dict[str, Any],
     settings: dict[str, Any],
     results: dict[str, Any],
+    server: dict[str, Any] | None = None,
     stopped: str | None = None,
     problems: list[str] | None = None,
 ) -> dict[str, Any]:
-    """``stopped`` says why a run ended before its time; ``problems`` is what makes it fail."""
+    """A result document. ``stopped``: why a run ended before its time. ``problems``: why it is not
+    good."""
     found = problems or []
     return {
         "format": FORMAT,
@@ -32,22 +33,39 @@ def document(
         "ok": stopped is None and not found,
         "problems": found,
         "environment": environment,
-        "server": server,
+        "server": server or {},
         "settings": settings,
         "results": results,
     }
 
 
 def write(path: Path, found: dict[str, Any]) -> None:
-    """Whole or not at all: a run that is killed while writing leaves the old file."""
+    """Write a document whole or not at all: a run killed meanwhile leaves the old file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(path.name + ".part")
     beside.write_text(_text(rounded(found)) + "\n")
     beside.replace(path)
 
 
+def place(path: Path, found: dict[str, Any]) -> Path:
+    """The path to write ``found`` to. A run that failed or stopped early never replaces an earlier
+    file at ``path``: its own goes beside it, as ``NAME.failed.json``."""
+    earlier = path.exists() and path.stat().st_size > 0
+    if found["ok"] or not earlier:
+        return path
+    return path.with_name(f"{path.stem}.failed{path.suffix}")
+
+
+def save(path: Path, found: dict[str, Any]) -> Path:
+    """Write ``found`` to the path that ``place`` gives, which is returned."""
+    placed = place(path, found)
+    write(placed, found)
+    return placed
+
+
 def load(path: Path, *kinds: str) -> dict[str, Any]:
-    """Raises ResultFileBad when it is not there, is no result, or is not of one of ``kinds``."""
+    """Read a result file. Raises ResultFileBad if it is missing, no result, or of none of
+    ``kinds``."""
     try:
         found = json.loads(path.read_text())
     except (OSError, ValueError) as error:
@@ -60,7 +78,7 @@ def load(path: Path, *kinds: str) -> dict[str, Any]:
 
 
 def rounded(value: Any) -> Any:
-    """Five digits are more than any of these figures has; NaN and infinities become null."""
+    """Round to five digits, more than any figure has; NaN and infinities become null."""
     if isinstance(value, dict):
         return {key: rounded(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -71,7 +89,7 @@ def rounded(value: Any) -> Any:
 
 
 def _text(value: Any, indent: str = "") -> str:
-    """JSON with an entry a line, and one line for what holds nothing that has entries itself."""
+    """JSON with one entry per line; a list or object without nested entries is one line."""
     inner = value.values() if isinstance(value, dict) else value
     if not isinstance(value, dict | list) or not any(
         isinstance(i, dict | list) and i for i in inner
@@ -85,5 +103,5 @@ def _text(value: Any, indent: str = "") -> str:
 
 
 def one_line(headline: dict[str, Any]) -> str:
-    """The last line of stdout of every command."""
+    """The headline as JSON, the last line of stdout of every command."""
     return json.dumps(rounded(headline), ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""The measurements of the CPU benchmark: each takes a running stack, each returns its figures."""
+"""The measurements of the CPU benchmark; each takes a running stack and returns its figures."""
 
 import asyncio
 import json
@@ -14,13 +14,12 @@ from bench.harness.client.client import Client
 from bench.harness.client.endpoint import endpoint
 from bench.harness.client.record import Record
 from bench.harness.client.required import at_once, complete, get, one_by_one
-from bench.measures import growth, outside_model_s, paired_ratio, percentile
+from bench.measures import MS, columns_ms, growth, outside_model_s, paired_ratio
 from bench.reference import Reference
 from bench.stack import Stack
 
 Prompts = Sequence[Sequence[int]]
 Send = Callable[[str, Sequence[dict[str, Any]]], Coroutine[Any, Any, list[Record]]]
-MS = 1000.0
 _NAMES = ("Nina", "Diana", "Hugo", "Weng", "Laura", "Ben", "Ahmed", "Rosa")
 _THINGS = ("shells", "badges", "buttons", "pencils", "cups", "plants")
 
@@ -57,10 +56,10 @@ def throughput(
     num_tokens: int,
     num_rounds: int,
 ) -> dict[str, Any]:
-    """Tokens a second against transformers, in turns; its better number of threads counts.
+    """Tokens per second compared with transformers, in turns; its better number of threads counts.
 
-    ``together`` sends all prompts at once, to transformers as one batch; else one by one. A
-    number of threads that is not half as fast as the other in the warm-up is given up.
+    ``together`` sends all prompts at once, to transformers as one batch; otherwise one by one. A
+    number of threads that is less than half as fast in the warm-up is dropped.
     """
     send: Send = at_once if together else one_by_one
     batches = [prompts] if together else [[prompt] for prompt in prompts]
@@ -108,7 +107,7 @@ OUTSIDE_MODEL = (
 
 
 def outside_model(stack: Stack, prompt: Sequence[int], *, num_requests: int) -> dict[str, Any]:
-    """What a request spends outside the model: see ``OUTSIDE_MODEL``."""
+    """The time that a request spends outside the model; see ``OUTSIDE_MODEL``."""
 
     async def run() -> tuple[list[float], list[float], list[float]]:
         (short,) = bodies([prompt], 2)
@@ -127,15 +126,14 @@ def outside_model(stack: Stack, prompt: Sequence[int], *, num_requests: int) -> 
     return {
         "definition": OUTSIDE_MODEL,
         "requests": num_requests,
-        "p50_ms": MS * percentile(outside, 0.5),
-        "p95_ms": MS * percentile(outside, 0.95),
-        "total_p50_ms": MS * percentile(totals, 0.5),
-        "decode_step_p50_ms": MS * percentile(steps, 0.5),
+        **columns_ms("", outside, "p50 p95"),
+        **columns_ms("total", totals, "p50"),
+        **columns_ms("decode_step", steps, "p50"),
     }
 
 
 def streams(stack: Stack, prompts: Prompts, *, num_tokens: int) -> dict[str, Any]:
-    """All prompts at once, each stream compared with the same prompt run alone before."""
+    """Send all prompts at once, and compare each stream with the same prompt alone."""
     requests = bodies(prompts, num_tokens, return_token_ids=True)
     alone = asyncio.run(one_by_one(stack.url, requests))
     cpu_before = stack.cpu_s()
@@ -160,10 +158,8 @@ def streams(stack: Stack, prompts: Prompts, *, num_tokens: int) -> dict[str, Any
         "lost": complete.count(False),
         "different_from_alone": same.count(False),
         "tokens_per_s": num_all / seconds,
-        "ttft_p50_ms": MS * percentile(ttft, 0.5),
-        "ttft_p99_ms": MS * percentile(ttft, 0.99),
-        "itl_p50_ms": MS * percentile(itl, 0.5),
-        "itl_p99_ms": MS * percentile(itl, 0.99),
+        **columns_ms("ttft", ttft, "p50 p99"),
+        **columns_ms("itl", itl, "p50 p99"),
         "coordinator_us_per_token": 1e6 * cpu_s["coordinator"] / num_all,
     }
 

@@ -1,5 +1,5 @@
-"""Set-ups of pools by name: ``split:P+D`` has P prefill and D decode workers, ``colocated:N`` has N
-workers that do both (``both:N`` was its name)."""
+"""Set-ups of pools by name: ``split:P+D`` has P prefill and D decode workers, ``colocated:N`` (once
+``both:N``) has N workers that do both."""
 
 import re
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ class Setup:
 
     @classmethod
     def parse(cls, text: str) -> "Setup":
-        """Raises ValueError."""
+        """Parse a name. Raises ValueError."""
         if found := re.fullmatch(r"split:([1-9]\d*)\+([1-9]\d*)", text):
             return cls(int(found[1]), int(found[2]))
         if found := re.fullmatch(r"(?:colocated|both):([1-9]\d*)", text):
@@ -32,15 +32,15 @@ class Setup:
         return f"colocated:{self.num_decode}"
 
     def arguments(self) -> list[str]:
-        """Of ``baton up``."""
+        """The arguments of ``baton up`` for this set-up."""
         if self.num_prefill:
             pools = ["--prefill", str(self.num_prefill), "--decode", str(self.num_decode)]
             return ["--role", "split", *pools]
         return ["--role", "colocated", "--workers", str(self.num_decode)]
 
     def pairs(self) -> int:
-        """How many pairs of workers test each other: one exports, the other pulls. Decode workers
-        pull handoffs from prefill workers; workers that compute prompts pull kept prefixes from
-        all others."""
+        """The number of pairs of workers that test their path, one exporting and the other
+        pulling. Decode workers pull handoffs from prefill workers. Workers that compute prompts
+        pull kept prefixes from all others."""
         prompts = self.num_prefill or self.num_decode
         return self.num_prefill * self.num_decode + prompts * (self.num_workers - 1)

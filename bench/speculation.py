@@ -1,14 +1,16 @@
 """``python -m bench.speculation``: what drafts cost and give on one GPU, without a server.
 
-Full-size model, random weights. A random draft layer is never right, so drafts are accepted by lot
-with a given probability instead (``--acceptance``), which the result says. Steps are timed as in
-bench/step.py, one ahead of the host; K "off" is an engine without the draft layer. Tokens a second
-of a fixed K are those that the acceptance gives on average, over the measured step. ``auto`` is the
-workers' own choice of K from the first step on, and its tokens are those of the lots.
+Full-size model, random weights. A random draft layer is never right, so drafts are accepted at
+random with a given probability instead (``--acceptance``), as the result says. Steps are timed as
+in bench/step.py, one ahead of the host; K "off" is an engine without the draft layer. For a fixed
+K, tokens per second are the average that the acceptance gives, over the measured step. ``auto`` is
+the workers' own choice of K from the first step on; its tokens are those that were accepted.
 """
 
 import json
+import statistics
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,7 +19,6 @@ import torch
 import typer
 
 from bench import result_file
-from bench.draft_graph_times import graph_times
 from bench.step import FULL_SIZE, gpu_environment
 from decode.speculation import AUTO_DRAFTS, DraftPolicy, FixedDrafts, NoDrafts, draft_policy
 from engine.batch import Binding, ForwardBatch, Row
@@ -29,11 +30,13 @@ from transport.copy.memory import own_memory
 from transport.wire.sampling import SamplingParams, StopRule
 
 WARM_STEPS = 8
+REPEATS = 40
+"""Replays of each graph that is timed by itself."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """``drafts`` is K, off or auto; auto is timed from its first step on."""
+    """One case. ``drafts``: K, off or auto; auto is timed from its first step on."""
 
     batch: int
     drafts: str
@@ -52,12 +55,12 @@ class Case:
 
     @property
     def max_tokens(self) -> int:
-        """That a sequence may get."""
+        """The most tokens that a sequence may get."""
         return (self.num_warm + self.num_steps + 1) * (1 + self.max_drafts)
 
     @property
     def expected_tokens(self) -> float | None:
-        """Of a step and sequence, where K does not change."""
+        """Expected tokens per step and sequence; None for auto, whose K changes."""
         if self.drafts == "auto":
             return None
         return sum(self.acceptance**i for i in range(1 + self.max_drafts))
@@ -87,7 +90,7 @@ class Bench:
             self._engine.launch(ForwardBatch(rows)).result()
 
     def decode(self, case: Case) -> tuple[float, float]:
-        """(seconds a step, tokens a step and sequence), of the steps after the warm-up."""
+        """(seconds per step, tokens per step and sequence) of the steps after the warm-up."""
         policy, num_warm, batch = case.policy(), case.num_warm, case.batch
         pending: Step | None = None
         began, num_tokens, made = time.perf_counter(), 0, 0
@@ -114,7 +117,7 @@ class Bench:
 
     @staticmethod
     def _take_in(step: Step, policy: DraftPolicy) -> int:
-        """How many tokens the step gave."""
+        """Process a step's result; returns its number of tokens."""
         result = step.result()
         assert all(s.token_id is not None for each in result.sampled for s in each), "NaN"
         for num_drafts, sampled in zip(result.drafts, result.sampled, strict=True):
@@ -171,7 +174,7 @@ def main(
 def _measure(
     model: Path, cases: list[Case], input_len: int, plain: dict[tuple[int, int], float]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """(each case, each batch's graphs of K = 0)"""
+    """Measure all cases; returns their rows, and the times of graphs for each batch of K = 0."""
     most = max(case.batch for case in cases)
     pages_each = -(-(input_len + max(case.max_tokens for case in cases)) // 64)
     max_drafts = max(case.max_drafts + (case.drafts == "0") for case in cases)
@@ -212,6 +215,37 @@ def _measure(
     del engine, bench
     memory.close()
     return found, graphs
+
+
+def graph_times(drafts: DraftGraphs, batch: int) -> dict[str, float]:
+    """Milliseconds (medians) of the graphs of a decode step with drafts, in their order.
+
+    Call it right after a step of ``batch`` sequences without drafts: the graphs read its rows.
+    ``verify_ms``: the model with one token each. ``kv_ms``: the draft layer's KV alone.
+    ``layer_ms``: the whole draft layer. ``head_ms``: the choice of the first draft. ``draft_ms``:
+    a further draft, with its layer and its choice.
+    """
+    shape, layer = (batch, 0), drafts.layer
+    graphs: dict[str, Callable[[], None]] = {
+        "verify_ms": drafts.verify_graphs[shape].replay,
+        "kv_ms": layer.kv_graphs[shape].replay,
+        "layer_ms": layer.layer_graphs[shape].replay,
+        "head_ms": layer.draft_graphs[batch, 0].replay,
+    }
+    if (batch, 1) in layer.draft_graphs:
+        graphs["draft_ms"] = layer.draft_graphs[batch, 1].replay
+    taken: dict[str, list[float]] = {name: [] for name in graphs}
+    for _ in range(REPEATS):
+        # The model takes milliseconds, so the host is ahead and the graphs follow without gaps.
+        events = [torch.cuda.Event(enable_timing=True) for _ in range(len(graphs) + 1)]
+        events[0].record()
+        for replay, event in zip(graphs.values(), events[1:], strict=True):
+            replay()
+            event.record()
+        events[-1].synchronize()
+        for i, name in enumerate(graphs):
+            taken[name].append(events[i].elapsed_time(events[i + 1]))
+    return {name: round(statistics.median(values), 4) for name, values in taken.items()}
 
 
 def _numbers(text: str) -> list[int]:

@@ -1,5 +1,5 @@
-"""A whole ``baton up`` on a free port: started, watched, signalled and stopped. The benchmarks, the
-tests and the soak start their stacks with it. A stack dies with the process that started it.
+"""A whole ``baton up`` on a free port: started, watched, signalled and stopped. Benchmarks, tests
+and the soak start their stacks with it. A stack dies with the process that started it.
 
 NOTE: start a stack on the main thread (deploy/die_with_parent.py).
 """
@@ -28,7 +28,7 @@ _MIB = 1024
 
 
 class StackFailed(Exception):
-    """The stack did not become ready, or ended too soon; the message has its last lines."""
+    """The stack did not get ready, or ended too soon; the message has its last lines."""
 
 
 def environment(settings: Mapping[str, object]) -> dict[str, str]:
@@ -41,9 +41,9 @@ def environment(settings: Mapping[str, object]) -> dict[str, str]:
 
 class Stack:
     """One ``baton up`` with ``arguments`` in the environment ``environ``. It serves at ``url`` once
-    ``start`` has returned; ``lines`` are all that it has printed.
+    ``start`` has returned. ``lines``: all lines that it has printed.
 
-    ``stop`` ends it in order; ``close`` must follow, and ends whatever is left.
+    ``stop`` drains it. ``close`` must follow, and kills whatever is left.
     """
 
     module = "deploy.cli"
@@ -68,7 +68,7 @@ class Stack:
         self._reader.start()
 
     def start(self, deadline_s: float = START_S) -> None:
-        """Wait until it is ready. Raises StackFailed, and leaves nothing running then."""
+        """Wait until it is ready. Raises StackFailed, and then leaves nothing running."""
         try:
             self.url = self.until(_READY, deadline_s)[1]
         except BaseException:
@@ -82,7 +82,7 @@ class Stack:
         return "".join(self.lines)
 
     def last_words(self) -> str:
-        """Its last lines, without those of level INFO: there is one for each request."""
+        """The last lines of its output, without level INFO, which has a line for each request."""
         told = [line for line in self.lines[-100 * LAST_LINES :] if " INFO " not in line]
         return "".join(told[-LAST_LINES:])
 
@@ -113,30 +113,30 @@ class Stack:
             self._changed.notify_all()
 
     def took(self, line: str) -> None:
-        """Called with each line that it prints."""
+        """Handle a line of its output; does nothing here."""
 
     # ---- its processes
 
     def children(self) -> list[int]:
-        """Ids of the processes that it has started and that are alive now: services and others."""
+        """Ids of the processes that it started and that are alive, services and others."""
         paths = Path(f"/proc/{self.process.pid}/task").glob("*/children")
         return [int(pid) for path in paths for pid in path.read_text().split()]
 
     def pids(self) -> dict[str, int]:
-        """Process ids by service ("coordinator", "prefill-1", …) of the services alive now."""
+        """Process ids of the services that are alive, by name ("coordinator", "prefill-1", …)."""
         named = {setting(pid, "BATON_SERVICE_NAME"): pid for pid in self.children()}
         named.pop("", None)
         return named
 
     def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> int:
-        """Signal a service; its process id."""
+        """Signal a service; returns its process id."""
         pid = self.pids()[name]
         os.kill(pid, number)
         return pid
 
     def memory_mib(self) -> dict[str, float]:
         """Resident memory by role (coordinator, prefill, decode, colocated), without the shared
-        cache: that has a fixed size, and counts from when each page is first touched."""
+        cache: that has a fixed size, and each of its pages counts once it is touched."""
         return self._by_role(_private_mib)
 
     def cpu_s(self) -> dict[str, float]:
@@ -152,7 +152,7 @@ class Stack:
     # ---- its end
 
     def stop(self, deadline_s: float = STOP_S) -> int | None:
-        """SIGTERM; its exit code, None if it has not ended by the deadline."""
+        """Send SIGTERM; returns the exit code, None if it has not ended by the deadline."""
         self.process.send_signal(signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
             return self.process.wait(deadline_s)
@@ -166,7 +166,7 @@ class Stack:
         return code
 
     def close(self) -> None:
-        """SIGKILL where it still runs; its services die with it."""
+        """Send SIGKILL if it still runs; its services die with it."""
         self.process.kill()
         self.process.wait()
         self._reader.join(STOP_S)
@@ -176,7 +176,7 @@ class Stack:
 def running(
     model: Path, *arguments: str, device: str = "cpu", start_s: float = START_S
 ) -> Iterator[Stack]:
-    """Serve ``model`` until the context is left, with more ``arguments`` of ``baton up``. Raises
+    """Serve ``model`` while this is entered, with more ``arguments`` of ``baton up``. Raises
     StackFailed."""
     with started("--model", str(model), "--device", device, *arguments, start_s=start_s) as stack:
         try:
@@ -191,8 +191,8 @@ def running(
 def started(
     *arguments: str, settings: Mapping[str, object] | None = None, start_s: float = START_S
 ) -> Iterator[Stack]:
-    """A stack that is ready, with ``settings`` as BATON_* variables; it is killed at the end of the
-    context if it has not been stopped. Raises StackFailed."""
+    """A ready stack with ``settings`` as BATON_* variables. It is killed when this is left, unless
+    it was stopped. Raises StackFailed."""
     stack = Stack(*arguments, environ=environment(settings or {}))
     stack.start(start_s)
     try:
@@ -202,7 +202,7 @@ def started(
 
 
 def setting(pid: int, name: str) -> str:
-    """What a process was given in the environment; "" when it has gone."""
+    """A variable in the environment of a process; "" if the process is gone."""
     try:
         listing = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace")
     except OSError:

@@ -4,12 +4,12 @@
     python -m bench.start --out start.json -- --model /tmp/full --load-format dummy \\
         --device cuda --quantize fp8
 
-Starts ``baton up`` with the arguments behind ``--`` as often as ``--starts`` says: the first start
-may have kernels to compile, the later ones find them. The last one then serves ``--at-once``
-requests of 1,024 tokens with answers of 1,024 all at once, and after them one prompt of
-``--prompt`` tokens by itself.
+Starts ``baton up`` ``--starts`` times with the arguments behind ``--``. The first start may compile
+kernels, which later ones find. The last start then serves ``--at-once`` requests of 1,024 tokens
+with answers of 1,024 all at once, and after them one prompt of ``--prompt`` tokens alone.
 """
 
+import asyncio
 import re
 import sys
 import tempfile
@@ -18,19 +18,20 @@ from pathlib import Path
 from random import Random
 from typing import Annotated, Any
 
-import httpx
+import msgspec
 import typer
 
 from bench import result_file, stack
-from bench.commands import PLAIN_SAMPLING, baton_bench
+from bench.commands import PLAIN_SAMPLING, CommandFailed, baton_bench
 from bench.environment import describe
+from bench.harness.client.required import RequestFailed, one_by_one
 
 RUN_S = 240.0
 NUM_IDS = 200_000
-"""A prompt's ids are drawn from the first of the vocabulary; the special ones come last."""
+"""Ids of prompts are below this; special tokens have the highest ids."""
 ANSWER_LEN = 64
 TOLD = re.compile(r"memory: |ready after|compil")
-"""What the workers' log says of a start."""
+"""Lines of the workers' logs about a start."""
 
 
 def main(
@@ -41,34 +42,34 @@ def main(
     prompt: Annotated[int, typer.Option(help="Tokens of a long prompt; 0: none.")] = 131_072,
     num_ids: Annotated[int, typer.Option(help="The prompt's ids are below.")] = NUM_IDS,
 ) -> None:
-    """Measure, and write what was found after each part."""
+    """Measure, and write the results, also those before a failure. Exit code: 0, or 1 after one."""
     model = up[up.index("--model") + 1]
     found: dict[str, Any] = {"starts": []}
-
-    def write() -> None:
-        document = result_file.document(
-            "start",
-            environment=describe(sys.argv[1:], "bench.start"),
-            server={"arguments": up},
-            settings={"at_once": at_once, "prompt": prompt},
-            results=found,
-        )
-        result_file.write(out, document)
-
-    for number in range(starts):
-        began = time.perf_counter()
-        with stack.started(*up) as served:
-            ready_s = time.perf_counter() - began
-            found["starts"].append({"ready_s": ready_s, "log": _told(served.lines)})
-            write()
-            if number == starts - 1:
-                if at_once:
+    stopped = None
+    try:
+        for number in range(starts):
+            began = time.perf_counter()
+            with stack.started(*up) as served:
+                ready_s = time.perf_counter() - began
+                found["starts"].append({"ready_s": ready_s, "log": _told(served.lines)})
+                if number == starts - 1 and at_once:
                     found["at_once"] = _at_once(served.url, model, at_once)
-                    write()
-                if prompt:
+                if number == starts - 1 and prompt:
                     found["long_prompt"] = _long_prompt(served.url, prompt, num_ids)
-                    write()
-            served.stop()
+                served.stop()
+    except (stack.StackFailed, CommandFailed, RequestFailed) as error:
+        stopped = str(error)
+        typer.echo(f"error: {error}", err=True)
+    document = result_file.document(
+        "start",
+        environment=describe(sys.argv[1:], "bench.start"),
+        server={"arguments": up},
+        settings={"at_once": at_once, "prompt": prompt},
+        results=found,
+        stopped=stopped,
+    )
+    result_file.save(out, document)
+    raise typer.Exit(0 if document["ok"] else 1)
 
 
 def _told(lines: list[str]) -> list[str]:
@@ -76,7 +77,7 @@ def _told(lines: list[str]) -> list[str]:
 
 
 def _at_once(url: str, model: str, requests: int) -> dict[str, Any]:
-    """The level of ``baton bench throughput``."""
+    """The result of one level of ``baton bench throughput``."""
     with tempfile.TemporaryDirectory() as folder:
         measured = baton_bench(
             "throughput", "--tokenizer", model, "--levels", str(requests), "--requests",
@@ -95,10 +96,9 @@ def _long_prompt(url: str, num_tokens: int, num_ids: int) -> dict[str, Any]:
         "max_tokens": ANSWER_LEN,
         "ignore_eos": True,
     }
-    began = time.perf_counter()
-    answer = httpx.post(f"{url}/v1/completions", json=body, timeout=RUN_S)
-    took_s = time.perf_counter() - began
-    return {"status": answer.status_code, "seconds": took_s, "usage": answer.json().get("usage")}
+    (record,) = asyncio.run(one_by_one(url, [body]))
+    usage = None if record.usage is None else msgspec.to_builtins(record.usage)
+    return {"status": record.status, "seconds": record.e2e_s, "usage": usage}
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ def step_ms(launch: Callable[[int], None], steps: int) -> float:
 
 
 def mean_us(waited: Sequence[Waited], num_members: int) -> dict[str, list[float]]:
-    """Of a step, by member."""
+    """Mean µs that a step waited for each member: for its rows, and for its results."""
     kinds = {"rows": [each.rows_s for each in waited], "results": [w.results_s for w in waited]}
     return {
         kind: [

@@ -1,26 +1,25 @@
-"""The gaps between tokens of streams that run at the same time, and beside prompts that arrive
+"""Gaps between the tokens of streams that run at the same time, and gaps while long prompts arrive
 (bench/interference.py)."""
 
 from collections.abc import Sequence
 from typing import Any
 
 from bench.harness.client.record import Record
-from bench.measures import percentile
-
-MS = 1000.0
+from bench.measures import columns_ms
 
 Span = tuple[float, float]
 """(begin, end) in seconds of one clock."""
 
 
 class NotMeasured(Exception):
-    """The server cannot be asked, or the run has no time in which all streams ran."""
+    """The server gives no answers, or there was no time in which all streams ran."""
 
 
 def figures(
     quiet: Sequence[Record], disturbed: Sequence[Record], arrivals: Sequence[Record]
 ) -> dict[str, Any]:
-    """Of the streams alone, beside ``arrivals``, and of those. Raises NotMeasured."""
+    """The gaps of streams alone and beside ``arrivals``, and the TTFT of ``arrivals``. Raises
+    NotMeasured."""
     span = steady(disturbed)
     gaps = gaps_within(disturbed, span)
     waits = [(r.due_at_s, r.arrivals[0].at_s) for r in arrivals if r.arrivals]
@@ -35,14 +34,13 @@ def figures(
             "sent": len(arrivals),
             "within_steady": len(within),
             "failed": [f"{r.failure}: {r.detail}" for r in arrivals if not r.ok],
-            "ttft_p50_ms": MS * percentile(ttfts, 0.5) if ttfts else None,
-            "ttft_p99_ms": MS * percentile(ttfts, 0.99) if ttfts else None,
+            **columns_ms("ttft", ttfts, "p50 p99"),
         },
     }
 
 
 def steady(streams: Sequence[Record]) -> Span:
-    """From when every stream has begun until the first one ends. Raises NotMeasured."""
+    """The time from the begin of the last stream to the end of the first. Raises NotMeasured."""
     begin = max(r.arrivals[0].at_s for r in streams)
     end = min(r.arrivals[-1].at_s for r in streams)
     if end <= begin:
@@ -65,15 +63,9 @@ def touching(gaps: Sequence[Span], spans: Sequence[Span]) -> list[Span]:
     return [(a, b) for a, b in gaps if any(a < end and begin < b for begin, end in spans)]
 
 
-def pace(gaps: Sequence[Span]) -> dict[str, float]:
-    """Percentiles of gaps, in milliseconds; empty without any."""
+def pace(gaps: Sequence[Span]) -> dict[str, float | None]:
+    """Percentiles of gaps, in milliseconds; only their number, 0, without any."""
     lengths = [b - a for a, b in gaps]
     if not lengths:
         return {"gaps": 0}
-    return {
-        "gaps": len(lengths),
-        "itl_p50_ms": MS * percentile(lengths, 0.5),
-        "itl_p90_ms": MS * percentile(lengths, 0.9),
-        "itl_p99_ms": MS * percentile(lengths, 0.99),
-        "itl_max_ms": MS * max(lengths),
-    }
+    return {"gaps": len(lengths), **columns_ms("itl", lengths, "p50 p90 p99 max")}

@@ -1,13 +1,13 @@
-"""Token ids for the requests of a trace, so that prompts begin alike where its blocks do.
+"""Token ids for the requests of a trace: prompts begin alike where their blocks are the same.
 
-``exact``: a block has the same ids in every prompt, and answers are in no prompt, as a trace of
-hashed prompts says (and as ``baton bench load --prompt-as ids`` sends it).
+``exact``: a block has the same ids in every prompt, and no prompt contains answers. This is what a
+trace of hashed prompts says, and what ``baton bench load --prompt-as ids`` sends.
 
-``continued``: where a prompt looks like the next turn of an earlier request, it also begins with
-the ids of that request's last block and answer. A trace does not show this, since a block that is
-not full has a hash of its own. It is assumed of a prompt that begins with all whole blocks of an
-earlier one, two at least, and with no more blocks of any other, and is longer than that prompt and
-its answer together.
+``continued``: a prompt that looks like the next turn of an earlier request also begins with the ids
+of that request's last block and answer. A trace does not show this, since a block that is not full
+has a hash of its own. A prompt is assumed to be a next turn if it begins with all whole blocks of
+an earlier prompt, at least two, has no more blocks in common with any other, and is longer than the
+earlier prompt and its answer together.
 """
 
 import random
@@ -20,7 +20,7 @@ from transport.wire.token_ids import ID_BYTES, TokenIds, from_wire
 
 @dataclass(frozen=True)
 class Turn:
-    """The ids of a request's prompt, and of its prompt and answer."""
+    """The token ids of a request: of its prompt, and of prompt and answer."""
 
     at_s: float
     prompt: TokenIds
@@ -28,7 +28,7 @@ class Turn:
 
 
 def turns(plan: Sequence[Planned], *, continued: bool, seed: int = 0) -> Iterator[Turn]:
-    """In order of time."""
+    """The requests of a plan with their token ids, in order of time."""
     before = continues(plan) if continued else [None] * len(plan)
     ids = _Ids(seed)
     for index, (planned, earlier) in enumerate(zip(plan, before, strict=True)):
@@ -39,7 +39,7 @@ def turns(plan: Sequence[Planned], *, continued: bool, seed: int = 0) -> Iterato
 
 
 def continues(plan: Sequence[Planned]) -> list[int | None]:
-    """For each request the earlier one whose next turn it looks like."""
+    """For each request, the index of the earlier one that it continues, or None."""
     found: list[int | None] = []
     first_with: dict[int, int] = {}  # block to request
     last_ending: dict[int, int] = {}  # block to the last request whose last whole block it is
@@ -49,7 +49,7 @@ def continues(plan: Sequence[Planned]) -> list[int | None]:
         earlier = None
         if shared >= 2:
             earlier = last_ending.get(blocks[shared - 1])
-            # Where many prompts begin with these blocks, they are no conversation.
+            # Many prompts that begin with the same blocks are no conversation.
             if earlier is not None and first_with[blocks[shared - 1]] != earlier:
                 earlier = None
         if earlier is not None:
@@ -65,7 +65,7 @@ def continues(plan: Sequence[Planned]) -> list[int | None]:
 
 
 class _Ids:
-    """As bytes, four an id."""
+    """Token ids as bytes, four per id."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed

@@ -1,4 +1,4 @@
-"""How ``baton status``, ``top`` and ``chat`` reach a coordinator, and their errors."""
+"""The HTTP client of ``baton status``, ``top`` and ``chat``, and their errors."""
 
 import contextlib
 from collections.abc import Iterator, Mapping
@@ -25,8 +25,8 @@ class ApiError(Exception):
 
 
 class ApiClient:
-    """``environ`` holds the API key, which is never on a command line. Every method raises
-    ApiError, in whose message no password of ``url`` is shown."""
+    """A client of the coordinator at ``url``. ``environ`` has the API key, which is never on a
+    command line. Every method raises ApiError, whose message shows no password of ``url``."""
 
     def __init__(
         self, url: str, environ: Mapping[str, str], timeout: httpx.Timeout = _TIMEOUT
@@ -49,7 +49,7 @@ class ApiClient:
             return answer
 
     def post_lines(self, path: str, body: Mapping[str, Any]) -> Iterator[str]:
-        """The answer, line by line as it comes. Dropping the iterator cancels the request."""
+        """Yield the lines of the answer as they come. Dropping the iterator cancels the request."""
         with (
             self._reached(),
             self._http.stream("POST", f"{self.url}{path}", json=body) as answer,
@@ -61,7 +61,7 @@ class ApiClient:
 
     @contextlib.contextmanager
     def parsing(self) -> Iterator[None]:
-        """Around code that takes an answer apart: one that is not Baton's raises ApiError."""
+        """Raise ApiError if code inside fails on an answer that is not Baton's."""
         try:
             yield
         except (ValueError, KeyError, IndexError, TypeError) as error:
@@ -87,8 +87,8 @@ class ApiClient:
 
 
 def _key_header(environ: Mapping[str, str]) -> dict[str, str]:
-    """The header that carries the key; none without one. Raises typer.BadParameter, not showing it,
-    for a key that no header can carry."""
+    """The header with the key; none without a key. Raises typer.BadParameter, without showing the
+    key, if no header can carry it."""
     key = environ.get(API_KEY, "").strip()
     if not (key.isascii() and key.isprintable()):
         raise typer.BadParameter(f"{API_KEY} has characters that no header can carry")
@@ -96,7 +96,7 @@ def _key_header(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _reason(answer: httpx.Response) -> str:
-    """The message of an error's body; without one the status's own words."""
+    """The message in an error's body; without one, the phrase of the status."""
     try:
         return str(answer.json()["error"]["message"])
     except (ValueError, KeyError, TypeError):

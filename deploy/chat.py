@@ -19,8 +19,8 @@ _TIMEOUT = httpx.Timeout(120.0, connect=5.0)  # 120 s between two pieces of an a
 
 
 class ChatClient:
-    """``model`` None: the first that the server lists. ``options`` go with every request, but for
-    those that are None. Raises ApiError from every method."""
+    """Asks for answers of ``model``, None: the first that the server lists. ``options`` go with
+    every request, without those that are None. Every method raises ApiError."""
 
     def __init__(self, api: ApiClient, model: str | None = None, **options: float | None) -> None:
         self._api = api
@@ -28,7 +28,7 @@ class ChatClient:
         self.model = model or self._first_model()
 
     def stream(self, messages: list[dict[str, str]]) -> Iterator[str]:
-        """The answer's text, piece by piece. Dropping the iterator cancels the request."""
+        """Yield the answer's text in pieces. Dropping the iterator cancels the request."""
         body = {"model": self.model, "messages": messages, "stream": True, **self._options}
         for line in self._api.post_lines("/v1/chat/completions", body):
             if not line.startswith("data:"):
@@ -118,7 +118,7 @@ def _talk(client: ChatClient, messages: list[dict[str, str]]) -> None:
 
 
 def _answer(client: ChatClient, messages: list[dict[str, str]]) -> tuple[str, bool]:
-    """Print an answer as it comes; returns it, and whether it is complete."""
+    """Print an answer as it comes. Returns it, and True if it is complete."""
     parts: list[str] = []
     complete = True
     try:

@@ -1,6 +1,7 @@
-"""``python -m deploy.check_model``: can the services of docker-compose.yml read the checkpoint?
+"""``python -m deploy.check_model``: checks that the services of docker-compose.yml can read the
+checkpoint.
 
-Runs before the services, as their user and with their mount, so that a problem is reported once.
+It runs before the services, as their user and with their mount, so that a problem is reported once.
 The services depend on its success.
 """
 
@@ -32,7 +33,7 @@ def main(
         str, typer.Option(envvar="BATON_LOAD_FORMAT", help="dummy: no weights are needed.")
     ] = "auto",
 ) -> None:
-    """Exit code: 0 all files that are needed can be read, 2 one cannot."""
+    """Check the files. Exit code: 0 all needed files can be read, 2 one cannot."""
     try:
         folder = checkpoint_folder(model, "MODEL_DIR")
         names = [CONFIG, TOKENIZER]

@@ -21,7 +21,7 @@ _MODULES = MappingProxyType(
 
 
 class _Commands(TyperGroup):
-    """Each command is the function of that name in its module; ``bench`` is a group."""
+    """The commands: each is the function of its name in its module; ``bench`` is a group."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return [*_MODULES]

@@ -27,7 +27,7 @@ _TOOLKIT = (
 def containers(
     *, on_gpus: bool, code: Path, environ: Mapping[str, str], enforced: Path = _ENFORCED
 ) -> Iterator[Finding]:
-    """No findings where there is no docker command. ``code`` is the folder of the .env file."""
+    """Findings about containers; none without a docker command. ``code``: folder of .env."""
     try:
         engine = _engine(environ)
     except FileNotFoundError:

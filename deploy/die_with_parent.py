@@ -1,12 +1,12 @@
-"""Run a command that ends when its parent does: ``die_with_parent.py KILL 4711 python -m decode``.
+"""Runs a command that ends when its parent does: ``die_with_parent.py KILL 4711 python -m decode``.
 
-With ``--listen=N`` in front of the command, the listening socket N is passed on by systemd's
-convention (telemetry/listen_fds.py), which needs the process id that only this process knows.
+With ``--listen=N`` before the command, the listening socket N is passed on by systemd's convention
+(telemetry/listen_fds.py), which needs the process id that only this process knows.
 
-This process asks the kernel for the signal at its parent's death (PR_SET_PDEATHSIG) and then
-becomes the command: execve keeps both the request and the process id. The request is not made
-between fork and exec, where Python code can deadlock on a lock that a thread of the parent held
-at the fork. A parent that died before the request is noticed by its process id.
+This process asks the kernel for a signal at its parent's death (PR_SET_PDEATHSIG) and then becomes
+the command: execve keeps both the request and the process id. The request is not made between fork
+and exec: Python code can deadlock there, on a lock that a thread of the parent held at the fork. A
+parent that died before the request is noticed by its process id.
 
 NOTE: the kernel sends the signal when the *thread* that forked ends. Fork on the main thread.
 NOTE: the command's own children do not inherit the request.

@@ -1,4 +1,4 @@
-"""``baton doctor``: can Baton serve on this machine, and if not, what must be changed?"""
+"""``baton doctor``: checks whether Baton can serve on this machine, and says what to change."""
 
 import os
 from collections import Counter
@@ -56,7 +56,7 @@ def findings(
     max_open: int,
     spread: str,
 ) -> Iterator[Finding]:
-    """Every finding, as soon as it is known; the quick ones first."""
+    """Yield every finding as soon as it is known; quick checks come first."""
     environ = {
         **os.environ,
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from deploy.findings import Finding
+from deploy.findings import Finding, last_line
 from deploy.gpus import ListedGpu, listed_gpus
 from worker.gpu_locks.folder import DEFAULT, SETTING
 from worker.gpu_locks.marks import how_to_clear, unfit_gpus
@@ -62,8 +62,8 @@ def _one(gpu: ListedGpu) -> list[Finding]:
 
 
 def locks(gpus: list[ListedGpu], environ: Mapping[str, str]) -> list[Finding]:
-    """Whether workers can lock GPUs in their folder, and the GPUs that are marked as unfit there.
-    The folder of containers is a volume, which is not seen here."""
+    """Findings about the lock folder: whether workers can lock GPUs there, and which GPUs are
+    marked as unfit. The folder of containers is a volume, which is not seen here."""
     folder = Path(environ.get(SETTING) or DEFAULT)
     is_usable = folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
     if not is_usable and (folder.exists() or not os.access(folder.parent, os.W_OK | os.X_OK)):
@@ -78,7 +78,7 @@ def locks(gpus: list[ListedGpu], environ: Mapping[str, str]) -> list[Finding]:
 
 
 def peers(environ: Mapping[str, str]) -> tuple[int, list[Finding]]:
-    """The number of GPUs that CUDA offers, and whether each can access the memory of each other."""
+    """The number of GPUs that CUDA offers, and findings about access to each other's memory."""
     try:
         answer = subprocess.run(
             [sys.executable, "-m", "worker.pairtest", "gpus"],
@@ -89,7 +89,7 @@ def peers(environ: Mapping[str, str]) -> tuple[int, list[Finding]]:
         return 0, [Finding("fail", "cuda", f"no answer in {_CUDA_TIMEOUT_S:.0f} s", advice)]
     if answer.returncode:
         advice = "install torch for CUDA 13 and a driver that supports it"
-        return 0, [Finding("fail", "cuda", _last_line(answer.stderr), advice)]
+        return 0, [Finding("fail", "cuda", last_line(answer.stderr), advice)]
     report: dict[str, Any] = msgspec.json.decode(answer.stdout)
     findings = [
         Finding("fail", "cuda", f"GPU {i} {name} has compute capability {major}.{minor}",
@@ -107,7 +107,3 @@ def peers(environ: Mapping[str, str]) -> tuple[int, list[Finding]]:
     elif len(matrix) > 1:
         findings.append(Finding("ok", "peer access", f"all {len(matrix)} GPUs to all others"))
     return len(matrix), findings
-
-
-def _last_line(text: str) -> str:
-    return (text.strip().splitlines() or ["no output"])[-1]

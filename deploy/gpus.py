@@ -10,7 +10,7 @@ _FIELDS = "index,uuid,name,driver_version,memory.used,memory.total,mig.mode.curr
 
 @dataclass(frozen=True)
 class ListedGpu:
-    """One GPU as the driver lists it, whether CUDA_VISIBLE_DEVICES hides it or not."""
+    """One GPU as the driver lists it, even if CUDA_VISIBLE_DEVICES hides it."""
 
     index: int
     uuid: str
@@ -22,7 +22,8 @@ class ListedGpu:
 
 
 def listed_gpus() -> list[ListedGpu]:
-    """Raises FileNotFoundError without a driver, OSError or SubprocessError if it fails."""
+    """The GPUs that nvidia-smi lists. Raises FileNotFoundError without a driver, OSError or
+    SubprocessError if it fails."""
     output = subprocess.run(
         ["nvidia-smi", f"--query-gpu={_FIELDS}", "--format=csv,noheader,nounits"],
         capture_output=True,
@@ -34,7 +35,7 @@ def listed_gpus() -> list[ListedGpu]:
 
 
 def count_gpus() -> int:
-    """The GPUs that ``CUDA_VISIBLE_DEVICES`` leaves visible; 0 without a driver that answers."""
+    """Number of GPUs that CUDA_VISIBLE_DEVICES leaves visible; 0 without a working driver."""
     try:
         num_listed = len(listed_gpus())
     except (OSError, subprocess.SubprocessError):
@@ -53,5 +54,5 @@ def _parse(line: str) -> ListedGpu:
 
 
 def _mib(cell: str) -> int:
-    """0 for a GPU that does not tell, as one that shares the host's memory."""
+    """MiB of a cell; 0 if the GPU does not report it, as one that shares the host's memory."""
     return int(cell) if cell.isdigit() else 0

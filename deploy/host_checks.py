@@ -20,7 +20,7 @@ from coordinator.record.settings import PASSWORD, check_redis_password, check_re
 from decode.spread_policy import require_spread
 from deploy.findings import Finding
 from deploy.ports import base_url, claim_port, reachable
-from deploy.redis_server import RedisServerError, find_redis_server
+from deploy.services import RedisServerError, find_redis_server
 from transport.copy.shm import DIRECTORY
 from transport.wire.secret_setting import secret_setting
 
@@ -48,7 +48,7 @@ def versions() -> Finding:
 
 
 def redis_server(url: str | None, environ: Mapping[str, str]) -> Finding:
-    """The server at ``url``, or without one the program that ``baton up`` would start."""
+    """Check the Redis at ``url``; without one, the program that ``baton up`` would start."""
     if url is not None:
         return _given_redis(url, environ)
     try:
@@ -68,7 +68,7 @@ def _given_redis(url: str, environ: Mapping[str, str]) -> Finding:
         password = secret_setting(environ, PASSWORD)
         check_redis_password(url, password)
     except ValueError as error:  # it shows no part of the URL or the password
-        return Finding("fail", "redis", str(error), "mend the setting")
+        return Finding("fail", "redis", str(error), "correct the setting")
     try:
         with redis.Redis.from_url(
             url,
@@ -99,7 +99,7 @@ def port(host: str, number: int) -> Finding:
 
 
 def _baton_at(url: str) -> str:
-    """Whether the Baton that listens there is ready; "" if another program listens there."""
+    """Readiness of the Baton that listens there; "" if it is another program."""
     try:
         answer = httpx.get(f"{url}/ready", timeout=_ANSWER_S).json()
     except (httpx.HTTPError, httpx.InvalidURL, ValueError):
@@ -110,7 +110,7 @@ def _baton_at(url: str) -> str:
 
 
 def namespaces(proc: Path = Path("/proc")) -> Finding:
-    """CUDA IPC finds processes by /proc, which must be that of their own PID namespace."""
+    """Check /proc: CUDA IPC finds processes by it, so it must show their own PID namespace."""
     advice = "mount a fresh /proc for this PID namespace (unshare --mount-proc, or the container's)"
     try:
         shown = os.readlink(proc / "self")
@@ -123,7 +123,7 @@ def namespaces(proc: Path = Path("/proc")) -> Finding:
 
 
 def shared_memory(*, needed: bool) -> Finding:
-    """``needed``: workers on the CPU keep their caches in shared memory."""
+    """Check /dev/shm. ``needed``: workers on the CPU keep their caches there."""
     try:
         usage = shutil.disk_usage(DIRECTORY)
     except OSError as error:
@@ -137,7 +137,7 @@ def shared_memory(*, needed: bool) -> Finding:
 
 
 def spread_steps(spread: str, *, num_gpus: int) -> Finding:
-    """Whether decode workers here can compute steps together; ``spread`` is not off."""
+    """Check whether decode workers here can compute steps together; ``spread`` is not off."""
     try:
         require_spread(spread, "--spread")
     except ValueError as error:
@@ -157,8 +157,8 @@ def spread_steps(spread: str, *, num_gpus: int) -> Finding:
 
 
 def open_files(max_open: int) -> Finding:
-    """``max_open`` clients at a time need a file each. The coordinator raises its soft limit to the
-    hard limit, and does not start if that is too low."""
+    """Check the limit of open files: each of ``max_open`` clients needs one. The coordinator raises
+    its soft limit to the hard limit, and does not start if that is too low."""
     try:
         HubSettings(max_open=max_open)
     except ValueError as error:

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Makes .venv hold what pyproject.toml asks for: `deploy/install.sh STAMP EXTRAS`, e.g.
+# Installs the dependencies of pyproject.toml in .venv: `deploy/install.sh STAMP EXTRAS`, e.g.
 # `deploy/install.sh .venv/.stamp-dev worker,redis-server,dev`. STAMP is touched only after success.
 #
 # PYTHON names the interpreter (default: the first suitable of python3.12 python3.11 python3).
 # An interrupted run leaves .venv/.installing behind, and the next run starts over: a half
-# written package cannot be told from a whole one. Where only a download failed nothing was written,
-# and the next run goes on there. A new .venv gets a newer pip first.
-# CPU_TORCH_INDEX names another index with torch's CPU build. Where there is none PyPI's torch serves.
+# written package looks like a whole one. If only a download failed, nothing was written, and the
+# next run continues. A new .venv gets a newer pip first.
+# CPU_TORCH_INDEX names another index with torch's CPU build. Without one, PyPI's torch is used.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -52,7 +52,7 @@ pip() { "$venv/bin/python" -m pip --disable-pip-version-check --no-input "$@"; }
 
 install() { touch "$venv/.installing"; pip install "$@"; }
 
-# Whether the last install got as far as to write packages.
+# True if the last install began to write packages.
 wrote() {
     local packages=("$venv"/lib/python*/site-packages)
     [[ $packages -nt $venv/.installing ]]
@@ -73,8 +73,8 @@ give_up() {
 
 has_gpu() { command -v nvidia-smi >/dev/null && nvidia-smi -L 2>/dev/null | grep -q '^GPU'; }
 
-# The CPU build is a tenth of the size, but not on PyPI. The first try is short, so that an
-# index out of reach does not hold up an install whose wheel comes from elsewhere.
+# The CPU build is a tenth of the size, but not on PyPI. The first try is short, so that an index
+# that cannot be reached does not delay an install whose wheel comes from elsewhere.
 install_cpu_torch() {
     local installed
     installed=$("$venv/bin/python" -c 'import importlib.metadata as m; print(m.version("torch"))' 2>/dev/null || true)
@@ -95,7 +95,7 @@ up_to_date() {
     for source in "${fresh_after[@]}"; do [[ $stamp -nt $source ]] || return 1; done
 }
 
-# One install at a time: the lock is on this file itself, so it leaves nothing behind.
+# One install at a time. The lock is on this file itself, so no lock file is left.
 exec 9<"$0"
 if command -v flock >/dev/null; then flock 9; fi
 up_to_date && exit 0

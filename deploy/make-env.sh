@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Writes .env for docker-compose.yml: .env.example with secrets of its own and what suits this
+# Writes .env for docker-compose.yml: .env.example with fresh secrets and settings that suit this
 # machine's GPUs. `deploy/make-env.sh [NAME=VALUE ...]`, e.g. MODEL_DIR=/models/x; `make env` passes
 # ARGS on. An .env that exists is never changed.
 #
@@ -17,7 +17,7 @@ random() { od -An -N"$1" -tx1 /dev/urandom | tr -d ' \n'; }
 read_arguments() {
     local argument name
     for argument; do
-        # What has no name may be a secret, and is not shown.
+        # An argument without a name may be a secret, so it is not shown.
         [[ $argument =~ ^[A-Z_]+= ]] || die "an argument is not NAME=VALUE"
         name=${argument%%=*}
         grep -q "^$name=" .env.example || die "$name: is no setting of .env.example"
@@ -34,7 +34,7 @@ num_gpus() {
     fi
 }
 
-# A quarter of the GPUs prefill, at least one; a single one does both.
+# A quarter of the GPUs prefill, at least one; a single GPU does both.
 set_pools() {
     local gpus=$1 prefill
     if ((gpus == 1)); then
@@ -46,7 +46,7 @@ set_pools() {
     value[PREFILL_REPLICAS]=$prefill value[DECODE_REPLICAS]=$((gpus - prefill))
 }
 
-# Of a Hugging Face cache the model's whole folder is mounted: a snapshot's links lead out of it.
+# In a Hugging Face cache, mount the model's whole folder: a snapshot's links lead out of it.
 set_model() {
     local folder=${given[MODEL_DIR]:-./models/tiny}
     [[ -d $folder ]] || die "MODEL_DIR: $folder is not a folder"
@@ -92,7 +92,7 @@ value[HOST_WORKERS]=${given[HOST_WORKERS]:-$((prefill + decode + colocated))}
 part=$(mktemp .env.XXXXXX)
 trap 'rm -f "$part"' EXIT
 write >"$part"
-# A link, unlike a move, fails where .env has come into being meanwhile.
+# A link, unlike a move, fails if .env has been made meanwhile.
 ln "$part" .env 2>/dev/null || die ".env exists and is left as it is; edit it, or move it away first"
 echo ".env is written: $prefill prefill, $decode decode, $colocated colocated, on ${value[BATON_DEVICE]:-cuda}" \
     "($gpus GPUs found), model ${value[MODEL_DIR]}"

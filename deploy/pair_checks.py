@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from deploy.findings import Finding
+from deploy.findings import Finding, last_line
 
 _START_S = 120.0
 _TEST_S = 120.0
@@ -19,7 +19,7 @@ _ADVICE = "see nvidia-smi topo -m, nvidia-smi nvlink -s, and the kernel's log (X
 
 
 def pairs(devices: list[str], environ: Mapping[str, str]) -> list[Finding]:
-    """Test each of ``devices`` (cpu, cuda:N) against each other one, a single one against itself.
+    """Test each of ``devices`` (cpu, cuda:N) with each other; a single one with itself.
 
     One process for each device exports memory; then, one after the other, a process for each
     device pulls from all exporters.
@@ -38,8 +38,8 @@ def pairs(devices: list[str], environ: Mapping[str, str]) -> list[Finding]:
 
 
 class _Exporter:
-    """A process that exports memory of ``device`` until ``close``; ``line`` says how to reach it,
-    and is empty if it could not export."""
+    """A process that exports memory of ``device`` until ``close``. ``line``: how to reach it, empty
+    if it could not export."""
 
     def __init__(self, device: str, environ: Mapping[str, str]) -> None:
         self.device, self.line = device, ""
@@ -49,7 +49,7 @@ class _Exporter:
         )  # fmt: skip
 
     def wait(self) -> Finding | None:
-        """Wait until it exports; the finding if it ends or prints nothing within the deadline."""
+        """Wait until it exports. Returns a finding if it ends, or prints nothing in time."""
         assert self._process.stdout is not None
         assert self._process.stderr is not None
         deadline = threading.Timer(_START_S, self._process.kill)
@@ -58,7 +58,7 @@ class _Exporter:
         deadline.cancel()
         if self.line:
             return None
-        text = f"{self.device} exports nothing: {_last_line(self._process.stderr.read())}"
+        text = f"{self.device} exports nothing: {last_line(self._process.stderr.read())}"
         return Finding("fail", "self-test", text, "remove the cause that is named, and try again")
 
     def close(self) -> None:
@@ -86,7 +86,7 @@ def _pull(device: str, peers: list[_Exporter], environ: Mapping[str, str]) -> li
     # A process that ends early has fewer results than peers.
     findings = [_judge(e.device, device, result) for e, result in zip(peers, results, strict=False)]
     if done.returncode:
-        text = f"{device} could not test: {_last_line(done.stderr)}"
+        text = f"{device} could not test: {last_line(done.stderr)}"
         advice = "remove the cause that is named, and try again"
         findings.append(Finding("fail", "self-test", text, advice))
     return findings
@@ -105,7 +105,3 @@ def _judge(source: str, target: str, result: dict[str, Any]) -> Finding:
 
 def _command(what: str, device: str) -> list[str]:
     return [sys.executable, "-m", "worker.pairtest", what, device]
-
-
-def _last_line(text: str) -> str:
-    return (text.strip().splitlines() or ["no output"])[-1]

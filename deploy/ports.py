@@ -14,7 +14,7 @@ def require_port(port: int) -> None:
 
 
 def claim_port(host: str, port: int) -> int:
-    """``port`` if it can be listened on at ``host``, a free one for 0.
+    """Return ``port`` if a socket can listen on it at ``host``; for 0, a free port.
 
     Raises ValueError naming the setting. Another process may still take it in the meantime.
     """
@@ -23,8 +23,8 @@ def claim_port(host: str, port: int) -> int:
 
 
 def listen_at(host: str, port: int) -> socket.socket:
-    """A socket that listens on ``port``, any free one for 0, at ``host``. Raises ValueError naming
-    the setting."""
+    """A socket that listens at ``host`` on ``port``, 0: any free one. Raises ValueError naming the
+    setting."""
     require_port(port)  # the resolver takes the rest of a larger number
     try:
         family, kind, proto, _, address = socket.getaddrinfo(

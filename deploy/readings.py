@@ -1,7 +1,7 @@
-"""What ``baton top`` reads of a coordinator at one moment, and the rates between two. Pure.
+"""The readings of a coordinator that ``baton top`` takes, and the rates between two. Pure.
 
 Counters become rates over the newest two readings. Latencies are quantiles of the histogram's
-growth over all readings that are kept, so that they do not jump with each request.
+growth over all kept readings, so that they do not jump with each request.
 """
 
 from collections import deque
@@ -22,9 +22,9 @@ _TEMPERATURE = "baton_gpu_temperature_celsius"
 
 @dataclass(frozen=True)
 class Reading:
-    """``at_s`` is of the monotonic clock; ``counts`` are the counters of ``_RATES``; ``handoffs``
-    are cumulative counts by their upper bound in seconds, ``temperatures`` in °C by instance.
-    ``requests`` are the last ones; if there are none, ``requests_note`` says why."""
+    """One reading at ``at_s`` of the monotonic clock. ``counts``: the counters of ``_RATES``.
+    ``handoffs``: cumulative counts by upper bound in seconds. ``temperatures``: °C by instance.
+    ``requests``: the last ones; if there are none, ``requests_note`` says why."""
 
     at_s: float
     status: dict[str, Any]
@@ -37,7 +37,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class Rates:
-    """None where too few readings, or no handoffs, were seen."""
+    """Rates and latencies; None with too few readings, or without handoffs."""
 
     prompt_tok_s: float | None = None
     output_tok_s: float | None = None
@@ -47,7 +47,7 @@ class Rates:
 
 
 def read(at_s: float, status: dict[str, Any], metrics: str) -> Reading:
-    """Raises ValueError when ``metrics`` is not Prometheus text."""
+    """Make a reading of a status and metrics. Raises ValueError for metrics in another format."""
     counts = dict.fromkeys(_RATES.values(), 0.0)
     handoffs: dict[float, float] = {}
     temperatures: dict[str, float] = {}
@@ -70,8 +70,8 @@ class Window:
         self._readings: deque[Reading] = deque()
 
     def add(self, reading: Reading) -> Rates:
-        """Keep ``reading``; the rates up to it. A counter that fell means that another coordinator
-        answers: the readings of the one before are dropped."""
+        """Keep ``reading`` and return the rates up to it. A counter that fell means that another
+        coordinator answers: earlier readings are dropped then."""
         kept = self._readings
         if kept and any(reading.counts.get(n, 0.0) < c for n, c in kept[-1].counts.items()):
             kept.clear()
@@ -94,8 +94,8 @@ class Window:
 
 
 def quantile(cumulative: dict[float, float], share: float) -> float | None:
-    """As Prometheus' histogram_quantile: linear within the bucket, and the highest finite bound
-    for what lies above it; None when nothing was counted."""
+    """A quantile as Prometheus' histogram_quantile gives it: linear within a bucket, and the
+    highest finite bound for values above it. None if nothing was counted."""
     bounds = sorted(cumulative)
     total = cumulative[bounds[-1]] if bounds else 0.0
     if total <= 0:

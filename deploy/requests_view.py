@@ -17,7 +17,7 @@ _EARLIER = "white"
 _STATES = {"finished": "green", "failed": "bold red", "cancelled": "yellow"}
 _NOT_IF_NARROW = ("cached", "workers")
 _WIDE = 140
-"""A screen of so many columns has room for those too."""
+"""Columns of a screen from which on those are shown too."""
 _BESIDE_BAR = 70
 _BAR_CELLS = 10, 32
 _UNKNOWN = "-"
@@ -35,8 +35,8 @@ def request_lines(requests: list[dict[str, Any]]) -> list[str]:
 
 
 def requests_table(requests: list[dict[str, Any]], width: int) -> Group:
-    """The bars of all requests have one time scale, by which the longest fills its column. A screen
-    of less than 140 columns does not show cached tokens and the workers' names."""
+    """A table of requests whose bars share one time scale: the longest fills its column. A screen
+    of fewer than 140 columns shows neither cached tokens nor the workers' names."""
     longest_s = max((request["duration_s"] for request in requests), default=0.0)
     names = [name for name in _COLUMNS if width >= _WIDE or name not in _NOT_IF_NARROW]
     num_cells = min(max(width - _BESIDE_BAR, _BAR_CELLS[0]), _BAR_CELLS[1])
@@ -71,7 +71,7 @@ def _cells(request: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _bar(request: dict[str, Any], longest_s: float, num_cells: int) -> Text:
-    """Cells by duration, at least one for each stage, so that a short stage is visible."""
+    """A bar with cells by duration, at least one per stage, so that short stages are visible."""
     stages = [stage for stage in request["stages"] if stage["duration_s"] > 0]
     cells: list[int] = []
     for stage in stages:

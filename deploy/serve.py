@@ -7,11 +7,9 @@ import socket
 from collections.abc import Mapping
 from contextlib import ExitStack
 
-from deploy.console import console_for
-from deploy.guardian import Guardian
-from deploy.log_writer import LogWriter
+from deploy.console import LogWriter, console_for
 from deploy.ports import DEFAULT_URL, base_url, reachable
-from deploy.rundir import RunDir, base_dir, remove_abandoned
+from deploy.rundir import Guardian, RunDir, base_dir, remove_abandoned
 from deploy.services import API_KEYS, services
 from deploy.settings import UpSettings
 from deploy.supervisor import StopSignals, Supervisor
@@ -25,7 +23,7 @@ _QUESTION = (
 
 
 async def serve(settings: UpSettings, listener: socket.socket, signals: StopSignals) -> int:
-    """The exit code. Raises ValueError and BatonError when it cannot start."""
+    """Serve; returns the exit code. Raises ValueError and BatonError if it cannot start."""
     base = base_dir(os.environ)
     remove_abandoned(base)
     shm.sweep()
@@ -60,7 +58,7 @@ async def serve(settings: UpSettings, listener: socket.socket, signals: StopSign
 
 
 def _ready_line(settings: UpSettings, port: int) -> str:
-    """Programs that start ``baton up`` read this line: its form is a contract."""
+    """The line that programs which start ``baton up`` read: its form is a contract."""
     return (
         f"ready: {base_url(settings.host, port)} ({settings.pools}, {settings.device}, "
         f"{settings.served_model_name})"
@@ -68,7 +66,7 @@ def _ready_line(settings: UpSettings, port: int) -> str:
 
 
 def _export_url(settings: UpSettings, port: int) -> list[str]:
-    """The setting by which the other commands find an address that is not their default."""
+    """The setting by which other commands find the address; none for their default address."""
     url = base_url(reachable(settings.host), port)
     if url == DEFAULT_URL:
         return []

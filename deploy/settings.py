@@ -1,7 +1,7 @@
 """The settings of ``baton up``, resolved and checked once.
 
-``resolve`` turns the options (None: not given) into what will be started. Every error is a
-ValueError that begins with the name of the setting.
+``resolve`` turns the options (None: not given) into the settings of what is started. Every error is
+a ValueError that begins with the name of the setting.
 """
 
 import math
@@ -26,9 +26,9 @@ BUNDLED_MODEL = Path(__file__).resolve().parent.parent / "models" / "tiny"
 
 @dataclass(frozen=True)
 class UpSettings:
-    """What ``baton up`` starts: prefill and decode workers, or colocated ones. ``device`` is never
-    "auto"; each worker gets ``host_cache_gb`` of 10^9 bytes; ``redis_url`` None: a Redis is
-    started."""
+    """Settings of what ``baton up`` starts: prefill and decode workers, or colocated ones.
+    ``device`` is never "auto". ``host_cache_gb``: 10^9 bytes, for each worker. ``redis_url`` None:
+    a Redis is started."""
 
     model: Path
     served_model_name: str
@@ -78,7 +78,7 @@ def resolve(
     redis_url: str | None = None,
     drain_timeout_s: float = 30.0,
 ) -> UpSettings:
-    """Fill in what was not given, for a machine with ``num_gpus`` GPUs. Raises ValueError."""
+    """Fill in the options that were not given, for ``num_gpus`` GPUs. Raises ValueError."""
     require_port(port)
     if not host:
         raise ValueError("--host: must not be empty")
@@ -139,10 +139,9 @@ def _pools(
     workers: int | None,
     places: int,
 ) -> tuple[int, int, int]:
-    """Prefill, decode and colocated workers for ``places`` workers on GPUs; 0 places: on the CPU.
+    """Numbers of prefill, decode and colocated workers for ``places`` on GPUs; 0: on the CPU.
 
-    A single place gets a colocated worker unless told otherwise: two copies of a large model
-    do not fit there.
+    A single place gets a colocated worker by default: two copies of a large model do not fit.
     """
     if role == "both":  # the former name
         role = "colocated"
@@ -160,7 +159,7 @@ def _pools(
 
 
 def _colocated(workers: int | None, places: int) -> int:
-    """One worker a place; one on the CPU."""
+    """The number of colocated workers: by default one per place, and one on the CPU."""
     number = (places or 1) if workers is None else workers
     if number < 1:
         raise ValueError(f"--workers: needs at least 1 worker, not {number}")
@@ -170,9 +169,9 @@ def _colocated(workers: int | None, places: int) -> int:
 
 
 def _split(prefill: int | None, decode: int | None, places: int) -> tuple[int, int]:
-    """Workers of each pool: all places used, a quarter of them for prefill, at least one for each
-    pool. Of 2 places 1 + 1, of 3 1 + 2, of 4 1 + 3, of 8 2 + 6; 1 + 1 on the CPU. A number that
-    was given stays, and the other pool gets the rest."""
+    """Numbers of prefill and decode workers. By default all places are used, a quarter for prefill
+    and at least one for each pool: 1 + 1 of 2 places, 1 + 2 of 3, 1 + 3 of 4, 2 + 6 of 8, and
+    1 + 1 on the CPU. If one number is given, the other pool gets the rest."""
     for name, number in (("--prefill", prefill), ("--decode", decode)):
         if number is not None and number < 1:
             raise ValueError(f"{name}: needs at least 1 worker, not {number}")

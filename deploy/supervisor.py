@@ -1,20 +1,20 @@
-"""The supervisor of ``baton up``: starts Baton's processes on this machine, restarts and ends them.
+"""The supervisor of ``baton up``: starts, restarts and ends Baton's processes on this machine.
 
 Lifecycle of ``run``, on one event loop:
- 1. start   Redis if it is ours; once it is ready, the coordinator and all workers at the same time
- 2. ready   when each has reported READY=1: print the ready lines
- 3. serve   pass on logs; a service that dies starts again, after a delay that grows
+ 1. start   Redis, unless one was given; then the coordinator and all workers at the same time
+ 2. ready   print the ready lines, once every service has reported READY=1
+ 3. serve   pass on logs; restart a service that dies, after a delay that grows
  4. drain   the coordinator (it takes no new request and finishes what runs), the workers, Redis
 
 The HTTP socket stays open here until the drain, so clients that connect while the coordinator
 restarts wait in its queue. A coordinator that ends by SIGTERM leaves waiting connections to its
-successor; one that ends by SIGINT, which the drain sends, refuses them.
+successor. A coordinator that ends by SIGINT, which the drain sends, refuses them.
 
-A service that cannot start ends everything at once if the ready lines are not out yet and it says
-so by its exit code (2, or 75), or if it is Redis. Later, a service whose exit code is 75 (the
-coordinator, while Redis does not answer) and Redis itself are started again without limit. Any
-other ends everything after three starts in a row that never got ready, unless another worker of its
-pool is ready: then it is started again without limit too.
+Before the ready lines, everything ends at once if Redis cannot start, or if another service says by
+its exit code (2 or 75) that it cannot. Later, Redis is restarted without limit, and so is a service
+whose exit code is 75 (the coordinator, while Redis does not answer). Any other service has three
+starts in a row to get ready before everything ends. A worker is restarted without limit while
+another worker of its pool is ready.
 """
 
 import asyncio
@@ -26,23 +26,26 @@ from functools import partial
 from pathlib import Path
 
 from deploy.console import Console
-from deploy.managed_process import ManagedProcess, describe_exit
-from deploy.notify_socket import NotifySocket
-from deploy.restart_policy import RestartPolicy
+from deploy.managed_process import (
+    ManagedProcess,
+    NotifySocket,
+    RestartPolicy,
+    describe_exit,
+)
 from deploy.rundir import notify_socket
 from deploy.services import Service
 from telemetry.last_words import CANNOT_START, TRY_AGAIN
 from telemetry.notify import notify
 from transport.copy import shm
 
-# What the coordinator gets on top of its own drain deadline: 5 s for the last responses, 3 s for
+# The coordinator gets this on top of its own drain deadline: 5 s for the last responses, 3 s for
 # the record.
 DRAIN_GRACE_S = 10.0
 _WORKER_STOP_S = 10.0
 _REDIS_STOP_S = 5.0
 _KILL_S = 5.0
-# One order to stop may arrive twice at once: `timeout` and `make` both signal a process and
-# its group. Only a later one means "at once".
+# One order to stop may arrive twice at the same time: `timeout` and `make` both signal a process
+# and its group. Only a later signal means "at once".
 _SAME_ORDER_S = 1.0
 
 
@@ -52,8 +55,8 @@ StopSignals = asyncio.Queue[signal.Signals]
 class Supervisor:
     """One run of a set of services. ``run`` may be called once, on the main thread.
 
-    Exit codes: 0 drained after a signal; 1 hurried by a second signal, or a process had to be
-    killed; else that of the service that could not be kept, whose message is repeated last.
+    Exit code: 0 drained after a signal; 1 hurried by a second signal, or a process had to be
+    killed; else the exit code of the service that could not be restarted, whose message comes last.
     """
 
     def __init__(
@@ -88,7 +91,7 @@ class Supervisor:
         self._killed = False
 
     async def run(self) -> int:
-        """Serve until a signal says stop or a service cannot be kept; the exit code."""
+        """Serve until a signal comes or a service cannot be restarted; returns the exit code."""
         redis = [service for service in self._services if service.is_redis]
         coordinator = [service for service in self._services if service.is_coordinator]
         workers = [each for each in self._services if each not in redis + coordinator]
@@ -101,7 +104,7 @@ class Supervisor:
                 self._console.ready(self._ready_lines)
                 notify(READY=1)
             await self._stopping.wait()
-            self._listener.close()  # the coordinator has it still, and answers until it has ended
+            self._listener.close()  # the coordinator still has it, and answers until it ends
             await self._end(coordinator, self._drain_timeout_s + DRAIN_GRACE_S)
             await self._end(workers, _WORKER_STOP_S)
             await self._end(redis, _REDIS_STOP_S)
@@ -127,7 +130,7 @@ class Supervisor:
     # ---- one service
 
     async def _keep(self, service: Service) -> None:
-        """Run ``service`` again and again, until everything stops."""
+        """Run ``service`` and restart it, until everything stops."""
         policy = RestartPolicy()
         while not self._stopping.is_set():
             code, reason, ready_for_s = await self._run_once(service)
@@ -151,8 +154,8 @@ class Supervisor:
                 await self._stopping_within(delay_s)
 
     async def _run_once(self, service: Service) -> tuple[int, str, float | None]:
-        """Run one process of ``service`` to its end: its exit code, why it ended, and for how many
-        seconds it had been ready (None: never)."""
+        """Run one process of ``service`` to its end. Returns its exit code, why it ended, and for
+        how many seconds it had been ready (None: never)."""
         try:
             process = ManagedProcess(service)
         except OSError as error:
@@ -167,7 +170,7 @@ class Supervisor:
         return code, process.error or describe_exit(code), process.ready_for_s
 
     def _another_serves(self, service: Service) -> bool:
-        """Whether another worker of its pool is ready: a worker that cannot come back, for want of
+        """True if another worker of its pool is ready. A worker that cannot come back, for want of
         a healthy GPU, is no reason to end the others."""
         pool = [other for other in self._services if other.role == service.role]
         return any(self._is_ready(other) for other in pool if other is not service)
@@ -205,7 +208,7 @@ class Supervisor:
                 self._hurried.set_result(None)
 
     def _stop(self, exit_code: int, failure: str = "") -> None:
-        """Begin the drain; only the first call counts."""
+        """Begin the drain. Only the first call has an effect."""
         if not self._stopping.is_set():
             self._exit_code, self._failure = exit_code, failure
             self._stop_at = self._loop.time()
@@ -217,7 +220,7 @@ class Supervisor:
             await asyncio.wait_for(self._stopping.wait(), seconds)
 
     async def _end(self, services: Sequence[Service], deadline_s: float) -> None:
-        """Ask ``services`` to end, and kill them at the deadline or at a second signal."""
+        """Tell ``services`` to end, and kill them at the deadline or at a second signal."""
         for process in self._running(services):
             final = process.service.is_coordinator and process.ready
             (process.interrupt if final else process.terminate)()

@@ -1,8 +1,7 @@
 """``baton top``: workers, queue, speed and the last requests, as they change.
 
-Every interval: read /status, /metrics and /v1/requests, show. Without an answer it says so, and
-goes on when one comes. On a terminal one screen is redrawn; anywhere else each interval prints
-its lines.
+At every interval it reads /status, /metrics and /v1/requests and shows them. Without an answer it
+says so, and tries again. On a terminal one screen is redrawn; anywhere else lines are printed.
 """
 
 import os
@@ -100,17 +99,17 @@ def _watch(
 
 
 def _look(api: ApiClient) -> Reading:
-    """Raises ApiError."""
+    """Read the coordinator once. Raises ApiError."""
     status, metrics = api.get("/status"), api.get("/metrics")
     with api.parsing():
         reading = read(time.monotonic(), status.json(), metrics.text)
         reading = replace(reading, **_last_requests(api))
-        lines(reading, Rates())  # a field that is missing shows here, not on the screen
+        lines(reading, Rates())  # a missing field fails here, and not while it is drawn
     return reading
 
 
 def _last_requests(api: ApiClient) -> dict[str, Any]:
-    """Fields of a Reading. Without Redis no request can be listed: the note says so."""
+    """Fields of a Reading about requests. Without Redis none can be listed: the note says so."""
     try:
         found = api.get("/v1/requests", limit=_NUM_REQUESTS).json()["data"]
     except ApiError as error:

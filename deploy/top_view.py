@@ -25,11 +25,11 @@ _COLUMNS = (
 _NOT_IF_NARROW = ("role", "device", "pages", "kept", "drafts", "accepted", "waits_for")
 _WIDE = 156
 _OTHER_LINES = 8
-"""Lines of the screen that are neither a worker nor a request."""
+"""Lines of the screen that show neither a worker nor a request."""
 
 
 def lines(reading: Reading, rates: Rates) -> list[str]:
-    """What is ready, how fast it is, and a line of ``name=value`` a worker and a request."""
+    """Readiness, speed, and one line of ``name=value`` for each worker and each request."""
     workers = worker_lines(_workers(reading), _COLUMNS)
     requests = request_lines(reading.requests)
     note = [reading.requests_note] if reading.requests_note else []
@@ -37,7 +37,7 @@ def lines(reading: Reading, rates: Rates) -> list[str]:
 
 
 def table(reading: Reading, rates: Rates, width: int, height: int) -> Group:
-    """As many of the last requests as fit below the workers, on a screen of this size."""
+    """The screen: workers, and below them as many of the last requests as fit."""
     style = "bold green" if is_ready(reading.status) else "bold red"
     columns = [name for name in _COLUMNS if width >= _WIDE or name not in _NOT_IF_NARROW]
     columns = without_spread(columns, reading.status["workers"])

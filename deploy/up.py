@@ -128,7 +128,7 @@ def up(
         float,
         typer.Option(
             envvar="BATON_DRAIN_TIMEOUT",
-            help="Seconds that running requests get to finish once told to stop.",
+            help="Seconds that running requests get to finish after the signal to stop.",
         ),
     ] = 30.0,
 ) -> None:
@@ -161,8 +161,8 @@ def up(
 
 
 async def _up(device: Device, resolved: Callable[..., UpSettings]) -> int:
-    """The exit code. ``resolved`` takes the number of GPUs."""
-    signals = _stop_signals()  # first: one that comes during the start is not lost
+    """Serve; returns the exit code. ``resolved`` takes the number of GPUs."""
+    signals = _stop_signals()  # first, so that no signal during the start is lost
     try:
         settings = resolved(num_gpus=0 if device == "cpu" else count_gpus())
         listener = inherited_listener(os.environ, os.getpid())
@@ -174,10 +174,10 @@ async def _up(device: Device, resolved: Callable[..., UpSettings]) -> int:
 
 
 def _stop_signals() -> StopSignals:
-    """Each SIGINT, SIGTERM and SIGHUP from now on.
+    """A queue that gets each SIGINT, SIGTERM and SIGHUP from now on.
 
-    SIGHUP stays ignored where it was (nohup). SIGINT does not: shells ignore it for what they run
-    in the background, but a SIGINT that was sent to this process by its id is meant.
+    SIGHUP stays ignored if it was (nohup). SIGINT does not: shells ignore it for background
+    processes, but a SIGINT sent to this process by its id is meant for it.
     """
     received = StopSignals()
     loop = asyncio.get_running_loop()

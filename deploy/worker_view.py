@@ -22,7 +22,7 @@ UNKNOWN = "-"
 
 
 def headline(status: dict[str, Any]) -> str:
-    """Whether the service is ready, what is wrong, and how many requests it has."""
+    """One line: whether the service is ready, its problems, and its number of requests."""
     problems = [*status["problems"], *(["draining"] if status["draining"] else [])]
     state = "ready" if is_ready(status) else "not ready"
     state += f": {'; '.join(dict.fromkeys(problems))}" if problems else ""
@@ -35,7 +35,7 @@ def is_ready(status: dict[str, Any]) -> bool:
 
 
 def worker_cells(worker: dict[str, Any], celsius: float | None = None) -> dict[str, str]:
-    """All that can be shown of one worker, by the column's name; memory as used/all."""
+    """The cells of one worker, by column; memory as used/all."""
     pages, slots = worker["num_pages"], worker["num_state_slots"]
     used_pages, used_slots = pages - worker["free_pages"], slots - worker["free_state_slots"]
     return {
@@ -61,14 +61,14 @@ def worker_cells(worker: dict[str, Any], celsius: float | None = None) -> dict[s
 
 
 def hit_rate(workers: Sequence[dict[str, Any]]) -> str:
-    """Of the prompt tokens of the last minute, the share that the prefix cache had."""
+    """Share of the last minute's prompt tokens that were found in the prefix cache."""
     queried = sum(worker["queried_tokens"] for worker in workers)
     reused = sum(worker["reused_tokens"] for worker in workers)
     return f"{100 * reused / queried:.0f}%" if queried else UNKNOWN
 
 
 def _kept(worker: dict[str, Any]) -> str:
-    """Prefixes on the device, and in the host tier: "12+40"."""
+    """Number of prefixes on the device and in the host tier: "12+40"."""
     host = worker["kept_prefixes_host"]
     return f"{worker['kept_prefixes']}+{host}" if host else str(worker["kept_prefixes"])
 
@@ -79,15 +79,15 @@ def _tokens_per_step(worker: dict[str, Any]) -> str:
 
 
 def _acceptance(worker: dict[str, Any]) -> str:
-    """In per cent, of the first draft, the second, …: "88/61%"."""
+    """Acceptance in per cent of the first draft, the second, …: "88/61%"."""
     shares = worker["draft_acceptance"]
     return "/".join(f"{100 * share:.0f}" for share in shares) + "%" if shares else UNKNOWN
 
 
 def _spread(found: dict[str, Any] | None) -> dict[str, str]:
-    """Of the last minute: the share of steps that were computed together, and in a group of how
-    many ("75%/4"); how long such a step took, and a local one ("6.4/9.8"); for which other member
-    the device waited longest, and how long in each step ("decode-1a2b:0.3ms")."""
+    """Spread steps of the last minute, by column. "75%/4": share of steps that were computed
+    together, and members of the group. "6.4/9.8": ms of such a step, and of a local one.
+    "decode-1a2b:0.3ms": the member that the device waited for longest, and how long per step."""
     if found is None:
         return dict.fromkeys(SPREAD, UNKNOWN)
     share = UNKNOWN if found["share"] is None else f"{100 * found['share']:.0f}%"
@@ -102,7 +102,7 @@ def _spread(found: dict[str, Any] | None) -> dict[str, str]:
 
 
 def without_spread(columns: Sequence[str], workers: Sequence[dict[str, Any]]) -> list[str]:
-    """The columns, but for those of spread steps where no worker can compute any."""
+    """The columns, without those of spread steps if no worker can compute any."""
     seen = any(worker["spread"] is not None for worker in workers)
     return [name for name in columns if seen or name not in SPREAD]
 

@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 
 from deploy.die_with_parent import die_with_parent
-from deploy.redis_server import READY_LINE, redis_command, redis_url
+from deploy.services import REDIS_READY, redis_command, redis_url
 
 START_S = 10.0
 
@@ -36,14 +36,14 @@ class LocalRedis:
         self.reader.start()
         self.read.wait(START_S)
         assert self.process.poll() is None, "\n".join(self.log)
-        assert READY_LINE in self.log[-1].lower(), "\n".join(self.log)
+        assert REDIS_READY in self.log[-1].lower(), "\n".join(self.log)
 
     def _read(self) -> None:
         assert self.process.stdout is not None
         with self.process.stdout as output:
             for line in output:
                 self.log.append(line.decode(errors="replace").rstrip())
-                if READY_LINE in self.log[-1].lower():
+                if REDIS_READY in self.log[-1].lower():
                     self.read.set()
         self.read.set()
 

@@ -1,4 +1,4 @@
-"""Around every measurement: which server, when to stop, and the result, however it ended.
+"""Conducts every measurement: finds the server, decides when to stop, and writes the result.
 
 Exit status: 0 good; 1 something failed or a gate was missed; 2 nothing could be measured; 130
 interrupted, with what was measured until then in the file.
@@ -29,12 +29,12 @@ CANNOT_MEASURE, INTERRUPT_STATUS = 2, 130
 
 
 class Finding(Protocol):
-    """What a measurement found, also after it was stopped half way."""
+    """The findings of a measurement, also of one that was stopped half way."""
 
     def json(self) -> dict[str, Any]: ...
 
     def problems(self) -> list[str]:
-        """Why the run is not good; empty: it is."""
+        """Why the run is not good; empty if it is good."""
         ...
 
     def headline(self) -> dict[str, Any]:
@@ -44,8 +44,8 @@ class Finding(Protocol):
 
 @dataclass(frozen=True)
 class Session:
-    """All that a measurement is given. ``client`` sends nothing more once the run is stopped;
-    ``aside`` is for requests that are not measured, and still can."""
+    """What a measurement gets. ``client`` sends nothing more once the run is stopped. ``aside`` is
+    for requests that are not measured; it can still send then."""
 
     client: Client
     aside: Client
@@ -59,7 +59,7 @@ Measure = Callable[[Session], Awaitable[Finding]]
 
 @dataclass(frozen=True)
 class Conduct:
-    """One run of one kind of measurement; ``settings`` goes into the file as it is.
+    """One run of one kind of measurement. ``settings`` goes into the result file as it is.
     ``records_gpus``: the readings of ``gpus()`` go into ``results["gpu"]``."""
 
     kind: str
@@ -74,7 +74,7 @@ class Conduct:
     gpus: Callable[[], Gpus] = local_gpus
 
     def __call__(self, measure: Measure) -> None:
-        """Always ends in typer.Exit."""
+        """Measure and write the result. Always ends in typer.Exit."""
         import uvloop
 
         for path in filter(None, (self.out, self.html)):
@@ -88,17 +88,18 @@ class Conduct:
                 raise typer.BadParameter(str(error)) from None
         _allow_open_files()
         document, headline = uvloop.run(self._measure(measure))
-        if self.out is not None:
-            result_file.write(self.out, document)
+        out = self.out and result_file.save(self.out, document)
+        if out != self.out:
+            typer.echo(f"{self.out} is kept: this run is not good, and is in {out}", err=True)
         if self.html is not None:
             from bench.harness.html.page import render
 
-            self.html.write_text(render([document]))
+            result_file.place(self.html, document).write_text(render([document]))
         for problem in document["problems"]:
             typer.echo(f"problem: {problem}", err=True)
         if document["stopped"]:
             typer.echo(f"stopped: {document['stopped']}", err=True)
-        typer.echo(result_file.one_line(headline))
+        typer.echo(result_file.one_line({**headline, "file": None if out is None else str(out)}))
         raise typer.Exit(_status(document))
 
     async def _measure(self, measure: Measure) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -139,22 +140,26 @@ class Conduct:
         line = {"kind": self.kind, "ok": document["ok"], "complete": document["complete"]}
         if stopped is not None:
             line["stopped"] = stopped
-        return document, {**line, **headline, "file": None if self.out is None else str(self.out)}
+        return document, line | headline
 
 
 def _check_writable(path: Path) -> None:
-    """Now, and not after an hour of measuring; ends in typer.BadParameter."""
+    """Refuse a path that cannot be written now, and not after an hour of measuring. Ends in
+    typer.BadParameter."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        existed = path.exists()
         with path.open("a"):
             pass
+        if not existed:
+            path.unlink()
     except OSError as error:
         raise typer.BadParameter(f"cannot write {path}: {error.strerror}") from None
 
 
 def _allow_open_files() -> None:
-    """Every connection is an open file, and a shell's limit is often 1,024, which an open loop
-    against a slow server passes in seconds: raise it as far as the user may."""
+    """Raise the limit of open files as far as the user may. Every connection is an open file. A
+    shell's limit is often 1,024, which an open loop against a slow server reaches in seconds."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 

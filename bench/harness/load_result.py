@@ -1,21 +1,21 @@
-"""What an open-loop run found: one rate, judged by its targets."""
+"""The result of an open-loop run: one rate, judged by its targets."""
 
 from dataclasses import dataclass, field
 from typing import Any
 
 from bench.harness.figures.goodput import attainment
-from bench.harness.figures.latency import spread_ms
 from bench.harness.figures.outcome import Outcome, failures
 from bench.harness.figures.summary import summary, wall
 from bench.harness.figures.timeline import timeline
 from bench.harness.load_settings import SHARES, LoadSettings
+from bench.measures import spread_ms
 
 LATE_S = 0.010
 
 
 @dataclass
 class Run:
-    """One rate: what was planned, what became of it."""
+    """One rate: the planned requests and their outcomes."""
 
     settings: LoadSettings
     rate: float
@@ -26,7 +26,7 @@ class Run:
 
     @property
     def attained(self) -> float:
-        """Of all that was planned; what was never sent met nothing."""
+        """Share of all planned requests that met both targets. Requests never sent met none."""
         share = attainment(self.outcomes, self.settings.slo) if self.outcomes else 0.0
         return share * len(self.outcomes) / self.num_planned
 
@@ -89,7 +89,8 @@ class Load:
 
 
 def problems(run: Run, *, refusals: bool = True) -> list[str]:
-    """Failures of one rate; ``refusals`` False: a 503 is what an overloaded server should say."""
+    """Failures of one rate. ``refusals`` False: a 503 is no failure, as an overloaded server should
+    refuse requests."""
     bad = [o for o in run.outcomes if not o.ok and (refusals or o.record.status != 503)]
     kinds = sorted({str(outcome.record.failure) for outcome in bad})
     at = f"{run.rate:.3g} requests/s"

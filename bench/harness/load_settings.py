@@ -1,5 +1,6 @@
-"""What a load is: arrivals in an open loop with the targets that judge them, or agents."""
+"""Settings of a load: arrivals in an open loop with the targets that judge them, or agents."""
 
+import math
 from dataclasses import dataclass, fields
 from typing import Annotated, Any
 
@@ -11,7 +12,7 @@ from bench.harness.workload.plan import Lengths
 from bench.harness.workload.traces import Trace
 
 SHARES = (0.9, 0.99)
-_ABOVE_0 = ("rate", "duration_s", "tolerance")
+_ABOVE_0 = ("rate", "duration_s", "tolerance", "slo_ttft_ms", "slo_tpot_ms")
 _LEAST_1 = ("requests", "max_input_len", "max_output_len", "max_trials", "least_requests")
 
 
@@ -20,9 +21,9 @@ _INPUT, _OUTPUT = Lengths(1024, 1024), Lengths(128, 128)
 
 @dataclass(frozen=True, kw_only=True)
 class LoadSettings(AgentSettings):
-    """``rate`` in requests a second: of Poisson arrivals, or what a trace is paced to (None: as it
-    was); of agents, how many begin a second (None: all at once). ``duration_s`` and ``requests``
-    both limit a run of arrivals from above; one may be None."""
+    """``rate``: requests per second, of Poisson arrivals or of a trace (None: the trace's own
+    pace); for agents, how many begin per second (None: all at once). ``duration_s`` and
+    ``requests`` both limit a run of arrivals; one may be None."""
 
     rate: Annotated[
         float | None,
@@ -45,22 +46,25 @@ class LoadSettings(AgentSettings):
     slo_ttft_ms: Annotated[float, Option(help="Target for TTFT.")] = 2000.0
     slo_tpot_ms: Annotated[float, Option(help="Target for TPOT.")] = 50.0
     tolerance: Annotated[float, Option(help="Sweep: relative gap to stop at.")] = 0.1
-    max_trials: Annotated[int, Option(help="Sweep: rates tried at most, a share.")] = 12
+    max_trials: Annotated[int, Option(help="Sweep: rates tried at most.")] = 24
     least_requests: Annotated[int, Option(help="Sweep: requests a rate at least.")] = 100
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        assert self.slo
         if self.trace is None and self.rate is None and self.agents is None:
             raise ValueError("rate: neither a rate nor a trace is given, nor agents")
         if self.agents is not None and (self.trace or self.sweep or self.requests):
             raise ValueError("agents: not together with trace, sweep or requests")
         if self.sweep and self.rate is None:
             raise ValueError("rate: a sweep needs the first rate to try")
-        for name in (*_ABOVE_0, *_LEAST_1):
-            value, least = getattr(self, name), "above 0" if name in _ABOVE_0 else "at least 1"
-            if value is not None and (value <= 0 or (name in _LEAST_1 and value < 1)):
-                raise ValueError(f"{name}: {value} is not {least}")
+        for name in _ABOVE_0:
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                raise ValueError(f"{name}: {value} is not above 0, or not finite")
+        for name in _LEAST_1:
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name}: {value} is not at least 1")
         if self.requests is None and self.duration_s is None and self.trace is None:
             raise ValueError("duration_s: Poisson arrivals never end without it or requests")
 

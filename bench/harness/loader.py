@@ -1,7 +1,7 @@
 """Load: an open loop of Poisson or trace arrivals, judged by latency targets; or agents.
 
-One run is one rate. A request is due when the plan says, whatever the server does; every latency
-counts from there, and how late the client itself was is part of the result.
+One run is one rate. A request is due at the time that the plan gives, whatever the server does.
+Every latency counts from then, and the result says how late the client itself was.
 """
 
 import math
@@ -54,7 +54,7 @@ class Loader:
         self._prompts = PlanPrompts(session.server.model, tokens, settings)
 
     async def warm_up(self) -> None:
-        """Stops the run when the server answers none of them."""
+        """Send the warm-ups. Stops the run if every one fails."""
         plan, _ = self._plan(self._settings.rate)
         asks = [(await self._prompts.prepare("", p)).ask for p in plan[: self._settings.warm_ups]]
         control = self._session.control
@@ -64,8 +64,8 @@ class Loader:
             control.stop(f"every warm-up failed: {records[0].failure}: {records[0].detail}")
 
     async def run(self, rate: float | None) -> Run:
-        """At ``rate`` requests a second; None: a trace at its own pace. Raises ValueError where
-        the plan does not fit the server, and PromptsFailed."""
+        """Run one rate, in requests per second; None: a trace at its own pace. Raises ValueError
+        if the plan does not fit the server, and PromptsFailed."""
         plan, num_clipped = self._plan(rate)
         rate = mean_rate(plan) if rate is None else rate
         labels = [f"{rate:.3g}/s #{number}" for number in range(len(plan))]

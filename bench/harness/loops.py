@@ -1,9 +1,8 @@
 """The two ways to put load on a server.
 
 Closed loop: a fixed number of requests is always under way; the next is sent when one has ended.
-Open loop: each request is sent at its own time, whatever became of those before it, and its latency
-counts from that time, so that neither a slow server nor a late client thins out the load by which
-it is judged.
+Open loop: each request is sent at its own time, whatever became of earlier ones, and its latency
+counts from that time. So neither a slow server nor a late client reduces the load that it gets.
 """
 
 import asyncio
@@ -18,11 +17,11 @@ from bench.harness.run_control import RunControl
 
 _HEAD_START_S = 0.05
 OnEnd = Callable[[bool], None]
-"""Called as each request ends, with whether it failed."""
+"""Called when a request ends, with True if it failed."""
 
 
 def ignore(failed: bool) -> None:
-    """For loops that are not shown while they run."""
+    """Do nothing: the loop is not shown while it runs."""
 
 
 async def closed_loop(
@@ -33,8 +32,8 @@ async def closed_loop(
     on_end: OnEnd = ignore,
     arrivals_per_s: float = math.inf,
 ) -> list[Exchange | None]:
-    """The exchange of each ask, in their order; None where the run stopped before it was sent. The
-    first ``concurrency`` requests come at ``arrivals_per_s``."""
+    """Keep ``concurrency`` requests under way; the first ones are sent at ``arrivals_per_s``.
+    Returns the exchange of each ask, in order; None if the run stopped before it was sent."""
     found: list[Exchange | None] = []
     waiting = iter(asks)
     if isinstance(asks, Sized):
@@ -63,8 +62,8 @@ async def open_loop(
     control: RunControl,
     on_end: OnEnd = ignore,
 ) -> tuple[float, list[Exchange | None]]:
-    """Sends each ask at its offset from the start (ascending), whatever the others do. Returns the
-    start (perf_counter) and the exchanges; None where the run stopped before it was due."""
+    """Send each ask at its offset from the start (ascending), whatever the others do. Returns the
+    start (perf_counter) and the exchanges; None if the run stopped before it was due."""
     found: list[Exchange | None] = [None] * len(asks)
     begin_s = perf_counter() + _HEAD_START_S
 
@@ -77,6 +76,6 @@ async def open_loop(
             due_at_s = begin_s + offset_s
             if await control.stopped_within(due_at_s - perf_counter()):
                 break
-            # A timer may be a fraction early; what is sent early is due then.
+            # A timer may fire a fraction early: the request is due when it is sent, then.
             tasks.create_task(one(index, min(due_at_s, perf_counter())))
     return begin_s, found

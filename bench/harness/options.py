@@ -1,8 +1,8 @@
 """A command's options are the fields of its settings, each declared once, with its help.
 
-A field whose annotation has a ``typer.Option`` is an option; a function behind it reads the value
-from text, called with the field's name and the text. Any other field takes the limit of its name
-(``LIMIT_OF``), so that a result file records it.
+A field whose annotation has a ``typer.Option`` is an option. If a function follows the option, it
+reads the value from text; it is called with the field's name and the text. Any other field gets
+the limit of its name (``LIMIT_OF``), so that a result file records it.
 """
 
 import inspect
@@ -27,12 +27,12 @@ LIMIT_OF = {"request_limit_s": "request_s", "request_s": "request_s", "limit_s":
 
 
 class Settings:
-    """Base of the settings of a command; ``kind`` is that of its results."""
+    """Base of the settings of a command; ``kind``: the kind of its results."""
 
     kind: ClassVar[str]
 
     def json(self) -> dict[str, Any]:
-        """For the result file."""
+        """The settings as the result file has them."""
         return asdict(self)  # type: ignore[call-overload, no-any-return]
 
 
@@ -50,7 +50,7 @@ class Target:
     ] = False
 
     def endpoint(self, url: str) -> Endpoint:
-        """Raises ValueError naming the setting."""
+        """The server at ``url``. Raises ValueError naming the setting."""
         return endpoint(url, api_key=self.api_key, verify_tls=not self.insecure)
 
 
@@ -72,7 +72,7 @@ class CountedTarget(Target):
 
 @dataclass(frozen=True)
 class Limits:
-    """No wait is without one."""
+    """Deadlines of requests, and when a whole run ends."""
 
     connect_s: Annotated[float, typer.Option(help="Seconds to a connection.")] = 10.0
     first_byte_s: Annotated[
@@ -87,7 +87,7 @@ class Limits:
     time_limit_s: Annotated[float, typer.Option(help="Seconds for the whole run.")] = 14_400.0
 
     def resolve(self) -> tuple[Deadlines, Patience]:
-        """Raises ValueError naming the setting."""
+        """The limits as the client and the run use them. Raises ValueError naming the setting."""
         first_byte_s = self.request_s if self.first_byte_s is None else self.first_byte_s
         stall_s = self.request_s if self.stall_s is None else self.stall_s
         return (
@@ -111,9 +111,9 @@ def command(
     serve: Callable[[S, str | None], AbstractContextManager[str]] | None = None,
     **defaults: Any,
 ) -> Callable[..., None]:
-    """A function for typer with the options of the target, of ``settings``, of the limits and
-    of the output. ``defaults`` replace those of fields; ``serve`` gives the server's URL for as
-    long as it is entered."""
+    """A function for typer with the options of the target, of ``settings``, of the limits and of
+    the output. ``defaults`` replace the defaults of fields. ``serve`` starts a server if needed,
+    and gives its URL for as long as it is entered."""
     parts = (target_type, settings, Limits, Output)
 
     def run(**values: Any) -> None:
@@ -140,7 +140,7 @@ def command(
 
 
 def json_object(name: str, text: str) -> Mapping[str, Any]:
-    """Raises ValueError naming the setting."""
+    """Read a JSON object. Raises ValueError naming the setting."""
     try:
         found = json.loads(text)
     except ValueError as error:
@@ -151,7 +151,7 @@ def json_object(name: str, text: str) -> Mapping[str, Any]:
 
 
 def int_list(name: str, text: str) -> tuple[int, ...]:
-    """Raises ValueError naming the setting.
+    """Read numbers with commas between them. Raises ValueError naming the setting.
 
     >>> int_list("levels", "10,400")
     (10, 400)
@@ -163,7 +163,7 @@ def int_list(name: str, text: str) -> tuple[int, ...]:
 
 
 def _annotated(settings: type) -> Iterator[tuple[Field[Any], Any, tuple[Any, ...]]]:
-    """Each field with its type and what its annotation adds."""
+    """Each field with its type and the extra items of its annotation."""
     hints = get_type_hints(settings, include_extras=True)
     for field in fields(settings):
         hint = hints[field.name]
@@ -186,7 +186,7 @@ def _options(settings: type, defaults: Mapping[str, Any]) -> Iterator[inspect.Pa
 
 
 def _made(settings: type[T], values: Mapping[str, Any]) -> T:
-    """Raises ValueError naming the setting."""
+    """Make ``settings`` from option values. Raises ValueError naming the setting."""
     given = {}
     for field, _, metadata in _annotated(settings):
         name = field.name if metadata else LIMIT_OF.get(field.name, "")

@@ -1,4 +1,4 @@
-"""What a run shows while it goes on, on stderr: bars on a terminal, plain lines elsewhere."""
+"""The progress of a run, on stderr: bars on a terminal, plain lines elsewhere."""
 
 import sys
 from collections.abc import Iterator
@@ -7,16 +7,16 @@ from typing import Any
 
 
 class Progress:
-    """Shows nothing; the base of those that do."""
+    """Base of the displays; shows nothing itself."""
 
     def say(self, text: str) -> None:
-        """A line that stays."""
+        """Show a line that stays."""
 
     def begin(self, name: str, total: int) -> None:
-        """A phase of ``total`` requests begins; the one before it is over."""
+        """Begin a phase of ``total`` requests; the previous phase is over."""
 
     def step(self, failed: bool = False) -> None:
-        """One of them has ended."""
+        """Count one request of the phase as ended."""
 
 
 class Lines(Progress):

@@ -1,5 +1,6 @@
-"""What the requests of throughput and load have in common."""
+"""Settings that the requests of throughput and load have in common."""
 
+import math
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from bench.harness.options import Settings, json_object
 
 @dataclass(frozen=True, kw_only=True)
 class RequestSettings(Settings):
-    """``exact``: an answer of another length than was asked for has failed (None: where
+    """``exact``: an answer of another length than the requested one has failed (None: if
     ``ignore_eos`` is sent). Raises ValueError naming the setting."""
 
     seed: Annotated[int | None, Option(help="Of the prompts; fresh if not given.")] = None
@@ -36,11 +37,11 @@ class RequestSettings(Settings):
         if self.seed is None:
             object.__setattr__(self, "seed", secrets.randbelow(2**32))
         for name in ("warm_ups", "temperature"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name}: {getattr(self, name)} is not at least 0")
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name}: {getattr(self, name)} is negative or not finite")
 
     def fields(self) -> dict[str, Any]:
-        """Of every request (asking.completion)."""
+        """Fields of every request, for ``asking.completion``."""
         ids = {"return_token_ids": True} if self.return_token_ids else {}
         fixed = {"temperature": self.temperature, "ignore_eos": self.ignore_eos}
         return {**fixed, "exact": self.exact, **ids, **self.extra_body}

@@ -1,9 +1,10 @@
-"""When a run ends before its time: Ctrl-C, its time limit, or a server that does not answer.
+"""Ends a run before its time: by Ctrl-C, its time limit, or a server that does not answer.
 
-However it ends, what was measured until then is kept, and requests under way become records.
+Everything measured until then is kept, and requests under way become records.
 """
 
 import asyncio
+import math
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ INTERRUPTED = "interrupted"
 
 @dataclass(frozen=True)
 class Patience:
-    """``give_up_after`` failures in a row end a run; so does ``time_limit_s``."""
+    """A run ends after ``give_up_after`` failures in a row, or after ``time_limit_s``."""
 
     give_up_after: int = 16
     time_limit_s: float = 4 * 3600.0
@@ -25,12 +26,13 @@ class Patience:
     def __post_init__(self) -> None:
         if self.give_up_after < 1:
             raise ValueError(f"give_up_after: {self.give_up_after} is not at least 1")
-        if not self.time_limit_s > 0:
-            raise ValueError(f"time_limit_s: {self.time_limit_s} is not above 0")
+        if not 0 < self.time_limit_s < math.inf:
+            raise ValueError(f"time_limit_s: {self.time_limit_s} is not above 0, or not finite")
 
 
 class RunControl:
-    """Whether one run goes on. ``stopped`` says why not; once set, its client sends no more."""
+    """Decides whether one run goes on. ``stopped``: why it ended; once set, the client sends no
+    more."""
 
     def __init__(self, client: Client, patience: Patience) -> None:
         self._client = client
@@ -40,14 +42,14 @@ class RunControl:
         self.stopped: str | None = None
 
     def stop(self, reason: str) -> None:
-        """Takes effect once; everything under way ends as cancelled."""
+        """Stop the run; requests under way end as cancelled. Only the first call has an effect."""
         if self.stopped is None:
             self.stopped = reason
             self._over.set()
             self._client.abort()
 
     async def stopped_within(self, seconds: float) -> bool:
-        """Wait so long, or until the run is stopped; True: it is."""
+        """Wait ``seconds``, or until the run is stopped; True if it is stopped."""
         if seconds <= 0 or self.stopped is not None:
             return self.stopped is not None
         try:
@@ -58,7 +60,7 @@ class RunControl:
         return True
 
     def saw(self, exchange: Exchange) -> bool:
-        """Called with every exchange that ended; True: it failed."""
+        """Note an exchange that ended; True if it failed."""
         failed = exchange.failure is not None or exchange.status != 200
         self._in_a_row = self._in_a_row + 1 if failed else 0
         if self._in_a_row >= self._patience.give_up_after:
@@ -68,7 +70,7 @@ class RunControl:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """SIGINT and SIGTERM stop the run, and so does its time limit, while this is entered."""
+        """While entered, SIGINT, SIGTERM and the time limit stop the run."""
         loop = asyncio.get_running_loop()
         limit = self._patience.time_limit_s
         timer = loop.call_later(limit, self.stop, f"time limit of {limit:g} s")

@@ -20,13 +20,12 @@ Correctness = Annotated[
 
 
 class ScoreFailed(Exception):
-    """There is no score; the message says what is missing."""
+    """No score can be computed; the message says what is missing."""
 
 
 def weighted(tok_s: Mapping[int, float], *, correct: bool = True) -> float:
-    """One number for a run: the sum of weight x total tok/s over the seven levels; 0 when the
-    answers are wrong. Raises ScoreFailed when a level is missing: a sum of fewer is another
-    figure."""
+    """The score of a run: the sum of weight x total tok/s over the seven levels; 0 if the answers
+    are wrong. Raises ScoreFailed if a level is missing: a sum of fewer levels is another figure."""
     if missing := [level for level in WEIGHTS if level not in tok_s]:
         raise ScoreFailed(f"no result for level {', '.join(map(str, missing))}")
     return sum(weight * tok_s[level] for level, weight in WEIGHTS.items()) if correct else 0.0
@@ -34,7 +33,7 @@ def weighted(tok_s: Mapping[int, float], *, correct: bool = True) -> float:
 
 @dataclass(frozen=True)
 class Side:
-    """One result; ``correct`` is None where no correctness result was given."""
+    """One result to compare; ``correct`` is None without a correctness result."""
 
     name: str
     document: dict[str, Any]
@@ -42,8 +41,8 @@ class Side:
 
     @property
     def tok_s(self) -> dict[int, float]:
-        """Verified total tok/s by level, of levels in which every request was sent; one that had
-        failures counts what did complete."""
+        """Verified total tok/s by level, for levels in which every request was sent. With failures,
+        only completed requests count."""
         return {
             level["concurrency"]: level["total_tok_s"]
             for level in self.document["results"].get("levels", [])
@@ -57,7 +56,7 @@ class Side:
         return [*([f"stopped: {stopped}"] if stopped else []), *self.document["problems"]]
 
     def score(self) -> float | None:
-        """None where a level is missing."""
+        """The score; None if a level is missing."""
         try:
             return weighted(self.tok_s, correct=self.correct is not False)
         except ScoreFailed:
@@ -65,19 +64,19 @@ class Side:
 
 
 def ratios(values: Sequence[float | None]) -> list[float | None]:
-    """Each to the first."""
+    """The ratio of each value to the first."""
     first = values[0]
     return [value / first if value is not None and first else None for value in values]
 
 
 def level_ratios(sides: Sequence[Side]) -> dict[int, list[float | None]]:
-    """Of every level that any side has."""
+    """The ratios to the first side, for every level that any side has."""
     levels = sorted({level for side in sides for level in side.tok_s})
     return {level: ratios([side.tok_s.get(level) for side in sides]) for level in levels}
 
 
 def differences(sides: Sequence[Side]) -> list[str]:
-    """Settings that are not the same, and so make the comparison one of different things."""
+    """Settings that differ, so that the sides measure different things."""
     settings = [side.document["settings"] for side in sides]
     found = []
     for name in dict.fromkeys(name for each in settings for name in each):

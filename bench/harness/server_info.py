@@ -1,4 +1,4 @@
-"""What a server says about itself: which model, from where, how long a context, which version."""
+"""What a server says about itself: its model and that model's folder, context length, version."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,7 @@ from bench.harness.workload.tokens import LocalTokens, ServerTokens, TokenizerMi
 
 @dataclass(frozen=True)
 class ServerInfo:
-    """``root`` and ``max_model_len`` are None where the server does not tell."""
+    """Facts about a server; ``root`` and ``max_model_len`` are None if it does not report them."""
 
     url: str
     model: str
@@ -22,7 +22,7 @@ class ServerInfo:
     version: str | None
 
     def json(self) -> dict[str, Any]:
-        """Without the folders of the server's machine."""
+        """The facts for a result file, without folders of the server's machine."""
         return {
             "url": self.url,
             "model": self.model,
@@ -32,7 +32,8 @@ class ServerInfo:
 
 
 async def ask_server(client: Client, model: str | None) -> ServerInfo:
-    """``model`` None: the first that it lists. Raises CannotMeasure."""
+    """Ask a server about itself and ``model``, None: the first that it lists. Raises
+    CannotMeasure."""
     listed = await _json(client, "/v1/models")
     if isinstance(listed, str) and model is None:
         raise CannotMeasure(
@@ -60,8 +61,8 @@ async def ask_server(client: Client, model: str | None) -> ServerInfo:
 async def find_tokens(
     client: Client, server: ServerInfo, folder: Path | None, vocab_size: int | None
 ) -> Tokens:
-    """The given tokenizer, else the model's own folder where it lies on this machine, else the
-    server's. Raises TokenizerMissing when there is none."""
+    """The tokenizer to count with: that in ``folder``, else the model's own if its folder is on
+    this machine, else the server's. Raises TokenizerMissing if there is none."""
     if folder is not None:
         return LocalTokens(folder)
     if server.root is not None and (Path(server.root) / "tokenizer.json").is_file():

@@ -1,7 +1,8 @@
 """The sweep that finds goodput: a run at each rate that the search asks for.
 
 Both shares use the same trials: a rate is run once. Each search ends by the rule of
-figures/goodput.py; what is reported was measured at that very rate, by either search.
+figures/goodput.py, or once ``max_trials`` rates have been run for all shares together. What is
+reported was measured at that very rate, by either search.
 """
 
 from collections.abc import Awaitable, Callable
@@ -16,7 +17,7 @@ from bench.harness.run_control import RunControl
 
 @dataclass
 class Sweep:
-    """Grows trial by trial."""
+    """The result of a sweep, which grows trial by trial."""
 
     settings: LoadSettings
     tokenizer: str
@@ -36,7 +37,7 @@ class Sweep:
         }
 
     def bounds(self) -> dict[float, Bounds]:
-        """Of each share whose search has ended, by all trials."""
+        """Goodput and the lowest missed rate, by all trials, for each share whose search ended."""
         attained = {rate: run.attained for rate, run in self.trials.items()}
         return {share: found.tightened(attained, share) for share, found in self.goodput.items()}
 
@@ -62,7 +63,7 @@ async def sweep(
     run: Callable[[float], Awaitable[Run]],
     control: RunControl,
 ) -> Sweep:
-    """Goodput at each of SHARES, or what was found of it when ``control`` stopped."""
+    """Find the goodput at each of SHARES, or at as many as ``control`` leaves time for."""
     assert settings.rate is not None, "a sweep has a first rate"
     found = Sweep(settings, tokenizer)
     first = settings.rate
@@ -71,6 +72,9 @@ async def sweep(
         rate = next(rates)
         while control.stopped is None:
             if rate not in found.trials:
+                if len(found.trials) == settings.max_trials:
+                    found.goodput[share] = Bounds(None, None)  # ``bounds`` has what the trials say
+                    break
                 found.trials[rate] = await run(rate)
             try:
                 rate = rates.send(found.trials[rate].attained)

@@ -1,7 +1,7 @@
 """Throughput: the same number of random prompts at each level of concurrency, strictly counted.
 
-The life of a level: its prompts are made (fresh, of exact length, sums among them) and the
-warm-ups run, both off the clock; then a closed loop sends the prompts; then, off the clock again,
+Life of a level: before the clock runs, its prompts are made (fresh, of exact length, some of them
+sums) and the warm-ups are sent. Then a closed loop sends the prompts. After the clock has stopped,
 the answers are read, counted and judged.
 """
 
@@ -24,12 +24,12 @@ from bench.harness.workload.prompts import PromptsFailed
 from bench.harness.workload.tokens import TokenizerMissing, Tokens
 
 FEW_REQUESTS = 20
-"""Percentiles of fewer are shown with how many there were."""
+"""Below this number, a level's line shows how many requests its percentiles are of."""
 
 
 @dataclass
 class Throughput:
-    """Grows level by level; ``json`` is a whole result at any time."""
+    """The result, which grows level by level; ``json`` is a whole result at any time."""
 
     settings: ThroughputSettings
     tokenizer: str
@@ -57,7 +57,7 @@ class Throughput:
         }
 
     def problems(self) -> list[str]:
-        """Wrong sums are reported, but are none: random weights cannot add."""
+        """Failures of each level. Wrong sums are no problem: random weights cannot add."""
         found = []
         for level in self.levels:
             name = f"level {level['concurrency']}"
@@ -85,8 +85,8 @@ async def throughput(
 
 
 async def measure(session: Session, settings: ThroughputSettings, tokens: Tokens) -> Throughput:
-    """All levels, or as many as there were until the run was stopped. Raises PromptsFailed and
-    TokenizerMissing when there is not even one."""
+    """Measure all levels, or as many as fit before the run is stopped. Raises PromptsFailed and
+    TokenizerMissing if there is not even one."""
     client, control, progress = session.client, session.control, session.progress
     maker = Maker(session.server.model, tokens, settings)
     found = Throughput(settings, tokens.source)

@@ -1,4 +1,4 @@
-"""What a throughput run sends."""
+"""Settings of a throughput run."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -12,13 +12,13 @@ from bench.harness.server_info import ServerInfo
 
 LEVELS = (1, 2, 4, 8, 16, 32, 64)
 REQUESTS_A_SUM = 8
-"""Sums are greedy and repetitive: more of them would be what a level measures."""
+"""Requests per sum. Sums are greedy and repetitive: with more, a level would measure sums."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ThroughputSettings(RequestSettings):
-    """Lengths are tokens; of ``requests`` a level, ``spot_checks`` are sums, none where that would
-    be more than one of ``REQUESTS_A_SUM``. ``count_tolerance`` is figures/counting.py's."""
+    """Lengths are in tokens. ``spot_checks`` of a level's ``requests`` are sums, but none if that
+    were more than one in ``REQUESTS_A_SUM``. ``count_tolerance``: see figures/counting.py."""
 
     kind = "throughput"
     levels: Annotated[
@@ -54,7 +54,9 @@ class ThroughputSettings(RequestSettings):
                 f"requests: {self.requests} requests are never {max(self.levels)} at once"
             )
         if not 0 <= self.count_tolerance < 1:
-            raise ValueError(f"count_tolerance: {self.count_tolerance} is no share below 1")
+            raise ValueError(
+                f"count_tolerance: {self.count_tolerance} is not a share from 0 to below 1"
+            )
         if self.api == "chat" and self.prompt_as == "ids":
             raise ValueError("prompt_as: a chat takes text only")
 
@@ -69,7 +71,7 @@ class ThroughputSettings(RequestSettings):
         return self.spot_checks if fit else 0
 
     def check_fits(self, server: ServerInfo) -> None:
-        """Raises ValueError where the server says that its context is shorter."""
+        """Raise ValueError if the server reports a shorter context."""
         length = self.input_len + self.output_len
         if server.max_model_len is not None and length > server.max_model_len:
             raise ValueError(

@@ -1,12 +1,13 @@
-"""``python -m bench.predict``: what set-ups of pools should give, from one GPU's figures.
+"""``python -m bench.predict``: predicts the throughput of set-ups of pools from one GPU's figures.
 
     python -m bench.predict --setup split:2+6 --setup colocated:8 --spread \\
         --setup split:1+3 --measured split:1+3=bench/results/h200-split-1-3.json
 
-Prompt and output tokens a second at each level: as ``baton bench throughput`` counts them, 64
-requests of 1,024 tokens in and out; at levels above 64 all at once. With ``--measured`` a result's
-own levels, numbers and lengths are predicted, and measured / predicted is told. What is modelled:
-pools.py; spread steps and drafts (at a given acceptance) have tables of their own: steps.py.
+It gives prompt and output tokens per second at each level, as ``baton bench throughput`` counts
+them: 64 requests of 1,024 tokens in and out, and at levels above 64 as many as the level. With
+``--measured``, the levels, numbers and lengths of a result are predicted, and the ratio measured /
+predicted is shown. pools.py is the model; steps.py has the times of spread steps and of drafts (at
+a given acceptance).
 """
 
 import json
@@ -21,7 +22,7 @@ from bench.harness.options import int_list
 from bench.harness.score import WEIGHTS, weighted
 from bench.predict.pools import Level, Node, predict
 from bench.predict.tables import STEPS, Table
-from bench.result_file import ResultFileBad, load
+from bench.result_file import ResultFileBad, document, load, save
 from bench.setups import Setup
 
 REQUESTS = 64
@@ -30,7 +31,7 @@ SPREAD = {"basis": "computed from bytes and measured exchanges; no such step was
 
 
 def figures(node: Node, setup: Setup, levels: tuple[int, ...]) -> dict[str, Any]:
-    """By requests at once, and the weighted score where all its levels are there."""
+    """Figures by requests at once, and the weighted score if all its levels are there."""
     found = {n: predict(node, setup, Level(n, max(n, REQUESTS))) for n in levels}
     rates = {n: each.total_tok_s for n, each in found.items()}
     return {
@@ -41,8 +42,8 @@ def figures(node: Node, setup: Setup, levels: tuple[int, ...]) -> dict[str, Any]
 
 
 def compared(node: Node, setup: Setup, document: dict[str, Any]) -> dict[str, Any]:
-    """Measured / predicted, of each level of a result of ``baton bench throughput``. A level of
-    which not all requests ended as they should has none."""
+    """Measured / predicted for each level of a result of ``baton bench throughput``. Levels with
+    failed or unsent requests are left out."""
     settings = document["settings"]
     found = {}
     for level in document["results"]["levels"]:
@@ -68,7 +69,7 @@ def main(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Also write it there.")] = None,
 ) -> None:
-    """Tokens a second at each level and the weighted score, of each set-up."""
+    """Predict tokens per second at each level, and the weighted score, of each set-up."""
     try:
         at_once = int_list("--levels", levels)
         table = Table.read(step or STEPS)
@@ -88,17 +89,16 @@ def main(
             found[name].setdefault("measured_over_predicted", {})[Path(file).name] = ratios
     except (ValueError, KeyError, OSError, ResultFileBad) as error:
         raise typer.BadParameter(str(error)) from None
-    document = {
-        "kind": "prediction",
-        "environment": environment.describe(sys.argv[1:], "bench.predict"),
-        "from": table.files,
-        "drafts": None if drafts is None else {"number": drafts, "given_acceptance": acceptance},
-        "setups": found,
-    }
-    text = json.dumps(document, indent=1)
+    given = None if drafts is None else {"number": drafts, "given_acceptance": acceptance}
+    predicted = document(
+        "prediction",
+        environment=environment.describe(sys.argv[1:], "bench.predict"),
+        settings={"from": table.files, "drafts": given},
+        results={"setups": found},
+    )
     if out is not None:
-        out.write_text(text + "\n")
-    typer.echo(text)
+        save(out, predicted)
+    typer.echo(json.dumps(predicted, indent=1))
 
 
 if __name__ == "__main__":

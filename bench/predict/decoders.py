@@ -1,4 +1,4 @@
-"""The GPUs that decode, in simulated time: how far their sequences are. Pure."""
+"""The GPUs that decode, in simulated time: the progress of their sequences. Pure."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from bench.predict.steps import Steps
 
 
 class Clock:
-    """Simulated seconds; what is to be done at a time is done in the order of times."""
+    """Simulated time; calls that are due run in the order of their times."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -28,7 +28,7 @@ class Clock:
 
 @dataclass
 class _Gpu:
-    """``given`` counts the tokens that a sequence here from the beginning would have."""
+    """A GPU. ``given``: tokens that a sequence here since the beginning would have."""
 
     given: float = 0.0
     token_s: float = inf
@@ -36,8 +36,8 @@ class _Gpu:
 
 
 class Decoders:
-    """Sequences get tokens at the pace that ``steps`` says, which changes as they come and go.
-    Between two changes time is continuous: no wait for the end of a step is modelled."""
+    """Gives sequences tokens at the pace of ``steps``, which changes as sequences come and go.
+    Between two changes time is continuous: waits for the end of a step are not modelled."""
 
     def __init__(self, clock: Clock, number: int, steps: Steps) -> None:
         self._clock, self._steps = clock, steps
@@ -51,18 +51,18 @@ class Decoders:
         return len(self._gpus[gpu].ends)
 
     def step_s(self, gpu: int) -> float:
-        """From token to token there, if nothing changes."""
+        """Seconds from token to token on this GPU, if nothing changes."""
         return self._paces()[gpu]
 
     def join(self, gpu: int, num_tokens: int, ended: Callable[[], None]) -> None:
-        """A sequence that has ``num_tokens`` to come; ``ended`` is called with the last one."""
+        """Add a sequence with ``num_tokens`` to come; ``ended`` is called with the last token."""
         self._move()
         here = self._gpus[gpu]
         heappush(here.ends, (here.given + num_tokens, next(self._order), ended))
         self._plan()
 
     def pause(self, gpu: int) -> None:
-        """It computes prompts now."""
+        """Stop decoding on this GPU: it computes prompts now."""
         self._move()
         self._paused.add(gpu)
         self._plan()
@@ -76,14 +76,14 @@ class Decoders:
         return self._steps.token_s([len(gpu.ends) for gpu in self._gpus], self._paused)
 
     def _move(self) -> None:
-        """Bring all sequences to the present."""
+        """Advance all sequences to the present."""
         passed_s = self._clock.now - self._moved_at
         self._moved_at = self._clock.now
         for gpu in self._gpus:
             gpu.given += passed_s / gpu.token_s
 
     def _plan(self) -> None:
-        """New paces, and when the next sequence ends."""
+        """Set new paces, and schedule the end of the next sequence."""
         for number, (gpu, token_s) in enumerate(zip(self._gpus, self._paces(), strict=True)):
             gpu.token_s = inf if number in self._paused else token_s
         waits = [

@@ -1,15 +1,15 @@
-"""What a set-up of pools gives with so many requests at once: the life of each, simulated. Pure.
+"""Simulates the life of each request in a set-up of pools, with a number of them at once. Pure.
 
-1. *Admitted*, one after the other; placed with the worker that has the fewest prompt tokens ahead,
-   while these are at most ``MAX_TOKENS_AHEAD``.
-2. *Computed* in batches of at most ``MAX_BATCH_TOKENS``; a prefill worker puts the next batch
-   together when the one before it begins. The first token is there.
+1. *Admitted*, one after the other, and placed with the worker that has the fewest prompt tokens
+   ahead, at most ``MAX_TOKENS_AHEAD``.
+2. *Computed* in batches of at most ``MAX_BATCH_TOKENS``. A prefill worker forms the next batch
+   when the previous one begins. The end of the batch gives the first token.
 3. *Handed off* to the decode worker with the fewest sequences, ``handoff_s`` later.
 4. *Decoded* at the pace of steps.py. The client sends its next request when it has the last token.
 
-There is no step 3 at a colocated worker. It computes a batch of prompts after each decode step, and
-decodes nothing meanwhile; beside running sequences a batch has at most ``TOKENS_BESIDE_DECODE``
-tokens, except in a burst (colocated/limits.py).
+A colocated worker has no step 3. It computes a batch of prompts after each decode step, and decodes
+nothing meanwhile. Beside running sequences a batch has at most ``TOKENS_BESIDE_DECODE`` tokens,
+except in a burst (colocated/limits.py).
 """
 
 from collections import deque
@@ -29,11 +29,12 @@ MAX_BATCH_TOKENS, TOKENS_BESIDE_DECODE = 8_192, 2_048
 
 @dataclass(frozen=True)
 class Node:
-    """What GPUs and the ways between them take, in seconds. ``prefill_s`` is a batch's, over its
-    tokens; ``way_s`` a request's to its worker and its first token's back; ``handoff_s`` from the
-    first token to the beginning of the decode step with the sequence. Of the last three the
-    defaults are for H200s: a request alone has its first token after 32 ms where its prompt takes
-    26.4, and of 5.6 ms between first and second token a step takes 2.6."""
+    """Times of GPUs and of the paths between them, in seconds.
+
+    ``prefill_s``: of a batch, over its tokens. ``way_s``: of a request to its worker and of its
+    first token back. ``handoff_s``: from the first token to the begin of the decode step with the
+    sequence. The defaults are for H200s: a request alone has its first token after 32 ms, 26.4 of
+    which are its prompt's, and a step takes 2.6 of the 5.6 ms to its second token."""
 
     prefill_s: Curve
     steps: Steps
@@ -44,7 +45,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Level:
-    """``requests`` in all, ``at_once`` of them open at a time."""
+    """A level: ``requests`` in all, ``at_once`` of them open at a time."""
 
     at_once: int
     requests: int
@@ -73,7 +74,7 @@ def predict(node: Node, setup: Setup, level: Level) -> Predicted:
 
 @dataclass(eq=False)
 class _Worker:
-    """One that computes prompts, which are known by when they were sent."""
+    """A worker that computes prompts. A prompt is known by the time when it was sent."""
 
     number: int
     waiting: deque[float] = field(default_factory=deque)
@@ -142,7 +143,7 @@ class _Run:
         return sequences, worker.tokens_ahead, worker.placed
 
     def _launch(self, worker: _Worker) -> None:
-        """A prefill worker's next batches: one under way, one behind it."""
+        """Launch the next batches of a prefill worker: one under way, one behind it."""
         while worker.waiting and len(worker.launched) < 2:
             worker.launched.append(self._batch(worker, MAX_BATCH_TOKENS))
             if len(worker.launched) == 1:
@@ -164,7 +165,7 @@ class _Run:
         self.clock.after(self._prefill_s(batch), done)
 
     def _round(self, worker: _Worker) -> None:
-        """A colocated worker's: a decode step where anything runs, then a batch."""
+        """Run a round of a colocated worker: a decode step if sequences run, then a batch."""
         worker.in_round = True
         running = self._decoders.running(worker.number)
         step_s = self._decoders.step_s(worker.number) if running else 0.0

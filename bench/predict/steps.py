@@ -1,8 +1,8 @@
-"""How long a decode step takes: on one GPU by its measured table, or spread over several by bytes.
+"""The time of a decode step: on one GPU by its measured table, or spread over several by bytes.
 Pure.
 
-The table is of one GPU with sequences of 1,024 to 2,048 tokens. A spread step has never been
-measured; ``Spread`` computes it from what was:
+The table is of one GPU with sequences of 1,024 to 2,048 tokens. ``Spread`` does not use measured
+spread steps; it computes them:
 
     step = local step of the member's own rows
            - bytes of the experts that these rows choose
@@ -29,13 +29,13 @@ EXCHANGE_US: Mapping[int, Curve] = {
     3: ((1, 3.4), (8, 3.7), (16, 4.1), (32, 4.9)),
     4: ((1, 3.6), (4, 3.8), (8, 4.1), (16, 4.7), (32, 6.1)),
 }
-"""By members: of one exchange, over the rows of a member. Measured between four H200s, LL protocol,
-plain kernels in one process; the raw output is not in this repository. ``exchange_us`` goes on from
-there."""
+"""µs of one exchange over the rows of a member, by number of members. Measured between four H200s
+with the LL protocol and plain kernels in one process; the raw output is not in this repository.
+``exchange_us`` extrapolates."""
 
 
 def exchange_us(members: int, rows: float) -> float:
-    """Of more than four members as much more for each as four take more than three.
+    """µs of one exchange. Each member beyond four adds what four take more than three.
 
     >>> [round(exchange_us(members, 16), 1) for members in (3, 4, 8)]
     [4.1, 4.7, 7.1]
@@ -49,15 +49,15 @@ def exchange_us(members: int, rows: float) -> float:
 
 class Steps(Protocol):
     def token_s(self, running: Sequence[int], busy: Collection[int]) -> list[float]:
-        """Seconds from token to token of a sequence at each worker, by how many sequences each has.
-        Those of ``busy`` compute prompts now."""
+        """Seconds from token to token at each worker, by its number of running sequences. The
+        workers in ``busy`` compute prompts now."""
 
 
 @dataclass(frozen=True)
 class Local:
-    """Each worker by itself. ``step_s`` is over sequences. With drafts a step has
-    ``rows_a_sequence`` and gives ``tokens_a_step`` of each sequence. ``full_size``: the bytes of a
-    step are known, those of the full-size model on an H200."""
+    """Steps that each worker computes alone. ``step_s``: by number of sequences. With drafts, each
+    sequence has ``rows_a_sequence`` in a step and gets ``tokens_a_step``. ``full_size``: the bytes
+    of a step are known, as those of the full-size model on an H200."""
 
     step_s: Curve
     rows_a_sequence: int = 1
@@ -68,8 +68,8 @@ class Local:
         return [self.of(n) / self.tokens_a_step for n in running]
 
     def of(self, num_sequences: int) -> float:
-        """A step's seconds. Between measured sizes, what the step takes beyond the bytes of its
-        experts and states is linear, not the step: a curve that flattens as rows share experts."""
+        """Seconds of a step. Between measured sizes, only the part beyond the bytes of experts and
+        states is taken as linear: the step itself flattens as rows share experts."""
         beyond = [(n, seconds - self._bytes_s(n)) for n, seconds in self.step_s]
         return self._bytes_s(num_sequences) + between(beyond, num_sequences)
 
@@ -82,9 +82,9 @@ class Local:
 
 @dataclass(frozen=True)
 class Spread:
-    """Groups of at most ``MAX_MEMBERS`` workers, in order, compute steps together where they would
-    begin to by these estimates (decode/spread_policy.py), while none of them computes prompts.
-    Prefill workers lend nothing here (docs/spread.md, "Lenders")."""
+    """Steps that groups of at most ``MAX_MEMBERS`` workers, in order, compute together. They do so
+    if these estimates would make them start (decode/spread_policy.py) and none of them computes
+    prompts. Prefill workers lend nothing here (docs/spread.md, "Lenders")."""
 
     local: Local
 
@@ -102,7 +102,7 @@ class Spread:
         return alone
 
     def together_s(self, rows: Sequence[int]) -> float:
-        """One step of members that have so many rows each: the member with most is the slowest."""
+        """Seconds of one step of members with these numbers of rows; the largest is the slowest."""
         most, members, tokens = max(rows), len(rows), self.local.rows_a_sequence
         own = EXPERT_S * EXPERTS.distinct(most * tokens)
         share = EXPERT_S * EXPERTS.distinct(sum(rows) * tokens) / members

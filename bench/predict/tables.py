@@ -1,7 +1,7 @@
-"""What was measured on one GPU, from result files: steps by sequences, prefill by tokens.
+"""Tables of times measured on one GPU, from result files: steps by sequences, prefill by tokens.
 
 For other models and machines, a result of ``baton bench throughput`` with one prefill and one
-decode worker is such a table too.
+decode worker gives such a table too.
 """
 
 import json
@@ -21,7 +21,7 @@ DRAFTS = (RESULTS / "h200-drafts.json", RESULTS / "h200-drafts-128.json")
 
 @dataclass(frozen=True)
 class Table:
-    """``files`` are the results that it is from."""
+    """Measured times; ``files``: the results that they are from."""
 
     files: tuple[str, ...]
     prefill_s: Curve
@@ -29,8 +29,8 @@ class Table:
 
     @classmethod
     def read(cls, steps: Sequence[Path] = STEPS) -> "Table":
-        """Steps without drafts, of results of ``bench.step`` and of ``bench.speculation`` with
-        drafts off, and prefill of the first; or of one throughput result. Raises ValueError or
+        """Read a table: from results of ``bench.step`` and of ``bench.speculation`` with drafts
+        off (prefill from the first of them), or from one throughput result. Raises ValueError or
         OSError."""
         if _load(steps[0]).get("kind") == "throughput":
             return cls.of_levels(steps[0])
@@ -49,8 +49,9 @@ class Table:
 
     @classmethod
     def of_levels(cls, path: Path) -> "Table":
-        """TPOT by requests at once, and TTFT of one request, which stands for prompts of any
-        number of tokens. Measured through HTTP, so the prompt's way is in it."""
+        """A table from a throughput result: TPOT by requests at once, and TTFT of one request,
+        which is scaled to prompts of any length. Both were measured through HTTP, so they include
+        the time of the path."""
         found = _load(path)
         levels = {level["concurrency"]: level for level in found["results"]["levels"]}
         if 1 not in levels:
@@ -63,8 +64,9 @@ class Table:
     def with_drafts(
         self, drafts: int, acceptance: float, files: Sequence[Path] = DRAFTS
     ) -> "Table":
-        """Steps with so many drafts for each sequence, each accepted, behind accepted ones, with a
-        given probability; 0: the draft layer is loaded, and nothing drafted."""
+        """This table with steps of ``drafts`` drafts per sequence. ``acceptance``: probability
+        that a draft behind accepted ones is accepted. 0 drafts: the draft layer is loaded but
+        drafts nothing."""
         if not self.local.full_size:
             raise ValueError(
                 "--drafts: only steps of the full-size model were measured with drafts"
@@ -82,7 +84,7 @@ class Table:
 
 
 def _prefill(found: dict[str, Any]) -> dict[int, float]:
-    """Seconds over the tokens of a batch; prompts shorter than those of the batches count alone."""
+    """Seconds of prefill by tokens: of batches, and of single prompts shorter than theirs."""
     length = found["input_len"]
     alone = (found.get("single_prompts_ms") or {}).items()
     seconds = {int(tokens): ms / 1e3 for tokens, ms in alone if int(tokens) < length}

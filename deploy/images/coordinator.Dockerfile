@@ -19,7 +19,7 @@ COPY . .
 RUN /opt/baton/bin/pip wheel --no-deps --wheel-dir /wheel . \
     && python3 deploy/images/requirements.py > /requirements.txt
 
-# What is depended on changes seldom: another version of Baton is a small layer on the same others.
+# Dependencies seldom change: another version of Baton is a small layer on the same layers.
 FROM base
 LABEL org.opencontainers.image.title="baton-coordinator" \
       org.opencontainers.image.licenses="Apache-2.0"

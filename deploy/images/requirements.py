@@ -1,4 +1,4 @@
-"""What pyproject.toml depends on, a line each: an image installs it as a layer of its own.
+"""Prints the dependencies of pyproject.toml, one per line: an image installs them as one layer.
 
 python3 requirements.py [EXTRA ...] > requirements.txt
 """
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def requirements(pyproject: str, extras: list[str]) -> list[str]:
-    """The dependencies, and those of ``extras``; raises KeyError for an extra that is none."""
+    """The dependencies, with those of ``extras``. Raises KeyError for an unknown extra."""
     project = tomllib.loads(pyproject)["project"]
     found = list(project["dependencies"])
     for extra in extras:

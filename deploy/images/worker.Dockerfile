@@ -1,4 +1,4 @@
-# A worker of any role; what it does is the command: prefill, decode or colocated.
+# A worker of any role, which the command names: prefill, decode or colocated.
 #
 #   docker build -f deploy/images/worker.Dockerfile -t baton-worker .
 #   docker build -f deploy/images/worker.Dockerfile -t baton-worker:cpu \
@@ -33,8 +33,8 @@ RUN /opt/baton/bin/pip wheel --no-deps --wheel-dir /wheel . \
     else python3 deploy/images/requirements.py worker gpu; fi > /wanted/requirements.txt \
     && grep '^torch==' /wanted/requirements.txt > /wanted/torch.txt
 
-# torch is nine tenths of the image, and changes least of all; then comes what else is depended on:
-# another version of Baton is a small layer on the same others.
+# torch is nine tenths of the image and changes least. The other dependencies follow, so that
+# another version of Baton is a small layer on the same layers.
 FROM base
 ARG VARIANT=cuda
 ARG CPU_TORCH_INDEX=https://download.pytorch.org/whl/cpu
@@ -55,7 +55,7 @@ ENV PATH=/opt/baton/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 \
     BATON_STATE_FILE=/tmp/baton-state
 USER baton
 STOPSIGNAL SIGTERM
-# Loading takes what it takes; a worker that hangs later is fenced by the coordinator and ends.
+# Loading has no limit here. A worker that hangs later is fenced by the coordinator and ends.
 HEALTHCHECK --interval=5s --timeout=3s --start-period=600s --retries=3 \
     CMD ["grep", "-qx", "ready", "/tmp/baton-state"]
 ENTRYPOINT ["python3", "-m"]

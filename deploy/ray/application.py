@@ -1,7 +1,7 @@
 """Baton as an application of Ray Serve: ``serve run deploy/ray/serve.yaml``.
 
 Ray's proxies take HTTP requests, ``Ingress`` chooses a node for each, and each replica of ``Node``
-is one node's stack. What is set here fits every cluster; what differs is in the YAML file.
+is one node's stack. The settings here fit every cluster; the YAML file has those that differ.
 """
 
 from collections.abc import Mapping
@@ -22,11 +22,11 @@ _STATS_EVERY_S = 2.0
 _HEALTH_EVERY_S = 5.0
 _HEALTH_TIMEOUT_S = 15.0
 _DESTROY_S = 20.0
-"""For a node to ask its stack whether it is alive, and to kill one that has not ended in time."""
+"""Time for a node to ask its stack for a sign of life, and to kill it if it does not end."""
 
 
 def build(arguments: Mapping[str, Any]) -> Application:
-    """Raises ValueError that names the argument."""
+    """Build the application. Raises ValueError that names the argument."""
     settings = node_settings(arguments)
     drain_s = settings.drain_s + STOP_S + _DESTROY_S
     nodes = serve.deployment(

@@ -1,15 +1,14 @@
-"""Which requests belong to one conversation, by their bodies.
+"""Finds the requests of one conversation, by their bodies.
 
-Requests with the same ``conversation_key`` are sent to the same node, where the prefix cache has
-their earlier turns. The key is made of what all turns of a conversation share:
+Requests with the same ``conversation_key`` are sent to the same node, whose prefix cache has their
+earlier turns. The key is made of the parts that all turns of a conversation share:
 
 1. the session that the request names: the header ``x-session-id``, or ``prompt_cache_key``;
-2. else its tools, its system prompt, and the first 2 KiB of what comes behind them.
+2. else its tools, its system prompt, and the first 2 KiB after them.
 
-So conversations that only share a system prompt have keys of their own and spread over the nodes,
-and each node computes that prompt once. Prompts that begin with one long document share a key.
-Clients send the earlier turns again as they sent them before, so the bytes of the JSON are compared
-as they are.
+So conversations that share only a system prompt have different keys and spread over the nodes, and
+each node computes that prompt once. Prompts that begin with the same long document share a key.
+Clients repeat earlier turns byte by byte, so the JSON is compared without parsing it.
 """
 
 import hashlib
@@ -25,7 +24,7 @@ _NONE = Raw()
 
 
 class _Body(Struct):
-    """The fields of all APIs that the beginning of a prompt is made of."""
+    """The fields of all APIs that can be at the beginning of a prompt."""
 
     prompt_cache_key: str | None = None
     previous_response_id: str | None = None
@@ -42,7 +41,7 @@ class _Message(Struct):
 
 
 def conversation_key(headers: Mapping[str, str], body: bytes) -> bytes:
-    """16 bytes; b"" for a request without a prompt, or with a body that cannot be read."""
+    """The key, 16 bytes; b"" for a request without a prompt, or with an unreadable body."""
     if session := headers.get(SESSION_HEADER):
         return _digest(b"session", session.encode())
     try:
@@ -66,7 +65,7 @@ def previous_response(body: bytes) -> str | None:
 
 
 def _beginning(prompt: bytes) -> bytes:
-    """All system messages that a conversation begins with, and 2 KiB behind them."""
+    """The system messages at the beginning of a conversation, and the 2 KiB after them."""
     try:
         messages = msgspec.json.decode(prompt, type=list[Raw])
         num_system = 0

@@ -8,7 +8,7 @@ import aiohttp
 from yarl import URL
 
 _CONNECT_S = 2.0
-# A machine that is lost closes no connection: it is noticed some 12 s after its last packet.
+# A lost machine closes no connection: its loss is noticed some 12 s after its last packet.
 _KEEPALIVE = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 4),
@@ -29,7 +29,7 @@ class Fetched:
 
 
 class Fetcher:
-    """GETs at one stack, each answered within ``deadline_s``."""
+    """Sends GETs to one stack, each with a deadline of ``deadline_s``."""
 
     def __init__(self, url: str, deadline_s: float) -> None:
         self._url = url
@@ -37,7 +37,7 @@ class Fetcher:
         self._session: aiohttp.ClientSession | None = None
 
     async def get(self, path: str, headers: Mapping[str, str]) -> Fetched:
-        """Raises aiohttp.ClientError and TimeoutError."""
+        """Send a GET. Raises aiohttp.ClientError and TimeoutError."""
         if self._session is None:
             self._session = new_session()
         timeout = aiohttp.ClientTimeout(total=self._deadline_s)
@@ -47,7 +47,7 @@ class Fetcher:
 
 
 def new_session() -> aiohttp.ClientSession:
-    """Connections without a limit of time or number: the stack has both. Bodies come as sent."""
+    """A session without limits of time or number, as the stack has both. Bodies stay as sent."""
     connector = aiohttp.TCPConnector(limit=0, socket_factory=_socket)
     return aiohttp.ClientSession(
         connector=connector,

@@ -1,16 +1,16 @@
-"""One HTTP request, passed on to a node, and its answer as it comes.
+"""Passes one HTTP request on to a node, and its answer back as it comes.
 
 1. Ray chooses a node (nodes.py).
-2. The request goes to the node's URL: method, path, query, headers and body as they came. A node
-   that cannot be reached, or that does not accept it (it is full, or is stopped), is avoided, and
-   another one is chosen: three at most. Until an answer begins, the body is held.
+2. The request goes to the node's URL: method, path, query, headers and body as they came. If the
+   node cannot be reached, or does not accept the request (it is full, or is stopped), another node
+   is chosen; three at most. The body is held until an answer begins.
 3. Status, headers and each part of the body are passed on at once.
-4. A client that leaves is noticed, and the node's connection is closed: the node cancels.
-5. A node is lost: before its answer begins, another node is asked, once, whatever the method: a
-   POST computes an answer of which no client has seen anything, and leaves nothing else behind but
-   a stored response whose id no client has. The second time it is a 503, which clients try again:
-   a request that brings nodes down is not passed on to all of them. Later an event of the stream
-   says so, or the answer stays incomplete.
+4. If the client leaves, the node's connection is closed, and the node cancels the request.
+5. If the node is lost before its answer begins, another node is asked, once, whatever the method.
+   This is safe: no client has seen a part of the lost answer, and a stored response that it may
+   have left has an id that no client knows. After a second loss the answer is a 503, which clients
+   retry: a request that crashes nodes is not passed on to all of them. If the node is lost later,
+   an event of the stream says so, or the answer stays incomplete.
 """
 
 import logging
@@ -35,12 +35,12 @@ log = logging.getLogger("ray.serve")
 _MAX_NODES = 3
 _UNREACHABLE = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 _REFUSALS = (503, OVERLOADED)
-_NOT_ACCEPTED = (b'"overloaded"', b'"draining"')  # codes of errors; 529 has the code in its details
+_NOT_ACCEPTED = (b'"overloaded"', b'"draining"')  # error codes; 529 has its code in the details
 
 
 class Forwarded(Response):
     """The answer to ``request``. ``wanted``: keyword arguments of the router. ``release`` is called
-    once ``body`` is held no longer."""
+    when ``body`` is no longer held."""
 
     def __init__(
         self,
@@ -92,8 +92,8 @@ class Forwarded(Response):
                 raise
 
     async def _from_a_node(self, send: Send) -> None:
-        """Raises ApiError where no node takes the request, and aiohttp.ClientError for a node that
-        is lost."""
+        """Ask nodes until one answers. Raises ApiError if no node takes the request, and
+        aiohttp.ClientError if a node is lost."""
         tried, lost = list[str](), False
         while True:
             async with self._nodes.chosen(self._wanted, tried) as node:
@@ -127,7 +127,7 @@ class Forwarded(Response):
     async def _pass_on(
         self, answer: aiohttp.ClientResponse, begins: bytes, node: str, send: Send
     ) -> None:
-        """``begins``: what of the body has been read."""
+        """Pass the answer on. ``begins``: the part of the body that has been read."""
         headers = response_headers(answer.raw_headers, node)
         self._started = True
         self._drop_body()

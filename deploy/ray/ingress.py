@@ -1,8 +1,7 @@
 """The deployment ``Ingress``: takes HTTP requests from Ray's proxies and passes them on to nodes.
 
 It computes nothing, and holds a request's body until its answer begins. Any number of replicas may
-run: which node a conversation belongs to follows from its beginning (conversation.py), the same in
-each replica.
+run: each finds the same node for a conversation, by its beginning (conversation.py).
 """
 
 import asyncio
@@ -27,8 +26,8 @@ from deploy.ray.records import holders, key_of, named
 MAX_BODY_BYTES = 64 * 1024 * 1024
 """A node's own limit is lower and has its own error."""
 MAX_HELD_BYTES = 1024 * 1024 * 1024
-"""Of all bodies together; one key has half at most, and so has one address: keys are not checked
-here, so a client may send any."""
+"""Limit for all bodies together. A key may hold half of it at most, and so may an address, as keys
+are not checked here: a client may send any."""
 BODY_S = 60.0
 
 
@@ -62,7 +61,7 @@ class Ingress:
                 release=held.release,
             )
             refused.pop_all()
-        finalize(forwarded, held.release)  # where its client leaves before it is sent
+        finalize(forwarded, held.release)  # if the client leaves before it is sent
         return forwarded
 
     async def __del__(self) -> None:
@@ -71,15 +70,15 @@ class Ingress:
 
 
 def _owners(request: Request) -> Iterator[str]:
-    """The address of a client, and the key that it sends."""
+    """The owners of a body for its limits: the client's address, and the key that it sends."""
     yield f"address {request.client.host if request.client else ''}"
     if key := key_of(request):
         yield f"key {key}"
 
 
 async def _received(request: Request, held: HeldBytes) -> bytes:
-    """Raises ApiError for a body that is too long or too late, or where too many are ``held``, and
-    ClientDisconnect."""
+    """Receive the body. Raises ApiError if it is too long or too late, or too many bytes are
+    ``held``; ClientDisconnect."""
     parts, size = [], 0
     try:
         async with asyncio.timeout(BODY_S):

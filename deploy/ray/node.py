@@ -5,10 +5,10 @@ Life of a replica:
  2. serve    the ingress asks Ray for a replica and sends the request to its URL (nodes.py): no
              request and no token passes through this process
  3. watch    ``/ready`` and ``/metrics`` are read for health, routing and scaling
- 4. stop     Ray chooses the replica for no new request; then ``baton up`` gets SIGTERM, and what
-             runs has ``drain_s`` to end. A stack that answers none of ``_ASKS`` requests, or had
-             no live worker for too long when its health was last checked, ends nothing that runs:
-             it has ``STOP_S``, so that the next one gets its GPUs
+ 4. stop     Ray sends the replica no new requests; then ``baton up`` gets SIGTERM, and running
+             requests have ``drain_s`` to end. A stack cannot finish any if it answers none of
+             ``_ASKS`` requests, or had no live worker for too long at its last health check: it
+             gets ``STOP_S``, so that the next one gets its GPUs
 """
 
 import asyncio
@@ -31,40 +31,40 @@ from transport.wire.errors import BatonError
 
 _ANSWER_S = 5.0
 _ASKED_S = 2.0
-"""Sooner than the ingress gives up: the others' answers are still used."""
+"""Shorter than the ingress waits, so that it can still use the answers of other nodes."""
 _ASKS, _ALIVE_S = 3, 3.0
-"""Before a stop, one after the other: a busy stack may be late once."""
+"""Requests before a stop, one after the other: a busy stack may answer one too late."""
 
 
 class Unhealthy(BatonError):
-    """Ray replaces the replica when it has been told so three times in a row."""
+    """The stack is unhealthy; Ray replaces the replica after three in a row."""
 
 
 class _Ready(msgspec.Struct):
-    """What is read of ``/ready``."""
+    """The fields of ``/ready`` that are read."""
 
     ready: bool
     problems: list[str] = []
 
 
 def _is_dead(problem: str) -> bool:
-    """Whether a problem of ``/ready`` says that a role has no workers, and none stand in."""
+    """True if a problem of ``/ready`` says that a role has no workers and no substitutes."""
     return problem.startswith("no live") and problem.endswith("worker")
 
 
 class Node:
-    """See above. Its methods are the hooks of Ray Serve, and ``ask``."""
+    """One node. Its methods are the hooks of Ray Serve, and ``ask``."""
 
     async def __init__(self, settings: NodeSettings) -> None:  # type: ignore[misc]
-        """Raises StackEnded."""
+        """Start the stack and wait until it is ready. Raises StackEnded."""
         host = ray.util.get_node_ip_address()
         service = up_service(
             os.environ, settings.settings, host=host, port=settings.port, drain_s=settings.drain_s
         )
         self._stop_s = settings.drain_s + STOP_S
         self._unready_s = settings.unready_s
-        self._dead_since = math.inf  # since when no worker lives; infinite while one does
-        self._dead_too_long = True  # one that never was ready has nothing to finish
+        self._dead_since = math.inf  # when the last worker died; infinite while one lives
+        self._dead_too_long = True  # a stack that never was ready has nothing to finish
         self._stack = Stack(service)
         await self._stack.start()
         self._fetcher = Fetcher(self._stack.url, _ANSWER_S)
@@ -76,9 +76,9 @@ class Node:
         return {"name": self._name, "url": self._stack.url}
 
     async def check_health(self) -> None:
-        """Raises Unhealthy when the stack is replaced sooner than it mends itself: it has ended, it
-        does not answer, or it has had no live worker for ``unready_s``. A stack that is full is not
-        ready either, but well."""
+        """Raise Unhealthy if the stack will not recover by itself: it has ended, it does not
+        answer, or it has had no live worker for ``unready_s``. A full stack is not ready either,
+        but healthy."""
         if ended := self._stack.ended:
             raise Unhealthy(f"baton up has ended: {ended}")
         ready, now = await self._ready(), time.monotonic()
@@ -98,7 +98,7 @@ class Node:
             return {"ready": False, "open": 0}
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
-        """Nothing while the stack ends: its port is closed then."""
+        """The load for scaling; empty while the stack ends, as its port is closed then."""
         return {} if self._stopping else await self._load()
 
     async def ask(self, path: str, headers: Mapping[str, str]) -> tuple[str, Fetched]:
@@ -111,7 +111,7 @@ class Node:
             await self.end()
 
     async def end(self) -> None:
-        """Stop the stack, by its drain where that can finish anything."""
+        """Stop the stack, with a drain if that can finish requests."""
         self._stopping = True
         drains = not self._dead_too_long and await self._answers()
         await self._stack.stop(self._stop_s if drains else STOP_S)
@@ -133,7 +133,7 @@ class Node:
             raise Unhealthy(f"/ready of {self._stack.url} cannot be read: {error}") from error
 
     async def _load(self) -> dict[str, float]:
-        """By the metrics, which need no API key."""
+        """The load by the metrics, which need no API key."""
         return load_of((await self._get("/metrics")).decode())
 
     async def _get(self, path: str) -> bytes:

@@ -1,10 +1,10 @@
 """The nodes as the ingress sees them: one is chosen for a request, or all are asked.
 
-Ray's router is asked which node takes a request (router.py), and no more: the request goes to the
-node's URL, and Ray's count of requests at the node stays at 0. So the load is the larger of what
-this ingress has open there and of what the node itself has told last, and what runs at a node that
-is stopped ends by Baton's own drain. A slot held at Ray would be lost with the ingress that holds
-it, and then count for ever.
+Ray's router only chooses the node for a request (router.py). The request goes to the node's URL, so
+Ray's count of requests at the node stays at 0. The load of a node is therefore the larger of two
+numbers: requests that this ingress has open there, and open requests by the node's last report.
+Requests at a node that is stopped end by Baton's own drain. A slot held at Ray would be lost with
+the ingress that holds it, and would count for ever.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ class ChosenNode:
 
 
 class Nodes:
-    """``handle``: Ray's, of the deployment Node."""
+    """The nodes; ``handle``: Ray's handle of the deployment Node."""
 
     def __init__(self, handle: Any) -> None:
         self._handle = handle
@@ -55,8 +55,8 @@ class Nodes:
             self._open += Counter()  # forgets nodes with nothing open
 
     async def _choose(self, wanted: Mapping[str, Any], avoid: Sequence[str]) -> ChosenNode:
-        # NOTE: _reserve is for callers like this one, but no public argument of Ray 2.60. Where it
-        # is unknown, a slot is held until the end of this context, which is at once.
+        # NOTE: _reserve is for such callers, but it is no public argument of Ray 2.60. If Ray does
+        # not know it, a slot is held until the end of this context, which is at once.
         choosing = self._handle.choose_replica(
             **wanted, avoid=tuple(avoid), open=dict(self._open), _reserve=False
         )
@@ -69,7 +69,7 @@ class Nodes:
             raise unavailable(str(error)) from error
 
     async def ask_all(self, path: str, headers: Mapping[str, str]) -> Sequence[tuple[str, Fetched]]:
-        """What the nodes answer to a GET, by name; none where one of them does not in time."""
+        """The answers to a GET, with the nodes' names; none if one node does not answer in time."""
         asked = self._handle.broadcast("ask", path, headers)
         try:
             found = await asked.results_async(timeout_s=_ANSWER_S, return_exceptions=True)

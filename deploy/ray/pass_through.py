@@ -1,4 +1,4 @@
-"""What of a request and of its answer is passed on between a client and a node."""
+"""The parts of a request and of its answer that are passed on between a client and a node."""
 
 from collections.abc import Iterable
 from urllib.parse import quote
@@ -15,8 +15,8 @@ _OF_A_CONNECTION = frozenset(
         "transfer-encoding", "upgrade",
     }
 )  # fmt: skip
-_MADE_ANEW = frozenset({"host", "content-length", "expect"})
-# By Ray's proxy. The id is the one that the node was sent: the client's, or one that Ray has made.
+_REPLACED = frozenset({"host", "content-length", "expect"})
+# Added by Ray's proxy. The id is that of the request to the node: the client's, or Ray's own.
 _ADDED_BY_RAY = frozenset({"date", "server", "x-request-id"})
 NODE_HEADER = b"x-baton-node"
 
@@ -30,22 +30,22 @@ def target(request: Request) -> str:
 
 
 def request_headers(request: Request) -> list[tuple[str, str]]:
-    dropped = _OF_A_CONNECTION | _MADE_ANEW
+    dropped = _OF_A_CONNECTION | _REPLACED
     return [(name, value) for name, value in request.headers.items() if name not in dropped]
 
 
 def response_headers(
     raw_headers: Iterable[tuple[bytes, bytes]], node: str
 ) -> list[tuple[bytes, bytes]]:
-    """In lower case, and the replica that has answered."""
+    """The headers to pass on, in lower case, with one that names the replica."""
     dropped = {name.encode() for name in _OF_A_CONNECTION | _ADDED_BY_RAY}
     lower = [(name.lower(), value) for name, value in raw_headers]
     return [pair for pair in lower if pair[0] not in dropped] + [(NODE_HEADER, node.encode())]
 
 
 def last_events(path: str, error: ApiError) -> bytes:
-    """The end of a stream whose node is lost, in the form of the path's API. What came before may
-    end within an event, so a blank line ends it."""
+    """The end of a stream whose node is lost, in the form of the path's API. The stream may have
+    broken off within an event, so a blank line ends that."""
     if is_messages(path):
         return b"\n\n" + sse(messages_error(error.status, error.message, error.code, ""), "error")
     if path.startswith("/v1/responses"):

@@ -1,7 +1,8 @@
-"""Which nodes have what a request names: the record of a request, or a stored response.
+"""Finds the nodes that have the record of a request, or the stored response, that a request names.
 
-With a Redis for each node, which is the default, both are where the request was served. All nodes
-are asked, which is rare and takes some milliseconds. With one Redis for all, every node says yes.
+With a Redis for each node, which is the default, both are at the node that served the request. All
+nodes are asked, which is rare and takes some milliseconds. With one Redis for all, every node has
+them.
 """
 
 import re
@@ -18,7 +19,7 @@ _KEYS = ("authorization", "x-api-key")
 
 
 def named(request: Request, body: bytes) -> str | None:
-    """The path under which a node has what ``request`` names; None where it names nothing."""
+    """The path of the record or response that ``request`` names; None if it names none."""
     path = target(request)
     if request.method == "POST" and path == "/v1/responses":
         earlier = previous_response(body)
@@ -28,12 +29,12 @@ def named(request: Request, body: bytes) -> str | None:
 
 
 def key_of(request: Request) -> str:
-    """The API key that a client sends, in whichever header; "" without one."""
+    """The API key that a client sends, in either header; "" without one."""
     return next((request.headers[name] for name in _KEYS if name in request.headers), "")
 
 
 async def holders(nodes: Nodes, path: str, request: Request) -> tuple[str, ...]:
-    """The nodes that have it, in no order; none where no node has it, or the key is not theirs."""
+    """The nodes that have ``path``, in no order; none if no node has it, or the key is wrong."""
     headers = {name: request.headers[name] for name in _KEYS if name in request.headers}
     answers = await nodes.ask_all(path, headers)
     return tuple(name for name, answer in answers if answer.status == 200)

@@ -1,14 +1,13 @@
-"""Ray Serve's hook for routing: which node takes a request (ranking.py).
+"""Ray Serve's hook for routing: chooses the node for a request (ranking.py).
 
 ``DeploymentHandle.choose_replica`` passes its keyword arguments on to ``choose_replicas`` here:
 
-- ``key``: of the conversation (conversation.py);
-- ``open``: by node, the requests that the caller has open there;
+- ``key``: the key of the conversation (conversation.py);
+- ``open``: the caller's open requests, by node;
 - ``avoid``: nodes that have refused this request;
-- ``among``: the only nodes that may be chosen, where the answer depends on it (records.py).
+- ``among``: the only nodes that may be chosen, if only these have what is asked for (records.py).
 
-What a node says of itself, whether it is ready and what is open there, comes with its routing
-stats (node.py), some seconds old.
+Readiness and open requests of each node come with its routing stats (node.py), some seconds old.
 """
 
 from typing import Any
@@ -19,7 +18,7 @@ from deploy.ray.ranking import Choice, ranked
 
 
 class ConversationRouter(RequestRouter):  # type: ignore[misc]
-    """``max_lead`` of ``request_router_kwargs``: see ``ranked``."""
+    """The router; ``max_lead`` of ``request_router_kwargs`` is that of ``ranked``."""
 
     def initialize_state(self, max_lead: int = 8) -> None:
         if max_lead < 1:
@@ -46,7 +45,7 @@ class ConversationRouter(RequestRouter):  # type: ignore[misc]
         return [[replicas[name]] for name in ranked(key, choices, self._max_lead)]
 
     def _spread(self, pending_request: PendingRequest | None) -> bytes:
-        """A request without a prompt goes anywhere."""
+        """A key for a request without a prompt, which may go to any node."""
         request_id = "" if pending_request is None else pending_request.metadata.internal_request_id
         return request_id.encode()[:64]
 

@@ -1,4 +1,4 @@
-"""How many nodes are wanted: Ray Serve's hook for autoscaling policies.
+"""Ray Serve's hook for autoscaling: decides how many nodes are wanted.
 
 Ray bounds the answer by ``min_replicas`` and ``max_replicas``, and waits ``upscale_delay_s`` and
 ``downscale_delay_s`` before it follows.
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 RUNNING, QUEUED = "baton_requests_running", "baton_requests_queued"
-"""What a node reports (node.py): its requests that have a worker, and those that wait for one."""
+"""Metrics that a node reports (node.py): requests with a worker, and requests that wait for one."""
 
 
 def load_of(metrics: str) -> dict[str, float]:
@@ -25,8 +25,8 @@ def load_of(metrics: str) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class NodesForLoad:
-    """As many nodes as ``running_per_node`` running and ``queued_per_node`` queued requests each
-    want, whichever is more. Raises ValueError that names the setting."""
+    """Wants enough nodes for ``running_per_node`` running and ``queued_per_node`` queued requests
+    on each. Raises ValueError that names the setting."""
 
     running_per_node: float = 256.0
     queued_per_node: float = 16.0
@@ -37,13 +37,14 @@ class NodesForLoad:
                 raise ValueError(f"{name}: must be above 0 requests, not {value}")
 
     def __call__(self, context: Any) -> tuple[int, dict[str, Any]]:
-        """``context``: Ray's AutoscalingContext. The second value is state of the policy: none."""
+        """The number of nodes for Ray's AutoscalingContext, and the policy's state: none."""
         running = self._total(context, RUNNING)
         queued = self._total(context, QUEUED) + (context.total_queued_requests or 0.0)
         return self.wanted(running, queued), {}
 
     def wanted(self, running: float, queued: float) -> int:
-        """
+        """The number of nodes for this load.
+
         >>> NodesForLoad(running_per_node=256, queued_per_node=16).wanted(running=300, queued=5)
         2
         """
@@ -51,6 +52,6 @@ class NodesForLoad:
         return max(1, math.ceil(nodes))
 
     def _total(self, context: Any, name: str) -> float:
-        """Over the nodes that have reported; Ray has averaged each over its look-back period."""
+        """Sum over the nodes that have reported; Ray averages each over its look-back period."""
         reported: Mapping[str, Mapping[Any, float]] = context.aggregated_metrics or {}
         return sum(reported.get(name, {}).values())

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 STOP_S = 20.0
-"""That ``baton up`` gets to end, beside what it drains."""
+"""Time that ``baton up`` gets to end, on top of its drain."""
 _OWN = {
     "BATON_HOST": "the node's own address is used",
     "BATON_PORT": "it is `port`",
@@ -19,9 +19,9 @@ class NodeSettings:
     """How each node's stack is started. Raises ValueError that names the setting.
 
     ``settings``: BATON_* variables of ``baton up``, over those of the environment that Ray was
-    started in, which is the place for secrets: Ray's dashboard shows this file. ``port``: that the
-    stack listens on, 0: any free one. What runs at a node that Ray stops has ``drain_s`` to end. A
-    stack that is not ready for ``unready_s`` is replaced.
+    started in. Secrets belong there, as Ray's dashboard shows this file. ``port``: of the stack, 0:
+    any free one. ``drain_s``: time that requests have to end at a node that Ray stops.
+    ``unready_s``: a stack that is not ready for so long is replaced.
     """
 
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -43,7 +43,7 @@ class NodeSettings:
 
 
 def node_settings(arguments: Mapping[str, Any]) -> NodeSettings:
-    """Raises ValueError for an argument that there is not, or a value that is none of its kind."""
+    """Read the arguments. Raises ValueError for an unknown one, or a value of a wrong type."""
     known = {each.name for each in fields(NodeSettings)}
     if unknown := sorted(set(arguments) - known):
         raise ValueError(f"{unknown[0]}: no such argument; there are {', '.join(sorted(known))}")
@@ -58,7 +58,7 @@ def node_settings(arguments: Mapping[str, Any]) -> NodeSettings:
 
 
 def _text(value: object) -> str:
-    """YAML reads on and off as true and false."""
+    """A value as text. YAML reads on and off as true and false."""
     if isinstance(value, bool):
         return "on" if value else "off"
     return str(value)

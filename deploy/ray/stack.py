@@ -1,7 +1,7 @@
 """``baton up`` as the child of a Ray Serve replica.
 
-The replica's process starts it and is told its URL by its ready line. It ends by SIGTERM, and it
-dies with the replica (deploy/die_with_parent.py): Ray kills replicas, and whole nodes.
+The replica's process starts it and reads its URL from its ready line. The stack ends by SIGTERM,
+and dies with the replica (deploy/die_with_parent.py): Ray kills replicas, and whole nodes.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ def up_service(
     environ: Mapping[str, str], settings: Mapping[str, str], *, host: str, port: int, drain_s: float
 ) -> Service:
     """``baton up`` at ``host``:``port``, with ``settings`` over the variables of ``environ``. Ray's
-    own are left out: one of them may be the key to the cluster."""
+    own variables are left out: one of them may be the key to the cluster."""
     ours = {
         "BATON_HOST": host,
         "BATON_PORT": str(port),
@@ -49,7 +49,7 @@ class Stack:
     """
 
     def __init__(self, service: Service, tell: Callable[[str], None] = log.info) -> None:
-        """Raises OSError when it cannot be started."""
+        """Start it. Raises OSError if that is not possible."""
         self._tell = tell
         self._process = ManagedProcess(service)
         self._running = asyncio.create_task(self._process.run(self._on_line))
@@ -61,7 +61,7 @@ class Stack:
         return self._process.pid
 
     async def start(self) -> None:
-        """Wait until it is ready; it may be silent for ten minutes at most (managed_process.py).
+        """Wait until it is ready. It may be silent for ten minutes at most (managed_process.py).
         Raises StackEnded."""
         either: list[asyncio.Future[Any]] = [self._url, self._running]
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -72,13 +72,13 @@ class Stack:
 
     @property
     def ended(self) -> str:
-        """ "" while it runs."""
+        """Why it ended; "" while it runs."""
         if not self._running.done():
             return ""
         return self._process.error or describe_exit(self._running.result())
 
     async def stop(self, deadline_s: float) -> None:
-        """SIGTERM, and SIGKILL at the deadline; the guardian of ``baton up`` clears up then."""
+        """Send SIGTERM, and SIGKILL at the deadline: its guardian cleans up then."""
         if not self._running.done():
             self._process.terminate()
             await asyncio.wait({self._running}, timeout=deadline_s)

@@ -29,6 +29,20 @@ def test_baton_bench_leaves_its_result(
     assert measured.exit_code == (0 if measured.document["ok"] else 1)
 
 
+def test_an_earlier_result_is_lost_to_a_good_one_only(
+    serve_stub: Callable[[Behaviour], Stub], tmp_path: Path
+) -> None:
+    out, earlier = tmp_path / "result.json", tmp_path / "result.earlier.json"
+    out.write_text("earlier")
+    bad = serve_stub(Behaviour(ttft_s=0.0, itl_s=0.0, fault="drop", fault_every=2)).url
+    found = commands.baton_bench(*LEVEL, *MORE, url=bad, out=out, within_s=60)
+    assert not found.document["ok"]
+    assert earlier.read_text() == "earlier"
+    good = serve_stub(Behaviour(ttft_s=0.0, itl_s=0.0)).url
+    found = commands.baton_bench(*LEVEL, *MORE, url=good, out=out, within_s=60)
+    assert found.document["ok"] == (not earlier.exists())
+
+
 def test_a_command_without_a_result_is_told_and_an_earlier_one_does_not_stand_for_it(
     tmp_path: Path,
 ) -> None:
@@ -38,3 +52,4 @@ def test_a_command_without_a_result_is_told_and_an_earlier_one_does_not_stand_fo
         commands.baton_bench(
             "throughput", "--levles", "2", url="http://127.0.0.1:1", out=out, within_s=60
         )
+    assert out.exists()

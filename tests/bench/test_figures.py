@@ -5,11 +5,12 @@ import pytest
 from bench.harness.client.record import Arrival, Failure, Record, Usage
 from bench.harness.figures.counting import Count
 from bench.harness.figures.goodput import Bounds, Slo, attainment, search
-from bench.harness.figures.latency import spread_ms, tbt_s, tokens_per_arrival, tpot_s
+from bench.harness.figures.latency import tbt_s, tokens_per_arrival, tpot_s
 from bench.harness.figures.outcome import Outcome, by_failure, failures
 from bench.harness.figures.summary import summary
 from bench.harness.figures.timeline import timeline
 from bench.harness.score import WEIGHTS, ScoreFailed, weighted
+from bench.measures import spread_ms
 
 
 def record(

@@ -105,15 +105,41 @@ def test_a_sweep_finds_the_highest_rate_that_meets_the_targets(
     """A server that always takes 50 ms meets 60 ms at every rate, and 40 ms at none."""
     stub = serve_stub(Behaviour(0.05, 0.001))
     more = ["--sweep", "--rate", "50", "--duration-s", "0.2", "--least-requests", "10"]
-    more += ["--input-len", "8", "--output-len", "2", "--max-trials", "2", "--slo-tpot-ms", "20000"]
+    more += ["--input-len", "8", "--output-len", "2", "--max-trials", "3", "--slo-tpot-ms", "20000"]
     status, line, found = bench(stub.url, tmp_path / "r.json", *more, "--slo-ttft-ms", "20000")
     assert status == 0
     assert line["goodput"]["99%"] == {"requests_per_s": 200.0, "missed_at": None}
     assert [trial["rate"] for trial in found["results"]["trials"]] == [50.0, 100.0, 200.0]
-    status, line, found = bench(stub.url, tmp_path / "r.json", *more, "--slo-ttft-ms", "40")
+    status, line, found = bench(stub.url, tmp_path / "s.json", *more, "--slo-ttft-ms", "40")
     assert status == 1
     assert line["goodput"]["90%"]["requests_per_s"] is None
     assert "no rate had 90% of the requests within the targets" in found["problems"]
+
+
+def test_a_sweep_runs_no_more_rates_than_it_may(serve_stub: ServeStub, tmp_path: Path) -> None:
+    """The shares have different goodputs (every tenth request fails), and five rates together."""
+    stub = serve_stub(Behaviour(0.005, 0.001, fault="refuse", fault_every=20))
+    more = ["--sweep", "--rate", "50", "--duration-s", "0.2", "--least-requests", "10"]
+    more += ["--input-len", "8", "--output-len", "2", "--max-trials", "5"]
+    _, line, found = bench(stub.url, tmp_path / "r.json", *more)
+    assert len(found["results"]["trials"]) == line["trials"] == 5
+    assert set(line["goodput"]) == {"90%", "99%"}
+
+
+def test_a_run_that_is_not_good_never_replaces_an_earlier_result(
+    serve_stub: ServeStub, tmp_path: Path
+) -> None:
+    out, failed = tmp_path / "r.json", tmp_path / "r.failed.json"
+    more = ["--rate", "100", "--requests", "4", "--input-len", "8", "--output-len", "6"]
+    status, line, good = bench(serve_stub(Behaviour(0.001, 0.001)).url, out, *more)
+    assert (status, line["file"]) == (0, str(out))
+    bad = serve_stub(Behaviour(0.001, 0.001, fault="drop", fault_every=2)).url
+    status, line, kept = bench(bad, out, *more)
+    assert (status, line["file"], kept) == (1, str(failed), good)
+    assert json.loads(failed.read_text())["ok"] is False
+    status, line, kept = bench("http://127.0.0.1:9", out, *more)
+    assert (status, line["file"], kept) == (2, str(failed), good)
+    assert json.loads(failed.read_text())["results"] == {}
 
 
 @pytest.mark.parametrize(
@@ -121,7 +147,14 @@ def test_a_sweep_finds_the_highest_rate_that_meets_the_targets(
     [
         ([], "rate"),
         (["--rate", "0"], "rate"),
-        (["--rate", "1", "--slo-ttft-ms", "0"], "ttft_s"),
+        (["--rate", "nan"], "rate: nan"),
+        (["--rate", "inf"], "rate: inf"),
+        (["--rate", "1", "--think-s", "nan"], "think_s: nan"),
+        (["--rate", "1", "--temperature", "nan"], "temperature: nan"),
+        (["--rate", "1", "--stall-s", "nan"], "stall_s: nan"),
+        (["--rate", "1", "--time-limit-s", "inf"], "time_limit_s: inf"),
+        (["--rate", "1", "--slo-ttft-ms", "0"], "slo_ttft_ms"),
+        (["--rate", "1", "--slo-tpot-ms", "nan"], "slo_tpot_ms: nan"),
         (["--rate", "1", "--input-len", "9-3"], "input_len"),
         (["--trace", "/nowhere.csv"], "trace"),
         (["--sweep", "--trace", str(TRACES / "sample_azure.csv")], "rate"),

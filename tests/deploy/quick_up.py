@@ -4,7 +4,7 @@ from functools import partial
 
 from deploy import supervisor
 from deploy.cli import app
-from deploy.restart_policy import RestartPolicy
+from deploy.managed_process import RestartPolicy
 
 if __name__ == "__main__":
     supervisor.DRAIN_GRACE_S = 0.3

@@ -9,8 +9,7 @@ import pytest
 from rich.console import Console
 
 from deploy.console import Console as PlainConsole
-from deploy.log_writer import LogStream, LogWriter
-from deploy.terminal_console import TerminalConsole
+from deploy.console import LogStream, LogWriter, TerminalConsole
 
 
 def test_plain_status_repeats_only_when_it_says_something_new():

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from deploy.notify_socket import Notice, NotifySocket, parse
+from deploy.managed_process import Notice, NotifySocket, parse_notice
 from telemetry.notify import notify, progress
 
 
@@ -34,7 +34,7 @@ def test_notices_arrive_in_order_and_say_who_sent_them(heard):
     [b"", b"\xff\xfe", b"READY=1", b"X_BATON_PID=b"],
 )
 def test_a_notice_that_does_not_say_who_sent_it_is_dropped(datagram):
-    assert parse(datagram) is None
+    assert parse_notice(datagram) is None
 
 
 def test_fraction_stays_between_its_ends(heard):

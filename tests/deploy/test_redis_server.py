@@ -11,7 +11,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError
 from redis.retry import Retry
 
-from deploy.redis_server import RedisServerError, find_redis_server
+from deploy.services import RedisServerError, find_redis_server
 from tests.deploy.running import ROOT
 from tests.local_redis import LocalRedis
 

@@ -1,6 +1,6 @@
 """When a service that died starts again."""
 
-from deploy.restart_policy import RestartPolicy
+from deploy.managed_process import RestartPolicy
 
 
 def test_delays_double_up_to_the_bound():

@@ -184,7 +184,7 @@ def test_nothing_outlives_a_killed_supervisor(up):
     pids = baton.reported()
     assert len(pids) == 4
     assert len(baton.leftovers()) == 1
-    guardian = child_pid(baton, "deploy.guardian")
+    guardian = child_pid(baton, "deploy.rundir")
     baton.signal(signal.SIGKILL)
     assert baton.exit_code() == -signal.SIGKILL  # all who hold its output are gone as well
     assert all_dead([*pids, guardian])
@@ -196,7 +196,7 @@ def test_the_next_start_removes_what_a_supervisor_killed_with_its_guardian_left(
     baton = up(STUB_DECODE="segment helper ready")
     baton.start()
     helper, *services = baton.reported("decode-1-helper") + baton.reported()
-    os.kill(child_pid(baton, "deploy.guardian"), signal.SIGKILL)
+    os.kill(child_pid(baton, "deploy.rundir"), signal.SIGKILL)
     baton.signal(signal.SIGKILL)
     assert all_dead([pid for pid in services if pid != helper])
     assert len(baton.leftovers()) == 1

@@ -21,7 +21,7 @@ from cupy.cuda import runtime
 
 from transport.copy.free_memory import available_bytes
 from transport.copy.host_copy import BlockMap, HostCopy
-from transport.copy.pull import CLOSE_S, Copied, Pull
+from transport.copy.pull import CLOSE_S, Copied, Pull, poll_until_done
 from transport.copy.tensors import CacheTensors
 
 PIECE_BYTES = 256 << 20
@@ -108,12 +108,7 @@ class CudaHostPull:
         return bool(self.finished.query())
 
     def wait(self, timeout_s: float) -> bool:
-        # NOTE: the driver has no wait with a deadline (cuda_pull.py).
-        deadline = time.monotonic() + timeout_s
-        while not self.done():
-            if time.monotonic() >= deadline:
-                return False
-        return True
+        return poll_until_done(self, timeout_s)
 
     def result(self) -> Copied:
         return Copied(self.num_bytes, self.began.elapsed_time(self.finished) / 1e3)

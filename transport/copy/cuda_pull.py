@@ -26,7 +26,15 @@ from transport.copy.addresses import CacheAddresses, fill_table
 from transport.copy.cuda import close_handle, open_handle
 from transport.copy.kernel import BlockBytes, CopyShape
 from transport.copy.launch import CopyLaunch, CopyLaunches
-from transport.copy.pull import CLOSE_S, Copied, Pull, Wanted, check_epoch, require_region
+from transport.copy.pull import (
+    CLOSE_S,
+    Copied,
+    Pull,
+    Wanted,
+    check_epoch,
+    poll_until_done,
+    require_region,
+)
 from transport.copy.tensors import CacheTensors
 from transport.wire.memory_export import MemoryExport
 from transport.wire.offers import Offer
@@ -92,13 +100,7 @@ class CudaPull:
         return self._done
 
     def wait(self, timeout_s: float) -> bool:
-        # NOTE: a copy takes microseconds to a few milliseconds, and the driver has no wait with a
-        # deadline; only a worker without any other work waits here.
-        deadline = time.monotonic() + timeout_s
-        while not self.done():
-            if time.monotonic() >= deadline:
-                return False
-        return True
+        return poll_until_done(self, timeout_s)
 
     def result(self) -> Copied:
         assert self._done, "result of a pull still under way"

@@ -77,6 +77,18 @@ class Pull(Protocol):
         ...
 
 
+def poll_until_done(pull: Pull, timeout_s: float) -> bool:
+    """``Pull.wait`` for a copy whose driver has no wait with a deadline: ask it again and again.
+
+    A copy takes microseconds to a few milliseconds, and only a worker without other work waits.
+    """
+    deadline = time.monotonic() + timeout_s
+    while not pull.done():
+        if time.monotonic() >= deadline:
+            return False
+    return True
+
+
 class CopyStream(Protocol):
     """A worker's open memory of its peers, and its pulls from there, in order, beside its steps. A
     peer is opened once, and is known by its instance id."""

@@ -5,8 +5,9 @@
 2. One worker of the node at a time tries the locks of all places that it may take. Of those that
    are free, and not on a GPU that is marked as unfit, it takes one on the GPU with the fewest
    holders, and writes into the file which process it is.
-3. Where none is free it waits until one is, until a mark ends or until a file is removed from the
-   folder, and looks again. Workers that wait for the same GPU get it in any order.
+3. Where none is free it looks again when a process that holds one ends, and every ``LOOK_S``: a
+   mark may have ended, or been removed, and not every holder can be seen from here. Workers that
+   wait for the same GPU get it in any order.
 
 No lock is ever given back. The end of the process frees them all, so a worker that hangs, that is
 stopped or that was fenced keeps the GPU, whose memory it still fills. A child that was forked
@@ -20,18 +21,17 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from transport.wire.errors import BatonError
-from worker.gpu_locks import holder
-from worker.gpu_locks.first_free import first_free, try_lock
-from worker.gpu_locks.folder import LockFolder
+from worker.gpu_locks.folder import LockFolder, try_lock
+from worker.gpu_locks.holder import Holder, this_process, wait_for_an_end, written_in
 from worker.gpu_locks.marks import UnfitMark, how_to_clear, unfit_gpus
-from worker.gpu_locks.removals import removals
-from worker.gpu_locks.share import agree_on_share
 
 END_S = 30.0
-"""How long the process that held a place before may take to end, once its lock is free."""
+"""How long the previous holder of a place may take to end, once its lock is free."""
+LOOK_S = 0.5
+"""Longest time between two looks at the locks while a worker waits."""
 
 log = logging.getLogger(__name__)
 
@@ -60,36 +60,30 @@ class Place:
 
 @dataclass(frozen=True)
 class _Look:
-    """The result of one look at all places: the place that was ``taken`` or None, the places that
-    other processes hold, and the marks."""
+    """The place that was ``taken`` or None, the places that others hold, and the marks."""
 
     taken: Place | None
     others: Sequence[Place]
     unfit: Mapping[str, UnfitMark]
 
+    def holders(self) -> list[tuple[str, Holder | None]]:
+        """(GPU, the process that its lock file names) of each place that others hold."""
+        return [(place.gpu, written_in(place.fd)) for place in self.others]
+
     def reason(self) -> str:
         """Which processes hold each GPU that was not taken, and what to do about marks."""
         held: dict[str, list[str]] = {}
-        for place in self.others:
-            who = holder.written_in(place.fd)
-            held.setdefault(place.gpu, []).append(str(who or "another worker"))
+        for gpu, who in self.holders():
+            held.setdefault(gpu, []).append(str(who or "another worker"))
         said = [f"{gpu} is held by {' and '.join(by)}" for gpu, by in held.items()]
         said += map(str, self.unfit.values())
         return "; ".join(said + ([how_to_clear(self.unfit.values())] if self.unfit else []))
 
-    def wait(self, left_s: float, removed_fd: int) -> Place | None:
-        """Wait for the first place that becomes free, and return it locked. None once a mark has
-        ended, ``removed_fd`` is readable, or ``left_s`` are over."""
-        within_s = min([left_s, *(mark.left_s for mark in self.unfit.values())])
-        wanted = {place.fd: place for place in self.others if place.gpu not in self.unfit}
-        fd = first_free(
-            list(wanted),
-            within_s=None if math.isinf(within_s) else within_s,
-            wake_fd=removed_fd,
-        )
-        if fd is None:
-            return None
-        return replace(wanted[fd], fd=os.dup(fd), mine=True)  # this keeps the lock after ``close``
+    def wait(self, left_s: float) -> None:
+        """Wait until a place may be free: ``LOOK_S`` or ``left_s`` at most."""
+        awaited = [who for gpu, who in self.holders() if who and gpu not in self.unfit]
+        within_s = min([LOOK_S, left_s, *(mark.left_s for mark in self.unfit.values())])
+        wait_for_an_end(awaited, within_s)
 
     def close(self) -> None:
         _close(self.others)
@@ -107,11 +101,11 @@ def claim_gpu(
     """Claim one of ``gpus`` (UUIDs, most wanted first) until this process ends; up to ``share``
     processes may claim the same GPU.
 
-    Waits at most ``timeout_s``; 0: without a limit. ``on_waiting`` gets the reason each time that a
-    wait begins. Raises NoFreeGpu; ValueError if ``share`` differs from the other workers', or the
-    folder cannot be used; DeadlineExceeded if the folder stays locked; OSError.
+    Waits ``timeout_s`` at most, 0: until there is one. ``on_waiting`` is told why it waits, each
+    time that the holders or the marks change. Raises NoFreeGpu; ValueError if other workers have
+    another ``share`` or the folder cannot be used; DeadlineExceeded if it stays locked; OSError.
     """
-    share_fd = agree_on_share(folder, share)
+    share_fd = folder.agree_on_share(share)
     try:
         claimant = _Claimant(folder, gpus, share, instance)
         place = claimant.take(timeout_s or math.inf, on_waiting)
@@ -136,27 +130,26 @@ class _Claimant:
     instance: str
 
     def take(self, timeout_s: float, on_waiting: Callable[[str], None]) -> Place:
-        deadline = time.monotonic() + timeout_s
-        with closing(self._look(None)) as look:
-            if look.taken is not None:
-                return look.taken
-        won: Place | None = None
+        deadline, told = time.monotonic() + timeout_s, None
         while True:
-            with removals(self.folder.path) as removed_fd, closing(self._look(won)) as look:
+            with closing(self._look()) as look:
                 if look.taken is not None:
                     return look.taken
                 left_s = deadline - time.monotonic()
                 if left_s <= 0:
                     reason = look.reason()
                     raise NoFreeGpu(f"gpu: none is free after {timeout_s:.0f} s: {reason}")
-                on_waiting(look.reason())
-                won = look.wait(left_s, removed_fd)
+                causes = (look.holders(), sorted(look.unfit))
+                if causes != told:
+                    on_waiting(look.reason())
+                    told = causes
+                look.wait(left_s)
 
-    def _look(self, won: Place | None) -> _Look:
-        """Take a place if one is free; ``won``: a place that this process locked by waiting."""
+    def _look(self) -> _Look:
+        """Take a place if one is free."""
         with self.folder.exclusive():
             places = [
-                self._open(gpu, f"{gpu}.{number}", won)
+                self._open(gpu, f"{gpu}.{number}")
                 for gpu in self.gpus
                 for number in range(self.share)
             ]
@@ -168,8 +161,8 @@ class _Claimant:
             look = _Look(taken, [place for place in places if not place.mine], unfit)
             before = None
             if taken is not None:
-                before = holder.written_in(taken.fd)
-                self.folder.write(taken.fd, holder.this_process(self.instance).encode())
+                before = written_in(taken.fd)
+                self.folder.write(taken.fd, this_process(self.instance).encode())
         if taken is not None and unfit:
             log.warning("took %s, and not others: %s", taken.gpu, look.reason())
         # A process that ends may free its GPU's memory after its locks.
@@ -177,17 +170,13 @@ class _Claimant:
             log.warning("%s, which held %s before, has not ended", before, taken.gpu)
         return look
 
-    def _open(self, gpu: str, file: str, won: Place | None) -> Place:
-        if won is not None and won.file == file:
-            if self.folder.has(file, won.fd):
-                return won
-            os.close(won.fd)
+    def _open(self, gpu: str, file: str) -> Place:
         while True:
             fd = self.folder.open(file)
             mine = try_lock(fd)
             if self.folder.has(file, fd):
                 return Place(gpu, file, fd, mine)
-            os.close(fd)  # the file was removed meanwhile, and its lock keeps no other away
+            os.close(fd)  # the file was removed meanwhile: others lock its successor
 
 
 def _close(places: Iterable[Place]) -> None:

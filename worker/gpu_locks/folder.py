@@ -11,18 +11,21 @@ users of the machine, and a reboot empties it.
 """
 
 import errno
+import fcntl
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from transport.wire.errors import DeadlineExceeded
-from worker.gpu_locks.first_free import first_free, try_lock
 
 SETTING = "BATON_GPU_LOCK_DIR"
 DEFAULT = Path("/dev/shm/baton.gpus")
 EXCLUSIVE_S = 30.0
 """Far more than all workers of a node need to look at the locks, one after the other."""
+_SHARE = "gpu_share"
+_MAX_DIGITS = 20
 
 
 class LockFolder:
@@ -82,7 +85,7 @@ class LockFolder:
         with self._named():
             fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            if not try_lock(fd) and first_free([fd], within_s=EXCLUSIVE_S) is None:
+            if not _lock_within(fd, EXCLUSIVE_S):
                 raise DeadlineExceeded(
                     who="this worker",
                     waited_for=f"the lock on the folder {self.path}",
@@ -93,6 +96,32 @@ class LockFolder:
         finally:
             os.close(fd)
 
+    def agree_on_share(self, share: int) -> int:
+        """Agree with the node's other workers on how many places each GPU has.
+
+        Returns a descriptor, which keeps the number as it is until it is closed, by a shared lock
+        on the file that has it. Only a worker that is alone changes the number. Raises ValueError
+        with both numbers where other workers have another one.
+        """
+        fd = self.open(_SHARE)
+        try:
+            with self.exclusive():
+                if try_lock(fd):  # no other worker is there
+                    self.write(fd, b"%d\n" % share)
+                # The exclusive lock on the folder keeps all others away from this file.
+                fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                others = os.pread(fd, _MAX_DIGITS, 0).decode(errors="replace").strip()
+            if others != str(share):
+                raise ValueError(
+                    f"gpu_share: {share} here, but {others or 'unknown'} of the other workers of "
+                    f"this node, which {self.path} says; set the same for all (BATON_GPU_SHARE), "
+                    "or end the others first"
+                )
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
+
     @contextmanager
     def _named(self) -> Iterator[None]:
         try:
@@ -102,3 +131,26 @@ class LockFolder:
                 f"{SETTING}: cannot use the folder {self.path}: {error.strerror}; name one that "
                 "exists, that this user may write to, and that all workers of this node share"
             ) from None
+
+
+def try_lock(fd: int) -> bool:
+    """Lock this file if that takes no wait; returns whether it is locked now."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _lock_within(fd: int, within_s: float) -> bool:
+    """Lock this file, waiting ``within_s`` at most; returns whether it is locked now.
+
+    flock(2) has no deadline, so a thread waits for it. The lock that a thread gets after the
+    deadline ends with it, once the caller has closed ``fd``.
+    """
+    if try_lock(fd):
+        return True
+    waiting = threading.Thread(target=fcntl.flock, args=(fd, fcntl.LOCK_EX), daemon=True)
+    waiting.start()
+    waiting.join(within_s)
+    return not waiting.is_alive()

@@ -1,9 +1,9 @@
 """Marks on GPUs that no worker gets for a while, and how they are removed.
 
 A mark is the file GPU-….unfit in the lock folder. Its end is counted in seconds since the boot
-(CLOCK_BOOTTIME), so changing the clock has no effect, and a mark of an earlier boot has ended:
-a reboot resets the GPU. A mark that an operator made by hand, with any other text, stays until its
-file is removed.
+(CLOCK_BOOTTIME), so changing the system clock has no effect, and a mark of an earlier boot has
+ended: a reboot resets the GPU. A mark that an operator made by hand, with any other text, stays
+until its file is removed.
 """
 
 import math

@@ -1,4 +1,5 @@
-"""One agent: what it says is drawn before the clock runs, what it is answered comes in between."""
+"""One agent: its messages are drawn before the clock runs, and the server's answers come between
+them."""
 
 import random
 from collections.abc import Mapping
@@ -17,8 +18,9 @@ from bench.harness.workload.tokens import Tokens
 
 @dataclass(frozen=True)
 class Script:
-    """``messages`` come one a turn, behind the ``system`` message and all before; each has so many
-    tokens by our own count, and asks for an answer of so many."""
+    """What an agent says. Each turn adds one of ``messages`` to the conversation, which begins with
+    ``system``. ``message_lens`` and ``answer_lens``: tokens of each message, by our own count, and
+    of the answer that it asks for."""
 
     system: Mapping[str, Any]
     messages: list[dict[str, Any]]
@@ -29,7 +31,8 @@ class Script:
 async def script(
     system: Mapping[str, Any], settings: LoadSettings, tokens: Tokens, number: int
 ) -> Script:
-    """Of agent ``number``: random tokens, the same ones for the same seed. Raises PromptsFailed."""
+    """The script of agent ``number``: random tokens, the same for the same seed. Raises
+    PromptsFailed."""
     draw = random.Random(f"{settings.seed} agent {number}")
     lens = [settings.agents_turn_len.draw(draw) for _ in range(settings.turns)]
     texts = [await random_text(tokens, length, draw) for length in lens]
@@ -43,7 +46,7 @@ async def script(
 
 @dataclass(frozen=True)
 class Turn:
-    """One request of an agent; ``ask`` is without its body, which is long."""
+    """One request of an agent. ``ask`` has no body: bodies are long."""
 
     ask: Ask
     exchange: Exchange
@@ -52,8 +55,8 @@ class Turn:
 async def converse(
     said: Script, settings: LoadSettings, session: Session, begins_after_s: float
 ) -> list[Turn]:
-    """The turns that were sent: all, or up to one that failed (there is no answer to go on from),
-    or until the run was stopped."""
+    """Send the turns, and return those that were sent: all, unless one failed (it has no answer to
+    continue from) or the run was stopped."""
     control, messages, turns = session.control, [said.system], list[Turn]()
     pause_s = begins_after_s
     for message, max_tokens in zip(said.messages, said.answer_lens, strict=True):
@@ -74,6 +77,6 @@ async def converse(
 
 
 def _message(answer: Record) -> dict[str, Any]:
-    """As clients send an answer back."""
+    """The message by which clients send an answer back."""
     thought = {"reasoning_content": answer.reasoning} if answer.reasoning else {}
     return {"role": "assistant", "content": answer.text, **thought}

@@ -6,16 +6,16 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
-from bench.harness.figures.latency import spread_ms
 from bench.harness.figures.outcome import Outcome, failures
 from bench.harness.figures.summary import summary
 from bench.harness.figures.timeline import timeline
 from bench.harness.load_settings import LoadSettings
+from bench.measures import spread_ms
 
 
 @dataclass
 class AgentsLoad:
-    """``agents`` has a list of turns for each; short where one failed or the run was stopped."""
+    """``agents`` has each agent's turns: fewer where one failed or the run was stopped."""
 
     settings: LoadSettings
     tokenizer: str
@@ -30,7 +30,7 @@ class AgentsLoad:
         return (self.settings.agents or 0) * self.settings.turns
 
     def by_turn(self) -> list[dict[str, Any]]:
-        """Of each turn that an agent came to."""
+        """Figures of each turn that at least one agent sent, over all agents."""
         numbers = range(max(map(len, self.agents), default=0))
         return [
             _turn(number + 1, [turns[number] for turns in self.agents if number < len(turns)])
@@ -38,8 +38,8 @@ class AgentsLoad:
         ]
 
     def run(self) -> dict[str, Any]:
-        """``later``: from turn 2 on, where only the shared system prompt and the agent's own turns
-        can have been cached."""
+        """Figures of all turns. ``later`` in a name: from turn 2 on. Only the shared system prompt
+        and the agent's own earlier turns can be cached then."""
         outcomes, turns = self.outcomes, self.by_turn()
         later = [outcome for own in self.agents for outcome in own[1:]]
         rates = [turn["hit_rate"] for turn in turns[1:] if turn["hit_rate"] is not None]
@@ -89,8 +89,8 @@ class AgentsLoad:
 
 
 def hit_rate(outcomes: Sequence[Outcome]) -> float | None:
-    """Cached tokens / prompt tokens, both as the server says, over requests without a failure;
-    None where no answer says how many were cached."""
+    """Cached tokens / prompt tokens, both by the server's ``usage``, over requests without a
+    failure. None if no answer reports cached tokens."""
     cached = prompt = 0
     for outcome in outcomes:
         usage = outcome.record.usage
@@ -108,7 +108,7 @@ def lines(found: AgentsLoad) -> list[str]:
 
 
 def _turn(number: int, outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """Means over requests without a failure; tokens as the server says."""
+    """Figures of one turn: means over requests without a failure; tokens by ``usage``."""
     good = [outcome for outcome in outcomes if outcome.ok]
     usages = [outcome.record.usage for outcome in good if outcome.record.usage is not None]
     cached = [usage.cached_tokens for usage in usages if usage.cached_tokens is not None]
@@ -127,7 +127,7 @@ def _turn(number: int, outcomes: Sequence[Outcome]) -> dict[str, Any]:
 
 
 def _growth(turns: Sequence[dict[str, Any]]) -> float | None:
-    """TTFT p50 of the last turn / that of turn 2; None with fewer than three turns."""
+    """TTFT p50 of the last turn / TTFT p50 of turn 2; None with fewer than three turns."""
     ends = [turn["ttft_ms"] for turn in (*turns[1:2], *turns[-1:])]
     if len(turns) < 3 or None in ends:
         return None
@@ -138,7 +138,7 @@ def _said(turn: dict[str, Any]) -> str:
     ttft, tokens, rate = turn["ttft_ms"], turn["prompt_tokens"], turn["hit_rate"]
     parts = [
         f"turn {turn['turn']}: {tokens:,.0f} prompt tokens" if tokens else f"turn {turn['turn']}",
-        "cached tokens not told" if rate is None else f"{rate:.1%} of them cached",
+        "cached tokens not reported" if rate is None else f"{rate:.1%} of them cached",
         f"TTFT p50 {ttft['p50']:,.1f} ms, p99 {ttft['p99']:,.1f} ms" if ttft else "",
         f"{turn['failed']} failed" if turn["failed"] else "",
     ]

@@ -1,8 +1,8 @@
 """``baton bench load --agents``: conversations that grow turn by turn, as those of agents do.
 
 All agents share a system prompt. Each sends its turns one after the other: the whole conversation
-so far, with the server's own answers in it, and one message more. A server that keeps prefixes
-computes only what is new, so the time to first token stays as it was while the prompts grow.
+so far, with the server's own answers in it, and one more message. A server that keeps prefixes
+computes only the new tokens, so the time to first token stays the same while the prompts grow.
 """
 
 import asyncio
@@ -27,7 +27,8 @@ TEMPLATE_LEN = 16
 
 
 async def agents(settings: LoadSettings, tokens: Tokens, session: Session) -> AgentsLoad:
-    """Raises ValueError where the last turns do not fit the server, and PromptsFailed."""
+    """Run all conversations. Raises ValueError if the last turns do not fit the server, and
+    PromptsFailed."""
     assert settings.agents is not None
     check_fits(settings, session.server.max_model_len or math.inf)
     draw = random.Random(f"{settings.seed} system")
@@ -57,8 +58,8 @@ async def agents(settings: LoadSettings, tokens: Tokens, session: Session) -> Ag
 
 
 async def _warm_up(settings: LoadSettings, tokens: Tokens, session: Session) -> None:
-    """Without the shared system prompt, which must be new to the server. Stops the run when the
-    server answers none."""
+    """Send warm-ups without the shared system prompt, which must be new to the server. Stops the
+    run if every warm-up fails."""
     draw, length = random.Random(f"{settings.seed} warm-up"), settings.agents_turn_len.high
     fields = {"max_tokens": settings.output_len.high, **settings.fields()}
     model, control = session.server.model, session.control
@@ -75,7 +76,7 @@ async def _warm_up(settings: LoadSettings, tokens: Tokens, session: Session) -> 
 async def _outcomes(
     label: str, settings: LoadSettings, said: Script, turns: list[Turn], tokens: Tokens
 ) -> list[Outcome]:
-    """Their prompts by our own count are without what the chat template adds."""
+    """Count and judge the turns of one agent. Prompt lengths leave out what the template adds."""
     found: list[Outcome] = []
     prompt_len = settings.agents_shared_prefix
     for turn, message_len in zip(turns, said.message_lens, strict=False):
@@ -89,7 +90,7 @@ async def _outcomes(
 
 
 def check_fits(settings: LoadSettings, most: float) -> None:
-    """Raises ValueError where the last turns may be longer than ``most`` tokens."""
+    """Raise ValueError if the last turns may be longer than ``most`` tokens."""
     a_turn = settings.agents_turn_len.high + settings.output_len.high + 2 * TEMPLATE_LEN
     longest = settings.agents_shared_prefix + TEMPLATE_LEN + settings.turns * a_turn
     if longest > most:

@@ -1,5 +1,6 @@
 """What a load of agents is: how many conversations there are, and how they go on."""
 
+import math
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -36,7 +37,7 @@ class AgentSettings(RequestSettings):
         for name in ("turns", "agents_shared_prefix", *["agents"] * (self.agents is not None)):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: {getattr(self, name)} is not at least 1")
-        if self.think_s < 0:
-            raise ValueError(f"think_s: {self.think_s} is not at least 0")
+        if not 0 <= self.think_s < math.inf:
+            raise ValueError(f"think_s: {self.think_s} is negative or not finite")
         if self.agents is not None and self.prompt_as == "ids":
             raise ValueError("prompt_as: agents send messages, which are text only")

@@ -1,4 +1,4 @@
-"""What is asked of a server: the body of one completion request, ready to be sent."""
+"""The body of one completion request, ready to be sent."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,8 +14,8 @@ _encode = msgspec.json.Encoder().encode
 
 @dataclass(frozen=True)
 class Ask:
-    """One request, encoded before the clock runs. ``max_tokens`` and ``exact`` are for verifying
-    the answer: with ``exact`` it must have just this many tokens."""
+    """One request, encoded before the clock runs. The answer is checked against ``max_tokens``:
+    with ``exact`` it must have exactly this many tokens."""
 
     path: str
     content: bytes
@@ -26,13 +26,13 @@ class Ask:
 
 
 def completion(model: str, prompt: str | Sequence[int], **fields: Any) -> Ask:
-    """For /v1/completions; ``fields`` as of ``_ask``."""
+    """A request of /v1/completions; ``fields`` as for ``_ask``."""
     text = prompt if isinstance(prompt, str) else list(prompt)
     return _ask(COMPLETIONS, {"model": model, "prompt": text}, **fields)
 
 
 def chat(model: str, messages: str | Sequence[Mapping[str, Any]], **fields: Any) -> Ask:
-    """For /v1/chat/completions; a string is one message of the user."""
+    """A request of /v1/chat/completions; a string is one user message."""
     if isinstance(messages, str):
         messages = [{"role": "user", "content": messages}]
     return _ask(CHAT, {"model": model, "messages": list(messages)}, **fields)
@@ -49,8 +49,8 @@ def _ask(
     headers: Mapping[str, str] | None = None,
     **fields: Any,
 ) -> Ask:
-    """``fields`` (temperature, seed, return_token_ids ...) go into the body as given. ``exact``
-    None: the length is exact where ``ignore_eos`` is sent."""
+    """Encode a request. ``fields`` (temperature, seed, return_token_ids ...) go into the body as
+    given. ``exact`` None: the length is exact if ``ignore_eos`` is sent."""
     if stream:
         body |= {"stream": True, "stream_options": {"include_usage": True}}
     if max_tokens is not None:

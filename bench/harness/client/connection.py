@@ -1,7 +1,7 @@
 """One keep-alive HTTP/1.1 connection: one exchange at a time, every wait with a deadline.
 
-Arriving bytes get their time at once and are only cut into HTTP here; what they say is read after
-the exchange, so that on a small machine the clock measures the server rather than JSON.
+Arriving bytes are stamped at once and only cut into HTTP here. Their content is read after the
+exchange, so that on a small machine the clock measures the server and not our JSON parser.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ MAX_BODY_BYTES = 256 * 2**20
 
 
 class Connection(asyncio.Protocol):
-    """Carries exchanges of one client; made by its pool, which also opens it."""
+    """A connection of one client, which opens it and keeps it in its pool."""
 
     def __init__(self, deadlines: Deadlines) -> None:
         self._deadlines = deadlines
@@ -37,8 +37,8 @@ class Connection(asyncio.Protocol):
         return self._transport is not None and not self._transport.is_closing()
 
     async def carry(self, exchange: Exchange, request: bytes) -> None:
-        """Send ``request`` and fill ``exchange`` until it has ended; never raises for what the
-        server does."""
+        """Send ``request`` and fill ``exchange`` until it has ended. Never raises for anything
+        that the server does."""
         assert self._exchange is None, "one exchange at a time"
         if self._transport is None:
             exchange.end(Failure.DROPPED, "the connection ended before anything was sent")
@@ -56,7 +56,7 @@ class Connection(asyncio.Protocol):
             self._finish(Failure.CANCELLED, "cancelled")
 
     def abort(self) -> None:
-        """End whatever is under way, as cancelled."""
+        """End the exchange under way as cancelled, and close."""
         self._finish(Failure.CANCELLED, "the run was interrupted")
         self.close()
 
@@ -64,7 +64,7 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    # What asyncio calls.
+    # Called by asyncio.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
@@ -99,7 +99,7 @@ class Connection(asyncio.Protocol):
         got = f"after {exchange.num_bytes} bytes" if exchange.num_bytes else "without an answer"
         self._finish(Failure.DROPPED, f"connection lost {got}" + (f": {exc}" if exc else ""))
 
-    # What the parser calls.
+    # Called by the parser.
 
     def on_header(self, name: bytes, value: bytes) -> None:
         assert self._exchange is not None
@@ -141,7 +141,7 @@ class Connection(asyncio.Protocol):
         self._silence = self._loop.call_later(after_s, self._maybe_stalled)
 
     def _maybe_stalled(self) -> None:
-        """Looks at the clock when silence could be over; a new timer for each byte would cost."""
+        """End a silent exchange, or set the timer again: one timer per arrival would cost more."""
         exchange = self._exchange
         if exchange is None or exchange.last_byte_at_s is None:
             return

@@ -1,5 +1,6 @@
-"""Which server is asked, under which address, with which key, and how long it may take."""
+"""The server under test: its address, the API key for it, and how long it may take."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
@@ -9,7 +10,7 @@ _PORTS = {"http": 80, "https": 443}
 
 @dataclass(frozen=True)
 class Endpoint:
-    """An OpenAI-compatible server. ``prefix`` goes before every path, without a slash at its end.
+    """An OpenAI-compatible server. ``prefix`` precedes every path and has no slash at its end.
 
     Made by ``endpoint``; ``api_key`` is sent as a bearer token and never shown.
     """
@@ -23,13 +24,13 @@ class Endpoint:
 
     @property
     def url(self) -> str:
-        """As it is shown and recorded: no key, no user, no password."""
+        """The address as it is shown and recorded: without key, user and password."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{self.scheme}://{host}:{self.port}{self.prefix}"
 
     @property
     def is_local(self) -> bool:
-        """Whether the server is certainly on this machine."""
+        """True if the server is certainly on this machine."""
         return self.host in ("localhost", "::1") or self.host.startswith("127.")
 
     @property
@@ -42,12 +43,12 @@ class Endpoint:
 
 
 def endpoint(url: str, *, api_key: str | None = None, verify_tls: bool = True) -> Endpoint:
-    """From ``http[s]://host[:port][/prefix][/v1]``; raises ValueError naming the setting ``url``.
+    """Parse ``http[s]://host[:port][/prefix][/v1]``. Raises ValueError naming the setting ``url``.
 
     A ``/v1`` at the end is dropped: it is part of the paths (``/v1/completions``), because
     ``/tokenize`` and ``/health`` lie beside it.
     """
-    # Where a user and password stand is only known of a URL that is well formed.
+    # In a malformed URL the place of a password is unknown: do not show it at all.
     shown = repr(url) if "@" not in url else "what was given"
     try:
         parts = urlsplit(url)
@@ -60,7 +61,7 @@ def endpoint(url: str, *, api_key: str | None = None, verify_tls: bool = True) -
     try:
         port = parts.port or _PORTS[parts.scheme]
     except ValueError:
-        raise ValueError(f"url: the port of {shown} is no port") from None
+        raise ValueError(f"url: {shown} has no valid port") from None
     if api_key and not (api_key.isascii() and api_key.isprintable()):
         raise ValueError("api_key: has characters that no header can carry")
     prefix = parts.path.rstrip("/").removesuffix("/v1").rstrip("/")
@@ -69,8 +70,8 @@ def endpoint(url: str, *, api_key: str | None = None, verify_tls: bool = True) -
 
 @dataclass(frozen=True)
 class Deadlines:
-    """No request waits longer, in seconds. ``first_byte_s`` includes the server's queue, so it is
-    long by default; ``stall_s`` is for the silence between two pieces of a response."""
+    """Longest waits of a request, in seconds. ``first_byte_s`` includes the server's queue, so it
+    is long by default. ``stall_s``: the silence between two pieces of a response."""
 
     connect_s: float = 10.0
     first_byte_s: float = 300.0
@@ -79,5 +80,5 @@ class Deadlines:
 
     def __post_init__(self) -> None:
         for name in ("connect_s", "first_byte_s", "stall_s", "total_s"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name}: {getattr(self, name)} is not above 0")
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(f"{name}: {getattr(self, name)} is not above 0, or not finite")

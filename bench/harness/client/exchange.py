@@ -1,6 +1,5 @@
-"""One HTTP exchange as it was on the wire: what came, and when. Nothing is interpreted here."""
+"""One HTTP exchange as it was on the wire: the bytes that came, and when, not interpreted."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from time import perf_counter
 
@@ -9,9 +8,9 @@ from bench.harness.client.record import Failure
 
 @dataclass
 class Exchange:
-    """Filled by a connection while the response comes; complete once ``done_at_s`` is set.
+    """A request and its response, filled by a connection; complete once ``done_at_s`` is set.
 
-    ``pieces`` are (arrival, bytes) of the body. ``failure`` is what went wrong on the wire.
+    ``pieces`` are (arrival, bytes) of the body. ``failure``: an error on the wire, or None.
     """
 
     due_at_s: float
@@ -32,23 +31,8 @@ class Exchange:
         return b"".join(piece for _, piece in self.pieces)
 
     def end(self, failure: Failure | None = None, detail: str = "") -> None:
-        """Once only; what comes later changes nothing."""
+        """End the exchange. Only the first call has an effect."""
         if self.done_at_s is None:
             at_end = failure is None and self.last_byte_at_s is not None
             self.done_at_s = self.last_byte_at_s if at_end else perf_counter()
             self.failure, self.detail = failure, detail
-
-    def events(self) -> Iterator[tuple[float, bytes]]:
-        """(arrival, data) of every complete server-sent event; comments and other fields are
-        passed over, as the standard says."""
-        rest = b""
-        data: list[bytes] = []
-        for at_s, piece in self.pieces:
-            *lines, rest = (rest + piece).split(b"\n")
-            for line in lines:
-                line = line.removesuffix(b"\r")
-                if line.startswith(b"data:"):
-                    data.append(line[5:].removeprefix(b" "))
-                elif not line and data:
-                    yield at_s, b"\n".join(data)
-                    data = []

@@ -1,13 +1,13 @@
-"""From the bytes of an exchange to the record of a completion: strict, and total.
+"""Turns the bytes of an exchange into the record of a completion: strictly, and without exceptions.
 
-Whatever a server sent, there is a record; what it got wrong is named in it, and what came before
-that is kept.
+Every exchange gives a record. It names the server's first mistake and keeps everything before it.
 """
 
 from typing import Any
 
 import msgspec
 
+from bench.harness.client.events import events
 from bench.harness.client.exchange import Exchange
 from bench.harness.client.record import Arrival, Failure, Record, Usage
 
@@ -42,7 +42,7 @@ _decode = msgspec.json.Decoder(_Body).decode
 
 
 class _Reader:
-    """Takes in the events of one response, or its one body."""
+    """Collects the events of one response, or its single body."""
 
     def __init__(self) -> None:
         self.answer_id = ""
@@ -57,7 +57,7 @@ class _Reader:
         self.num_after_end = 0
 
     def take(self, at_s: float, data: bytes) -> tuple[Failure, str] | None:
-        """What is wrong with ``data``, or None."""
+        """Read one event; returns what is wrong with it, or None."""
         if data.strip() == b"[DONE]":
             self.ended = True
             return None
@@ -75,7 +75,7 @@ class _Reader:
         self.usage = body.usage or self.usage
         self.prompt_token_ids = body.prompt_token_ids or self.prompt_token_ids
         for choice in body.choices or ():
-            if choice.index == 0:  # we ask for one
+            if choice.index == 0:  # requests ask for one choice
                 self._choice(at_s, choice)
         return None
 
@@ -106,7 +106,7 @@ class _Reader:
 
 
 def read(exchange: Exchange) -> Record:
-    """The record of a completion request; total."""
+    """The record of a completion request. Never raises."""
     assert exchange.done_at_s is not None, "the exchange goes on"
     reader = _Reader()
     failure, detail = exchange.failure, exchange.detail
@@ -144,9 +144,9 @@ def read(exchange: Exchange) -> Record:
 
 def _read_stream(exchange: Exchange, reader: _Reader) -> tuple[Failure | None, str]:
     num_events = 0
-    for at_s, data in exchange.events():
+    for event in events(exchange.pieces):
         num_events += 1
-        if (wrong := reader.take(at_s, data)) is not None:
+        if (wrong := reader.take(event.at_s, event.data)) is not None:
             return wrong
     if exchange.failure is not None:
         return exchange.failure, exchange.detail
@@ -169,7 +169,7 @@ def _read_body(exchange: Exchange, reader: _Reader) -> tuple[Failure | None, str
 
 
 def _remarks(exchange: Exchange, reader: _Reader) -> tuple[str, ...]:
-    """What is no failure, and still not as the API says."""
+    """Deviations from the API that are no failures."""
     found = []
     if exchange.streamed and not reader.ended:
         found.append("no [DONE]")

@@ -1,4 +1,4 @@
-"""What is known about one request after it ended, however it ended."""
+"""All that is known about one request after its end, whatever kind of end that was."""
 
 from enum import StrEnum
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class Failure(StrEnum):
-    """The closed set of ways in which a request can go wrong."""
+    """All the ways in which a request can fail."""
 
     CONNECT = "connect"  # refused, unreachable, or no connection in time
     HTTP = "http"  # a status other than 200
@@ -34,14 +34,14 @@ class Usage(msgspec.Struct, frozen=True):
 
     @property
     def cached_tokens(self) -> int | None:
-        """Of the prompt; None where the server does not tell."""
+        """Prompt tokens that were cached; None if the server does not report them."""
         details = self.prompt_tokens_details
         return None if details is None else details.cached_tokens
 
 
 class Arrival(msgspec.Struct, frozen=True, array_like=True):
-    """Generated text that arrived at one instant: numbers of events, of characters, and of tokens
-    where the server sends ids (else 0)."""
+    """Generated text that arrived at one instant. ``num_ids``: tokens, 0 if the server sends no
+    token ids."""
 
     at_s: float
     num_events: int
@@ -52,10 +52,10 @@ class Arrival(msgspec.Struct, frozen=True, array_like=True):
 class Record(msgspec.Struct, frozen=True, kw_only=True):
     """One request. Times are ``perf_counter`` seconds of this process.
 
-    ``due_at_s`` is when it should have been sent: its scheduled arrival in an open loop, else when
-    the caller asked. Latencies count from there, so a client that falls behind cannot hide it.
-    ``sent_at_s`` is when its bytes were given to the socket; None: it never came so far.
-    ``answer_id`` is the ``id`` that the server gave the answer.
+    ``due_at_s``: when it should have been sent. This is its scheduled arrival in an open loop, else
+    the time of the call. Latencies count from then, so a client that falls behind cannot hide it.
+    ``sent_at_s``: when its bytes were given to the socket; None if they never were.
+    ``answer_id``: the ``id`` of the server's answer.
     """
 
     due_at_s: float
@@ -88,20 +88,20 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ttft_s(self) -> float | None:
-        """None without streaming: then nothing is known before the end."""
+        """Time to first token; None without streaming or without a token."""
         return self.arrivals[0].at_s - self.due_at_s if self.arrivals and self.streamed else None
 
     @property
     def itl_s(self) -> list[float]:
-        """The gaps between arrivals; text that arrives at one instant is one arrival, so that
-        several tokens in one event add no gaps of zero."""
+        """The gaps between arrivals. Text that arrives at one instant is one arrival, so several
+        tokens in one event add no gaps of zero."""
         if not self.streamed:
             return []
         return [b.at_s - a.at_s for a, b in zip(self.arrivals, self.arrivals[1:], strict=False)]
 
     @property
     def said_tokens(self) -> int | None:
-        """Generated tokens as the server tells: ``usage``, else its ids, else None."""
+        """Generated tokens as the server reports them: by ``usage``, else by its ids, else None."""
         if self.usage is not None:
             return self.usage.completion_tokens
         return None if self.token_ids is None else len(self.token_ids)

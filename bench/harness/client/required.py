@@ -1,4 +1,4 @@
-"""For callers that cannot go on without an answer: a failed request raises here."""
+"""Requests for callers that cannot go on without an answer: a failed request raises."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -8,16 +8,16 @@ import msgspec
 
 from bench.harness.client.asking import COMPLETIONS, Ask
 from bench.harness.client.client import Client
-from bench.harness.client.endpoint import endpoint
+from bench.harness.client.endpoint import Deadlines, endpoint
 from bench.harness.client.record import Record
 
 
 class RequestFailed(Exception):
-    """A response that is not a complete completion; the message says what came instead."""
+    """The response is not a complete completion; the message says what came instead."""
 
 
 async def complete(client: Client, **body: Any) -> Record:
-    """One stream of /v1/completions; raises RequestFailed."""
+    """Send one streamed request to /v1/completions; raises RequestFailed."""
     stream = {"stream": True, "stream_options": {"include_usage": True}}
     record = await client.send(Ask(COMPLETIONS, msgspec.json.encode({**body, **stream}), True))
     if record.failure is not None:
@@ -34,8 +34,16 @@ async def get(client: Client, path: str) -> str:
     return exchange.body.decode()
 
 
+async def status(url: str, path: str, *, within_s: float) -> int | None:
+    """The HTTP status of ``path``; None without an answer."""
+    deadlines = Deadlines(within_s, within_s, within_s, within_s)
+    async with Client(endpoint(url), deadlines) as client:
+        exchange = await client.get(path)
+    return None if exchange.failure is not None else exchange.status
+
+
 async def one_by_one(url: str, bodies: Sequence[Mapping[str, Any]]) -> list[Record]:
-    """Each request after the one before it, over one connection."""
+    """Send requests one after another, over one connection. Raises RequestFailed."""
     async with Client(endpoint(url)) as client:
         return [await complete(client, **body) for body in bodies]
 
@@ -43,7 +51,7 @@ async def one_by_one(url: str, bodies: Sequence[Mapping[str, Any]]) -> list[Reco
 async def at_once(
     url: str, bodies: Sequence[Mapping[str, Any]], concurrency: int | None = None
 ) -> list[Record]:
-    """``concurrency`` requests at a time (default: all), in order."""
+    """Send requests in order, ``concurrency`` at a time (default: all). Raises RequestFailed."""
     room = asyncio.Semaphore(concurrency or max(1, len(bodies)))
     async with Client(endpoint(url)) as client:
 

@@ -50,7 +50,7 @@ def no_think(text: str) -> None:
 
 
 def ends(wanted: str, num_tokens: int | None = None) -> Callable[[Answer], None]:
-    """With this finish reason, and this many tokens."""
+    """A judge: the answer has finish reason ``wanted``, and ``num_tokens`` tokens if given."""
 
     def judge(answer: Answer) -> None:
         value = answer.completion()

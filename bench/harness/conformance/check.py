@@ -1,4 +1,4 @@
-"""What a check is, and what may come of it."""
+"""A check of the conformance suites, and its possible results."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ OPERATORS = "load balancers and operators"
 
 Ask = Callable[[Server], Awaitable[Answer]]
 Run = Callable[[Server], Awaitable[str | None]]
-"""Returns a remark for the table, or None; raises Violation or NotOffered."""
+"""Runs a check: returns a remark for the table, or None; raises Violation or NotOffered."""
 
 
 class Verdict(StrEnum):
@@ -32,7 +32,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Check:
-    """``source`` is who asks for it; only a ``required`` check decides the exit status."""
+    """``source``: who asks for this behaviour. Only ``required`` checks decide the exit status."""
 
     name: str
     run: Run

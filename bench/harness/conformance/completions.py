@@ -15,7 +15,7 @@ from bench.harness.conformance.server import (
     streamed_text,
 )
 
-_IDS = [[40, 41, 42, 43, 44], [50, 51, 52]]  # low ids: in every vocabulary, special in none known
+_IDS = [[40, 41, 42, 43, 44], [50, 51, 52]]  # low ids: plain text in every known vocabulary
 
 
 class Whole(Completion, kw_only=True):
@@ -32,7 +32,7 @@ class ScoredChoice(msgspec.Struct):
 
 
 class Scored(msgspec.Struct):
-    """Of vLLM's ``prompt_logprobs``: for each token of the prompt, entries by token id."""
+    """vLLM's ``prompt_logprobs``: for each token of the prompt, entries by token id."""
 
     choices: list[ScoredChoice]
 

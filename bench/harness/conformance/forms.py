@@ -57,7 +57,7 @@ async def streamed(server: Server) -> None:
 
 
 def json_object(answer: Answer) -> None:
-    """An answer that is cut off is only the beginning of an object."""
+    """The answer is an object, or the beginning of one if it was cut off."""
     value = answer.completion(optional=True)
     text = value.text.strip()
     require(text.startswith("{"), f"no object: {text!r}")
@@ -83,7 +83,7 @@ def _of_vllm(name: str) -> Check:
 
     def judge(answer: Answer) -> None:
         said = answer.completion(optional=True).text
-        require(re.fullmatch(pattern, said.strip()), f"{said!r} is none of {pattern!r}")
+        require(re.fullmatch(pattern, said.strip()), f"{said!r} does not match {pattern!r}")
 
     ask = chat(structured_outputs={name: value}, max_tokens=64)
     return Check(f"structured_outputs: {name}", one(ask, judge), VLLM, False)

@@ -16,12 +16,12 @@ def _ask(**fields: Any) -> Ask:
 
 
 def _thought(said: Said) -> str:
-    """Under either of its two names."""
+    """The thought, under either of its two names."""
     return said.reasoning_content or said.reasoning or ""
 
 
 async def _thinking(server: Server, **fields: Any) -> Said:
-    """A message with a thought. Raises NotOffered where there is none: many models have none."""
+    """A message with a thought. Raises NotOffered without one: many models have none."""
     said = (await _ask(**fields)(server)).completion(optional=True).choice.message
     if said is None or not _thought(said):
         raise NotOffered("no reasoning_content or reasoning in the message")

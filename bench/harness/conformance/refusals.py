@@ -53,7 +53,8 @@ def _raw(content: bytes) -> Ask:
 
 
 def refused(status: int, *asks: Ask) -> Run:
-    """Each with this status and OpenAI's shape of errors, never with FastAPI's 422."""
+    """A check: each request is refused with this status and OpenAI's shape of errors, never with
+    FastAPI's 422."""
 
     async def run(server: Server) -> None:
         for ask in asks:

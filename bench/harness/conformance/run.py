@@ -49,7 +49,7 @@ _COLOURS = {Verdict.PASS: "green", Verdict.FAIL: "red", Verdict.NOT_OFFERED: "ye
 def _suites(name: str, text: str) -> tuple[str, ...]:
     chosen = tuple(filter(None, text.split(",")))
     if unknown := set(chosen) - SUITES.keys():
-        raise ValueError(f"{name}: {sorted(unknown)} are none of {', '.join(SUITES)}")
+        raise ValueError(f"{name}: {sorted(unknown)} are not among {', '.join(SUITES)}")
     return chosen or tuple(SUITES)
 
 
@@ -73,7 +73,7 @@ class Result:
 
     @property
     def decides_failure(self) -> bool:
-        """A required feature that is not offered is missing all the same."""
+        """True for a required check that did not pass: a feature not offered is missing too."""
         return self.check.required and self.verdict is not Verdict.PASS
 
     def json(self) -> dict[str, Any]:
@@ -110,8 +110,8 @@ async def run(
     limit_s: float = 120.0,
     on_result: Callable[[Result], None] = lambda _: None,
 ) -> list[Result]:
-    """``on_result`` is called with each result. A check that is not done within ``limit_s`` has
-    failed."""
+    """Run the checks of ``suites``. ``on_result`` is called with each result. A check that is not
+    done within ``limit_s`` has failed."""
     results = []
     for name in suites:
         for check in SUITES[name]:
@@ -134,7 +134,7 @@ async def _run_one(server: Server, suite: str, check: Check, limit_s: float) -> 
     except TimeoutError:
         verdict, detail = Verdict.FAIL, f"not done within {limit_s:.0f} s"
     except Exception as error:
-        # Whatever a server sends, the other checks are run; what it was must not be lost.
+        # Whatever a server sends, the other checks run, and the table shows what it sent.
         verdict, detail = Verdict.FAIL, f"unexpected answer: {error!r}"
     return Result(suite, check, verdict, detail, time.monotonic() - begin)
 
@@ -144,7 +144,7 @@ class Report:
     results: Sequence[Result]
 
     def problems(self) -> list[str]:
-        """Every required check that did not pass."""
+        """The required checks that did not pass."""
         return [
             f"{one.suite}: {one.check.name}: {one.verdict.value}: {one.detail}"
             for one in self.results
@@ -160,7 +160,7 @@ class Report:
         return {**self.headline(), "checks": [one.json() for one in self.results]}
 
     def print_table(self, file: IO[str]) -> None:
-        """A row a check; what failed keeps its detail, what passed only a short one."""
+        """Print a row for each check; failed checks with their whole detail."""
         from rich.console import Console
         from rich.markup import escape
         from rich.table import Table

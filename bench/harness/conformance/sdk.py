@@ -1,4 +1,4 @@
-"""Checks: OpenAI's own Python client, where it is installed."""
+"""Checks: OpenAI's own Python client, if it is installed."""
 
 from typing import Any
 

@@ -1,5 +1,5 @@
-"""The server under test: requests with deadlines, answers as they were on the wire, and what every
-check reads out of them."""
+"""The server under test: requests with deadlines, whole answers, and the parts of answers that
+checks read."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ import msgspec
 
 from bench.harness.client.client import Client
 from bench.harness.client.exchange import Exchange
-from bench.harness.conformance.sse import Events
+from bench.harness.conformance.chat_events import ChatEvents
 
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
@@ -20,19 +20,19 @@ T = TypeVar("T")
 
 
 class Unanswered(Exception):
-    """No whole response within the deadlines; the message says what came."""
+    """The server gave no whole response within the deadlines; the message says what came."""
 
 
 class Violation(Exception):
-    """The server does otherwise than the check asks; the message shows what came."""
+    """The server does not do what the check asks; the message shows its answer."""
 
 
 class NotOffered(Exception):
-    """The server says that it does not do this; the message shows how."""
+    """The server answers that it does not offer this; the message shows the answer."""
 
 
 def require(condition: object, message: str) -> None:
-    """Raises Violation unless ``condition``."""
+    """Raise Violation unless ``condition``."""
     if not condition:
         raise Violation(message)
 
@@ -79,7 +79,7 @@ class Usage(msgspec.Struct):
 
 
 class Completion(msgspec.Struct):
-    """A completion or a chunk of one, of either endpoint."""
+    """A completion of either endpoint, or one chunk of it."""
 
     choices: list[Choice]
     usage: Usage | None = None
@@ -88,13 +88,13 @@ class Completion(msgspec.Struct):
 
     @property
     def choice(self) -> Choice:
-        """The only one."""
+        """The only choice. Raises Violation if there are others."""
         require(len(self.choices) == 1, f"{len(self.choices)} choices, not 1")
         return self.choices[0]
 
     @property
     def text(self) -> str:
-        """Of the only choice: a completion's, or a chat's, whose role must be the assistant's."""
+        """Text of the only choice, of a completion or a chat. A chat's role must be assistant."""
         choice, said = self.choice, self.choice.message
         if said is None:
             require(choice.text is not None, f"no text in {choice}")
@@ -105,12 +105,12 @@ class Completion(msgspec.Struct):
 
     @property
     def num_prompt(self) -> int:
-        """Tokens of the prompt, by usage."""
+        """Prompt tokens, by ``usage``."""
         return self._usage.prompt_tokens
 
     @property
     def num_tokens(self) -> int:
-        """Generated, by usage."""
+        """Generated tokens, by ``usage``."""
         return self._usage.completion_tokens
 
     @property
@@ -133,15 +133,15 @@ class Answer:
         return f"HTTP {self.status}: {text}{'…' if len(self.body) > _SHOWN else ''}"
 
     def ok(self, *, optional: bool = False) -> "Answer":
-        """Itself if it is a 200. Raises NotOffered for a path or method that is not there; with
-        ``optional`` also for a 400: the server does not do what was asked for."""
+        """This answer, if it is a 200. Raises NotOffered for a path or method that the server does
+        not have; with ``optional`` also for a 400, by which it refuses a feature."""
         if self.status in _MISSING or (optional and self.status == 400):
             raise NotOffered(str(self))
         require(self.status == 200, str(self))
         return self
 
     def read(self, kind: type[T]) -> T:
-        """The JSON of the body."""
+        """Decode the JSON body. Raises Violation."""
         try:
             return msgspec.json.decode(self.body, type=kind)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -150,11 +150,12 @@ class Answer:
     def completion(self, *, optional: bool = False) -> Completion:
         return self.ok(optional=optional).read(Completion)
 
-    def events(self) -> Events:
-        return Events.parse(self.body)
+    def events(self) -> ChatEvents:
+        return ChatEvents.parse(self.body)
 
     def chunks(self) -> list[Completion]:
-        """Of a stream that was opened with 200, whatever its form; no error among them."""
+        """The chunks of a stream with status 200, whatever its form. Raises Violation if one of
+        them is an error."""
         found = self.ok().events().chunks
         require(found, f"a stream without events: {self}")
         for chunk in found:
@@ -163,14 +164,14 @@ class Answer:
 
 
 def streamed_text(chunks: Sequence[Completion]) -> str:
-    """What the chunks of one choice add up to."""
+    """The whole text of the chunks of one choice."""
     choices = [choice for chunk in chunks for choice in chunk.choices]
     return "".join((c.delta.content if c.delta else c.text) or "" for c in choices)
 
 
 @dataclass(frozen=True)
 class Server:
-    """Every request raises Unanswered when the server is down, silent or speaks no HTTP."""
+    """A server; every request raises Unanswered if it is down, silent or speaks no HTTP."""
 
     client: Client
     model: str
@@ -179,7 +180,7 @@ class Server:
     async def send(
         self, path: str, content: bytes, headers: Mapping[str, str] | None = None
     ) -> Answer:
-        """Bytes as they are, called JSON."""
+        """POST ``content`` as it is, with JSON as its content type."""
         return whole(await self.client.request("POST", path, content, headers=headers))
 
     async def get(self, path: str) -> Answer:
@@ -191,11 +192,11 @@ class Server:
     async def post(
         self, path: str, body: dict[str, Any], headers: Mapping[str, str] | None = None
     ) -> Answer:
-        """``model`` is added unless the body has one."""
+        """POST ``body``, with ``model`` unless the body has one."""
         return await self.send(path, json.dumps({"model": self.model, **body}).encode(), headers)
 
     async def chat(self, question: str, **fields: Any) -> Answer:
-        """One user's turn, at temperature 0 unless ``fields`` say otherwise."""
+        """Send one user message, at temperature 0 unless ``fields`` say otherwise."""
         messages = [{"role": "user", "content": question}]
         return await self.post(CHAT, {"messages": messages, "temperature": 0, **fields})
 

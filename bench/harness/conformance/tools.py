@@ -53,7 +53,8 @@ def _ask(**fields: Any) -> Ask:
 
 
 def fits(call: Call) -> None:
-    """It is a whole call of one of the functions, with arguments of their types."""
+    """Raise Violation unless ``call`` is a whole call of one of the functions, with arguments of
+    the right types."""
     require(call.id, f"a call without id: {call}")
     require(call.type == "function", f"the type of a call is {call.type!r}")
     name, text = call.function.name, call.function.arguments
@@ -132,7 +133,7 @@ async def streamed(server: Server) -> str:
 
 
 def _assembled(chunks: Sequence[Completion]) -> tuple[Call, int]:
-    """The only call that the deltas make up, and how many they are."""
+    """The only call that the deltas make up, and the number of deltas."""
     deltas = [
         call
         for chunk in chunks

@@ -1,10 +1,11 @@
-"""A stream whose events have names, as /v1/responses and /v1/messages send them."""
+"""The events of /v1/responses and /v1/messages, which have names."""
 
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bench.harness.client import events as sse
 from bench.harness.conformance.server import Answer, Violation, require
 
 
@@ -17,27 +18,32 @@ class Event:
 
 
 def typed_events(answer: Answer) -> Sequence[Event]:
-    """All events of a stream that was opened with 200. Raises Violation for what is no event."""
+    """All events of a stream that was opened with 200. Raises Violation for a malformed one."""
     kind = answer.ok(optional=True).headers.get("content-type", "")
     require(kind.startswith("text/event-stream"), f"content-type is {kind!r}")
-    blocks = answer.body.decode(errors="replace").replace("\r\n", "\n").split("\n\n")
-    found = [_event(block) for block in blocks if block.strip() and block.strip() != "data: [DONE]"]
+    problems: list[str] = []
+    found = [_event(each) for each in sse.events([(0.0, answer.body)], problems) if not _ends(each)]
     require(found, f"a stream without events: {answer}")
+    require(not problems, "; ".join(problems[:3]))
     return found
 
 
 def names(events: Sequence[Event]) -> list[str]:
-    """In order, each once where it follows itself."""
+    """The names in order, each once where it follows itself."""
     found = [event.name for event in events]
     return [name for i, name in enumerate(found) if i == 0 or found[i - 1] != name]
 
 
-def _event(block: str) -> Event:
-    lines = dict(line.partition(": ")[::2] for line in block.strip().split("\n"))
+def _ends(event: sse.Event) -> bool:
+    return not event.name and event.data == b"[DONE]"
+
+
+def _event(event: sse.Event) -> Event:
+    shown = repr(event.data[:120].decode(errors="replace"))
     try:
-        data = json.loads(lines["data"])
-    except (KeyError, ValueError) as error:
-        raise Violation(f"an event that is not JSON: {block[:120]!r} ({error!r})") from None
-    require(isinstance(data, dict) and "type" in data, f"an event without a type: {block[:120]!r}")
-    require(lines.get("event") == data["type"], f"event and type differ: {block[:120]!r}")
+        data = json.loads(event.data)
+    except ValueError as error:
+        raise Violation(f"an event that is not JSON: {shown} ({error!r})") from None
+    require(isinstance(data, dict) and "type" in data, f"an event without a type: {shown}")
+    require(event.name == data["type"], f"event {event.name!r} and type differ: {shown}")
     return Event(data["type"], data)

@@ -11,8 +11,8 @@ from typing import Any
 
 from bench.harness.cannot_measure import CannotMeasure
 from bench.harness.conduct import Session
+from bench.harness.correctness.outcome import CorrectnessSettings, Outcome
 from bench.harness.correctness.problems import read_problems
-from bench.harness.correctness.run import CorrectnessSettings, Outcome
 
 _ROOT = Path(__file__).resolve().parents[3]
 _KILL_S = 10.0
@@ -21,8 +21,8 @@ _KILL_S = 10.0
 async def run_gsm8k(
     settings: CorrectnessSettings, session: Session, api_key: str | None = None
 ) -> Outcome:
-    """Raises CannotMeasure when lm-eval is not installed, a request failed for good, the time was
-    not enough, or the run was stopped."""
+    """Run GSM8K. Raises CannotMeasure if lm-eval is not installed, a request failed after all
+    tries, the time was not enough, or the run was stopped."""
     if find_spec("lm_eval") is None:
         raise CannotMeasure("lm-eval is not installed; pip install 'baton[correctness]'")
     if settings.data is not None:

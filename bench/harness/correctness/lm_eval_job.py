@@ -1,8 +1,8 @@
 """``python -m bench.harness.correctness.lm_eval_job JOB RESULT``: GSM8K by lm-evaluation-harness.
 
-A process of its own, so that whatever hangs inside can be ended in time. The task is the
-package's: its prompts, its few-shot examples, its filters and its scoring. Only where the problems
-come from is overridden, and which of them are asked.
+A process of its own, so that anything that hangs inside can be ended in time. The task is the
+package's: its prompts, its few-shot examples, its filters and its scoring. Only the source of the
+problems and the choice among them are overridden.
 """
 
 import json
@@ -18,7 +18,7 @@ _SHOWN = 300
 
 
 class _Retries(logging.Handler):
-    """Counts the failed calls that lm-eval makes again, and keeps what the first one was."""
+    """Counts the failed calls that lm-eval retries, and keeps the message of the first one."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)

@@ -1,11 +1,11 @@
-"""How many tokens an answer really has: by its text and its ids, never by ``usage`` alone.
+"""Counts the tokens of an answer: by its text and its ids, never by ``usage`` alone.
 
-- Where the server gives ids and they decode to the text that it sent, they are the count.
+- If the server gives ids and they decode to the text that it sent, their number is the count.
 - Else the text is tokenized again. Text that was not generated along its own tokenization (random
-  weights, broken characters) comes back as more tokens, so the count is never above what the
-  server claims or what was asked for.
-- A claim above or far below what the text holds, ids that are not as many as claimed, and a length
-  other than an exact one that was asked for make the request a miscount.
+  weights, broken characters) gives more tokens, so the count is limited to the server's claim and
+  to the requested number.
+- The request is a miscount if the claim is above or far below the tokens of the text, if there are
+  not as many ids as claimed, or if an exact length was requested and missed.
 """
 
 from dataclasses import dataclass, replace
@@ -16,16 +16,17 @@ import msgspec
 from bench.harness.client.record import Failure, Record
 from bench.harness.workload.tokens import TokenizerMissing, Tokens
 
-# What a text may hold less than claimed: held-back pieces, merges across tokens.
+# By how much a text may have fewer tokens than claimed: held-back pieces, merges across tokens.
 CLAIM_SHARE, CLAIM_TOKENS = 0.10, 2
-# What it may hold more: every broken character becomes several tokens.
+# By how much it may have more: every broken character becomes several tokens.
 EXCESS_FACTOR, EXCESS_TOKENS = 1.6, 8
 
 
 @dataclass(frozen=True)
 class Count:
-    """Generated tokens of one answer. ``said`` by usage (None: no usage), ``retokenized`` from the
-    text, ``ids`` given (None: not), ``verified`` what counts, and by what."""
+    """Generated tokens of one answer. ``said``: by usage (None: no usage). ``retokenized``: of the
+    text. ``ids``: number of ids given (None: none). ``verified``: the count used, found ``by``
+    ids or text."""
 
     said: int | None
     retokenized: int
@@ -43,7 +44,7 @@ async def count(
     exact: bool,
     tolerance: float = CLAIM_SHARE,
 ) -> Count:
-    """Total; ``wrong`` says what does not fit together, for a record that did not fail."""
+    """Count an answer. Never raises; ``wrong`` says which numbers contradict each other."""
     text = record.reasoning + record.text
     said = None if record.usage is None else record.usage.completion_tokens
     ids = None if record.token_ids is None else len(record.token_ids)
@@ -61,7 +62,7 @@ async def count(
 
 
 def judged(record: Record, found: Count) -> Record:
-    """The record with its miscount, if there is one and nothing worse."""
+    """The record, as a miscount if it is one and did not fail otherwise."""
     if record.failure is not None or not found.wrong:
         return record
     return msgspec.structs.replace(record, failure=Failure.MISCOUNT, detail=found.wrong)
@@ -91,5 +92,5 @@ def _wrong(found: Count, asked: int | None, exact: bool, tolerance: float) -> st
 
 
 def _as_sent(text: str) -> str:
-    """Without a broken character at the end, which some servers send and some do not."""
+    """The text without a broken character at its end, which only some servers send."""
     return text.rstrip("�").strip()

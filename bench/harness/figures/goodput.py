@@ -1,9 +1,9 @@
 """Goodput: the highest request rate at which enough requests meet both latency targets.
 
 The search knows nothing of servers: it yields a rate and is sent its attainment. Rates double
-from the first until one misses (or halve until one meets), then the gap is bisected until it is
-within ``tolerance`` of its upper end, or the trials are used up. What it gives is the highest rate
-that was itself tried and met, never one in between.
+from the first until one misses the share (or halve until one meets it). Then the gap is bisected
+until it is within ``tolerance`` of its upper end, or the trials are used up. The result is the
+highest rate that was itself tried and met the share, never a rate between trials.
 """
 
 from collections.abc import Generator, Mapping, Sequence
@@ -25,7 +25,7 @@ class Slo:
                 raise ValueError(f"{name}: {getattr(self, name)} is not above 0")
 
     def met(self, outcome: Outcome) -> bool:
-        """A failed request meets nothing; one of a single token has no TPOT to miss."""
+        """True if the request met both targets. An answer of one token has no TPOT to miss."""
         ttft, tpot = outcome.record.ttft_s, outcome.tpot_s
         if not outcome.ok or ttft is None or ttft > self.ttft_s:
             return False
@@ -47,7 +47,7 @@ class Bounds:
     missed: float | None
 
     def tightened(self, attained: Mapping[float, float], share: float) -> "Bounds":
-        """With what was attained at all rates that were tried, also for another share."""
+        """Bounds narrowed by all rates that were tried, also those tried for another share."""
         above = [r for r in attained if self.met is None or r > self.met]
         missed = min((r for r in above if attained[r] < share), default=None)
         below = [r for r in attained if missed is None or r < missed]
@@ -57,7 +57,7 @@ class Bounds:
 def search(
     first: float, share: float, *, tolerance: float = 0.1, max_trials: int = 12
 ) -> Generator[float, float, Bounds]:
-    """Yields rates to try and is sent each one's attainment."""
+    """Yield rates to try; the caller sends the attainment of each."""
     met: float | None = None
     missed: float | None = None
     for _ in range(max_trials):

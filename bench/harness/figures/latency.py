@@ -1,10 +1,10 @@
 """The formulas of TTFT, ITL, TPOT, E2E and TBT, for one request and for many.
 
-- TTFT: from when the request was due to its first token.
-- ITL: every gap between arrivals of tokens; what arrives at one instant is one arrival.
+- TTFT: from the time when the request was due to its first token.
+- ITL: every gap between arrivals of tokens; tokens that arrive at one instant are one arrival.
 - TPOT: (end - first token) / (n - 1) for n verified tokens; it is a mean, so tokens that share an
   event change nothing.
-- E2E: from when the request was due to the end of its response.
+- E2E: from the time when the request was due to the end of its response.
 - TBT, as Mooncake (FAST '25) defines it: the mean of the longest tenth of a request's gaps.
 """
 
@@ -13,14 +13,10 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from bench.harness.client.record import Record
-from bench.measures import percentile
-
-SHARES = (0.5, 0.9, 0.95, 0.99)
-MS = 1000.0
 
 
 def tpot_s(record: Record, num_tokens: int) -> float | None:
-    """None without streaming, without a token, or with one token only."""
+    """Time per output token; None without streaming, without a token, or with only one."""
     if not record.streamed or not record.arrivals or num_tokens < 2:
         return None
     return (record.done_at_s - record.arrivals[0].at_s) / (num_tokens - 1)
@@ -33,16 +29,7 @@ def tbt_s(gaps: Sequence[float]) -> float | None:
     return fmean(sorted(gaps)[-math.ceil(len(gaps) / 10) :])
 
 
-def spread_ms(seconds: Sequence[float]) -> dict[str, float] | None:
-    """Mean, percentiles and maximum in milliseconds; None of nothing."""
-    if not seconds:
-        return None
-    found = {"mean": MS * fmean(seconds)}
-    found |= {f"p{100 * share:g}": MS * percentile(seconds, share) for share in SHARES}
-    return found | {"max": MS * max(seconds)}
-
-
 def tokens_per_arrival(records: Sequence[Record], num_tokens: Sequence[int]) -> float | None:
-    """Mean tokens that came at one instant: 1 where each has an event of its own."""
+    """Mean number of tokens per arrival: 1 if each token has an event of its own."""
     arrivals = sum(len(record.arrivals) for record in records)
     return sum(num_tokens) / arrivals if arrivals else None

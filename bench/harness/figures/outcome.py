@@ -1,4 +1,4 @@
-"""One request after everything is known about it: its record, its counts, what it was."""
+"""One request after its end, with its record, its token counts and its figures."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,12 +6,13 @@ from typing import Any
 
 from bench.harness.client.record import Record
 from bench.harness.figures.counting import Count
-from bench.harness.figures.latency import MS, tbt_s, tpot_s
+from bench.harness.figures.latency import tbt_s, tpot_s
+from bench.measures import MS
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """``label`` names it in the report; ``prompt_len`` is the verified number of prompt tokens."""
+    """One request. ``label``: its name in reports. ``prompt_len``: verified prompt tokens."""
 
     label: str
     record: Record
@@ -35,7 +36,7 @@ class Outcome:
         return tbt_s(self.record.itl_s)
 
     def json(self, zero_s: float) -> dict[str, Any]:
-        """Times in ms, from ``zero_s`` (perf_counter)."""
+        """The request as a result file has it; times in ms from ``zero_s`` (perf_counter)."""
         record = self.record
         usage = record.usage
         return {
@@ -63,7 +64,7 @@ class Outcome:
 
 
 def failures(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
-    """Every failed request, with what was received."""
+    """Every failed request, with what arrived of its answer."""
     return [
         {
             "label": outcome.label,

@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 from typing import Any
 
-from bench.harness.figures.latency import spread_ms, tokens_per_arrival
+from bench.harness.figures.latency import tokens_per_arrival
 from bench.harness.figures.outcome import Outcome, by_failure
+from bench.measures import spread_ms
 
 
 def summary(outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """Rates over the wall time from the first request due to the last response ended. Only
-    requests without a failure count tokens; their time counts all the same."""
+    """Figures of requests. Rates are over the time from the first due to the last response's end.
+    Only requests without a failure count tokens; the time of failed ones counts too."""
     assert outcomes, "figures of no requests"
     good = [outcome for outcome in outcomes if outcome.ok]
     records = [outcome.record for outcome in good]
@@ -54,6 +55,6 @@ def summary(outcomes: Sequence[Outcome]) -> dict[str, Any]:
 
 
 def wall(outcomes: Sequence[Outcome]) -> float:
-    """Seconds from the first request due to the last response ended."""
+    """Seconds from the first time that a request was due to the end of the last response."""
     records = [outcome.record for outcome in outcomes]
     return max(1e-9, max(r.done_at_s for r in records) - min(r.due_at_s for r in records))

@@ -1,20 +1,20 @@
-"""What happened in each second of a run."""
+"""Figures of each second of a run."""
 
 import math
 from collections.abc import Sequence
 from typing import Any
 
-from bench.harness.figures.latency import MS
 from bench.harness.figures.outcome import Outcome
-from bench.measures import percentile
+from bench.measures import MS, percentile
 
 
 def timeline(outcomes: Sequence[Outcome], zero_s: float) -> list[dict[str, Any]]:
     """One entry a second from ``zero_s`` (perf_counter) on:
 
-    ``arrivals`` requests due in it, ``running`` at its end (due and not ended), ``tokens`` that
-    came in it, ``ttft_p50_ms`` of the first tokens that came in it, ``failed`` in it. A request's
-    verified tokens are spread over its arrivals by ids, or by characters where there are none.
+    ``arrivals``: requests due in it; ``running``: requests due and not ended at its end;
+    ``tokens`` and ``ttft_p50_ms``: tokens, and first tokens, that came in it; ``failed``: requests
+    that failed in it. A request's verified tokens are spread over its arrivals by their numbers of
+    ids, or of characters if there are no ids.
     """
     if not outcomes:
         return []
@@ -53,7 +53,7 @@ def timeline(outcomes: Sequence[Outcome], zero_s: float) -> list[dict[str, Any]]
 
 
 def _shares(outcome: Outcome) -> list[tuple[float, float]]:
-    """(when, how many of its tokens) of one request."""
+    """(time, number of tokens) of each arrival of one request."""
     arrivals = outcome.record.arrivals
     by_ids = sum(arrival.num_ids for arrival in arrivals)
     weights = [a.num_ids if by_ids else a.num_chars for a in arrivals]

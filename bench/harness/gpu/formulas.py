@@ -18,8 +18,8 @@ def joules(at_s: Sequence[float], power_w: Sequence[float]) -> float:
 def per_second(
     spans: Sequence[tuple[float, float, int]], begin_s: float, end_s: float
 ) -> list[float]:
-    """Tokens in each whole second from ``begin_s`` on, where each span of (begin, end, tokens)
-    gave its tokens at an even rate.
+    """Tokens in each whole second from ``begin_s`` on. Each span of (begin, end, tokens) spreads
+    its tokens evenly.
 
     >>> per_second([(0.0, 2.0, 10), (0.5, 1.0, 4)], 0.0, 2.0)
     [9.0, 5.0]
@@ -36,8 +36,8 @@ def per_second(
 
 
 def drift(values: Sequence[float], window: int) -> float | None:
-    """How much the mean of the last ``window`` values is above the first ones', as a share
-    (-0.1: a tenth lower); None when the windows would overlap or the first is zero.
+    """Relative change of the mean from the first ``window`` values to the last (-0.1: a tenth
+    lower); None if the windows would overlap or the first mean is zero.
 
     >>> drift([10.0, 10.0, 9.0, 9.0], 2)
     -0.1
@@ -49,11 +49,11 @@ def drift(values: Sequence[float], window: int) -> float | None:
 
 
 def mean(values: Sequence[float | None]) -> float | None:
-    """Of what was offered; None when nothing was."""
+    """Mean of the values that are not None; None if all are."""
     offered = [value for value in values if value is not None]
     return fmean(offered) if offered else None
 
 
 def highest(values: Sequence[float | None]) -> float | None:
-    """Of what was offered; None when nothing was."""
+    """Highest of the values that are not None; None if all are."""
     return max((value for value in values if value is not None), default=None)

@@ -26,8 +26,9 @@ class Finding:
 
 @dataclass(frozen=True)
 class Limits:
-    """Shares are of the samples or of the first window's mean; ``near_slowdown_c`` is how close
-    to the slowdown temperature is too close; ``window_s`` the seconds compared at both ends."""
+    """Shares are of the samples, or of the first window's mean. ``near_slowdown_c``: degrees below
+    the slowdown temperature that count as too hot. ``window_s``: seconds of the windows that are
+    compared at both ends of the run."""
 
     near_slowdown_c: float = 3.0
     slowed_share: float = 0.01
@@ -41,7 +42,7 @@ class Limits:
 def judge_gpu(
     info: GpuInfo, readings: Sequence[Reading], xids: Sequence[Xid], limits: Limits
 ) -> list[Finding]:
-    """Everything that speaks against this GPU; nothing when it is healthy."""
+    """The findings against this GPU; none if it is healthy."""
     if not readings:
         return [Finding(Level.FAILING, "it gave no reading")]
     return [
@@ -54,7 +55,7 @@ def judge_gpu(
 
 
 def judge_rate(tokens_per_s: Sequence[float], limits: Limits) -> list[Finding]:
-    """Whether the throughput of the last window held that of the first."""
+    """A finding if the throughput of the last window fell below that of the first."""
     change = drift(tokens_per_s, limits.window_s)
     if change is None or change > -limits.rate_drop:
         return []
@@ -102,7 +103,8 @@ def _of_heat(info: GpuInfo, readings: Sequence[Reading], limits: Limits) -> list
 
 
 def _of_slowdowns(readings: Sequence[Reading], limits: Limits) -> list[Finding]:
-    """The software power cap is no fault: a GPU at full load reaches it."""
+    """Findings about held-down clocks. The software power cap is no fault: a GPU at full load
+    reaches it."""
     found = []
     reasons = {reason for r in readings for reason in r.slowdowns} - {"sw_power_cap"}
     for reason in sorted(reasons):

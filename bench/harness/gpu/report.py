@@ -1,4 +1,4 @@
-"""What the GPU benchmark found, as figures and as a verdict. Pure."""
+"""The result of the GPU benchmark, as figures and as a verdict. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -32,9 +32,8 @@ class Step:
 
 @dataclass(frozen=True)
 class Held:
-    """What was measured; the hold is from ``begin_s`` to ``end_s`` (``perf_counter`` seconds).
-    ``spans`` are all requests that were answered as asked, ``failures`` says why others were not.
-    """
+    """The measurements; the hold is from ``begin_s`` to ``end_s`` (``perf_counter`` seconds).
+    ``spans``: all requests with the right answer length. ``failures``: why others failed."""
 
     steps: tuple[Step, ...]
     best: Step
@@ -69,7 +68,7 @@ class GpuReport:
 
     @property
     def energy_j(self) -> float | None:
-        """Of all GPUs during the hold; None where one does not tell its power."""
+        """Energy of all GPUs during the hold; None if one does not report its power."""
         total = 0.0
         for readings in self._during_hold():
             known = [(r.at_s, r.power_w) for r in readings if r.power_w is not None]
@@ -84,7 +83,7 @@ class GpuReport:
         return None if not energy else self.tokens_per_s * self.seconds / energy
 
     def findings(self) -> dict[str, list[Finding]]:
-        """What speaks against each GPU, and against the run as a whole."""
+        """The findings against each GPU, and against the run as a whole."""
         found = {}
         for info, readings in zip(self.seen.infos, self.seen.readings, strict=True):
             xids = [xid for xid in self.seen.xids if xid.gpu in (info.index, -1)]
@@ -98,7 +97,7 @@ class GpuReport:
         return level([one for found in self.findings().values() for one in found]).name.lower()
 
     def problems(self) -> list[str]:
-        """What makes the run fail: a GPU or throughput that is not healthy, failed requests."""
+        """Why the run fails: an unhealthy GPU, falling throughput, failed requests."""
         found = [f"{where}: {one}" for where, those in self.findings().items() for one in those]
         if self.held.failures:
             count, last = len(self.held.failures), self.held.failures[-1]

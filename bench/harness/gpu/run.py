@@ -1,5 +1,5 @@
-"""The GPU benchmark's course: double the load until the GPUs are full, then hold it, with readings
-all the while."""
+"""The course of the GPU benchmark: double the load until the GPUs are full, then hold it. A sampler
+reads the GPUs throughout."""
 
 import asyncio
 import random
@@ -38,8 +38,8 @@ async def gpu(settings: GpuSettings, target: Target, session: Session) -> GpuRep
 
 @dataclass
 class Course:
-    """Raises CannotMeasure when the server stalls or only fails, and when the run is stopped in
-    the ramp; a hold that is stopped is as long as it was."""
+    """The ramp and the hold of one run. Raises CannotMeasure if the server stalls or only fails,
+    and if the run is stopped during the ramp. A stopped hold counts as far as it went."""
 
     settings: GpuSettings
     session: Session
@@ -62,8 +62,8 @@ class Course:
         return Held(tuple(steps), best, begin_s, end_s, self._spans, self._failures)
 
     async def _step(self, concurrency: int) -> Step:
-        """Output tokens per second between ends of requests: from when each place has answered its
-        first one, to when the last ones are still all open."""
+        """Output tokens per second at one concurrency, between ends of requests: from the end of
+        the first round of requests to the end of the last but one, while all places are busy."""
         rounds, limit_s = self.settings.rounds, self.settings.step_limit_s
         asks = [self._ask() for _ in range(concurrency * (rounds + 1))]
         ended = 0
@@ -89,8 +89,9 @@ class Course:
         return Step(concurrency, rate)
 
     async def _hold(self, concurrency: int) -> tuple[float, float]:
-        """(begin, end): from when each place has answered its first request, ``hold_s`` long or
-        until the run is stopped; what is open then is answered, but not counted."""
+        """Hold the load for ``hold_s`` after the first round of requests, or until the run is
+        stopped. Returns (begin, end). Requests still open at the end are answered but not
+        counted."""
         begin_s = 0.0
         ended = 0
 
@@ -114,7 +115,7 @@ class Course:
     async def _send(
         self, asks: "Sequence[Ask] | Iterator[Ask]", concurrency: int, on_end: OnEnd
     ) -> list[Span]:
-        """In order of their ends."""
+        """Send ``asks``; the spans of answered requests, in order of their ends."""
         client, control = self.session.client, self.session.control
         exchanges = await closed_loop(client, asks, concurrency, control, on_end)
         spans = [span for each in exchanges if each is not None and (span := self._judge(each))]
@@ -148,8 +149,8 @@ class Course:
 
 
 def best_of(steps: Sequence[Step], least_gain: float) -> Step:
-    """A doubling that gains under ``least_gain`` is not worth its latency: the one before it
-    holds."""
+    """The step to hold: the last whose doubling gained at least ``least_gain``. A smaller gain is
+    not worth the added latency."""
     best = steps[0]
     for step in steps[1:]:
         if step.tokens_per_s > best.tokens_per_s * (1 + least_gain):

@@ -35,7 +35,7 @@ class Observed:
 
 
 class Sampler:
-    """Reads each GPU once every ``period_s`` between enter and exit; times are ``clock``'s.
+    """Reads each GPU once every ``period_s`` between enter and exit, with times of ``clock``.
 
     ``readings`` and ``xids`` only grow.
     """
@@ -75,7 +75,7 @@ class Sampler:
             self._lost = ("the driver stopped answering: readings end early",)
 
     def _sample(self) -> bool:
-        """One reading of each GPU, now; False where there is none."""
+        """Read each GPU once; False if there is no GPU."""
         now = self._clock()
         for info, readings in zip(self.infos, self.readings, strict=True):
             readings.append(self._gpus.read(info.index, now))

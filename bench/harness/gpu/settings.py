@@ -1,4 +1,4 @@
-"""What the GPU benchmark asks for, and the server that it starts where none is given."""
+"""Settings of the GPU benchmark, and the server that it starts if none is given."""
 
 import random
 import shlex
@@ -20,7 +20,7 @@ _BUNDLED = Path(__file__).resolve().parents[3] / "models" / "tiny"
 _SERVED = ("checkpoint", "load_format", "up_args", "start_s")
 _ABOVE_0 = ("hold_s", "request_limit_s", "input_words", "output_len", "period_s", "least_gain")
 
-# Words that every tokenizer knows; drawn at random, so that no prefix cache is hit.
+# Words that every tokenizer has; drawn at random, so that no prefix cache is hit.
 _WORDS = (
     *("river", "stone", "window", "garden", "letter", "bridge", "winter", "market"),
     *("candle", "silver", "forest", "engine", "mirror", "harbor", "basket", "thunder"),
@@ -30,10 +30,12 @@ _WORDS = (
 
 @dataclass(frozen=True)
 class GpuSettings(Settings):
-    """``hold_s`` seconds at the concurrency that the ramp finds, between ``start`` and ``most``.
+    """A ramp from ``start`` to at most ``most`` requests at once, then ``hold_s`` seconds at the
+    concurrency that it finds.
 
-    Each request has about ``input_words`` tokens and gives just ``output_len``. A step of the ramp
-    counts ``rounds - 1`` requests a place, after a first one, within ``step_limit_s``.
+    Each request has about ``input_words`` tokens, and exactly ``output_len`` in its answer. A step
+    of the ramp sends ``rounds`` requests per place within ``step_limit_s``; the first is not
+    counted.
     """
 
     kind = "gpu"
@@ -41,7 +43,7 @@ class GpuSettings(Settings):
         Path, Option(help="What the started server serves; the bundled tiny model.")
     ] = _BUNDLED
     load_format: Annotated[
-        Literal["auto", "dummy"], Option(help="Of the started server; dummy: random weights.")
+        Literal["auto", "dummy"], Option(help="For the started server; dummy: random weights.")
     ] = "dummy"
     up_args: Annotated[
         str, Option(help='More for the started server, as "--prefill 1 --decode 3".')
@@ -64,12 +66,12 @@ class GpuSettings(Settings):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name}: {getattr(self, name)} is not above 0")
         if self.rounds < 2:
-            raise ValueError(f"rounds: {self.rounds} is below 2, of which the first is not counted")
+            raise ValueError(f"rounds: {self.rounds} is below 2, and the first is not counted")
         if not 1 <= self.start <= self.most:
             raise ValueError(f"start: {self.start} is not between 1 and most, {self.most}")
 
     def ask(self, model: str, draw: random.Random) -> Ask:
-        """The next request. Not streamed: it is the GPUs that are to be kept busy."""
+        """The next request. It is not streamed, so that the client has little to do."""
         prompt = " ".join(draw.choices(_WORDS, k=self.input_words))
         return completion(
             model, prompt, stream=False, max_tokens=self.output_len, ignore_eos=True,
@@ -82,7 +84,7 @@ class GpuSettings(Settings):
 
 @contextmanager
 def served(settings: GpuSettings, url: str | None) -> Iterator[str]:
-    """``url``, or that of a server that is started here; ends in typer.Exit where it fails."""
+    """The URL of the server at ``url``, or of one started here. Ends in typer.Exit if it fails."""
     if url is not None:
         yield url
         return

@@ -1,4 +1,4 @@
-"""What a report shows of a load of agents: each turn's cached share and time to first token."""
+"""Report sections of a load of agents: cached share and time to first token of each turn."""
 
 from typing import Any
 
@@ -39,7 +39,7 @@ def agents(found: dict[str, Any]) -> list[Section]:
     ]
     headings = [*(name.replace("_", " ") for name in _MEANS), "cached %"]
     headings += [f"{name} {p}" for name in ("TTFT", "TPOT", "end to end") for p in ("p50", "p99")]
-    note = "Tokens are means, as the server says. Latencies in ms."
+    note = "Tokens are means, by the server's usage. Latencies in ms."
     return [section, Section("Turns", tables=[Table(headings, rows)], note=note)]
 
 

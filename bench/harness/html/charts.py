@@ -10,7 +10,7 @@ from bench.harness.cannot_measure import CannotMeasure
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a5195", "#8c564b")
 QUIET_COLOURS = ("#8a8f95", "#b08d2e", "#5b8db8", "#a86aa4", "#5f9e6e", "#b5694b")
-GREY = "#808890"  # to be read on a light page and on a dark one
+GREY = "#808890"  # readable on a light and on a dark page
 STYLE = {
     "svg.fonttype": "none", "svg.hashsalt": "baton", "font.family": "sans-serif", "font.size": 9,
     "text.color": GREY, "axes.edgecolor": GREY, "axes.labelcolor": GREY, "xtick.color": GREY,
@@ -20,12 +20,13 @@ STYLE = {
 
 
 class MatplotlibMissing(CannotMeasure):
-    """The message says how to install it."""
+    """matplotlib is not installed; the message says how to install it."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """``points`` are (x, y); a y of None is a gap. ``quiet``: for comparison, drawn dashed."""
+    """A line of a chart. ``points``: (x, y), where a y of None is a gap. ``quiet``: dashed, for
+    comparison."""
 
     name: str
     points: Sequence[tuple[float, float | None]]
@@ -53,8 +54,9 @@ def chart(
     log_y: bool = False,
     top: float | None = None,
 ) -> str:
-    """One <svg>; "" where there is nothing to draw. With ``x_ticks`` the x axis is logarithmic and
-    has just those; what a logarithm lacks is left out."""
+    """A chart as one <svg> element; "" if there is nothing to draw. With ``x_ticks`` the x axis is
+    logarithmic and has only those ticks. A logarithmic y axis leaves out values that are not
+    above 0."""
     kept = [
         (line, [(x, y) for x, y in line.points if y is not None and (not log_y or y > 0)])
         for line in lines
@@ -96,7 +98,7 @@ def chart(
 
 
 def _svg(figure: Any) -> str:
-    """Without what only a file of its own needs: XML header, metadata, a size in points."""
+    """The figure as SVG without the parts that only a file needs: XML header, metadata, size."""
     out = io.StringIO()
     figure.savefig(out, format="svg", transparent=True, metadata={"Date": None})
     svg = out.getvalue()[out.getvalue().index("<svg") :]

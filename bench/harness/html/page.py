@@ -1,4 +1,4 @@
-"""A report: one HTML file that holds all it shows and fetches nothing."""
+"""A report: one HTML file that contains everything it shows and fetches nothing."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,9 +19,9 @@ def render(
     names: Sequence[str] | None = None,
     model: str | None = None,
 ) -> str:
-    """Results of any kinds on one page; throughput runs share their charts. ``names`` tell them
-    apart; ``model`` says which one was served where the server's name for it does not. Raises
-    MatplotlibMissing."""
+    """Render results of any kinds on one page; throughput runs share their charts. ``names`` tell
+    the results apart. ``model``: the model that was served, if its served name does not say so.
+    Raises MatplotlibMissing."""
     from jinja2 import Environment, FileSystemLoader
 
     names = names or [_name(found) for found in documents]
@@ -60,7 +60,7 @@ def write_page(
     names: Sequence[str] | None = None,
     model: str | None = None,
 ) -> None:
-    """``render`` into a file; ends in typer.BadParameter where matplotlib is missing."""
+    """Write what ``render`` gives into a file. Ends in typer.BadParameter without matplotlib."""
     try:
         page = render(documents, names, model)
     except MatplotlibMissing as error:
@@ -70,7 +70,7 @@ def write_page(
 
 
 def cell(value: Any) -> str:
-    """A value as text: 13,437 and 2.39 and 0.0041."""
+    """A value as text, such as 13,437 or 2.39 or 0.0041."""
     if isinstance(value, float):
         if value == 0 or abs(value) >= 100:
             return f"{value:,.0f}"
@@ -87,7 +87,7 @@ def cell(value: Any) -> str:
 
 
 def verdict(found: dict[str, Any]) -> list[str]:
-    """Why the run is not good, wrong answers to spot checks included; empty: it is."""
+    """Why the run is not good, wrong spot checks included; empty if it is good."""
     said = [f"stopped: {found['stopped']}"] if found["stopped"] else []
     said += found["problems"]
     checks = _checks(found)

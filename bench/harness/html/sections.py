@@ -1,4 +1,4 @@
-"""What a report shows of each kind of result: figures, tables, facts."""
+"""The sections of a report for each kind of result: figures, tables, facts."""
 
 import json
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ _COUNTS = (
     "differ_from_usage", "prompts_differ_from_usage", "tokens_per_arrival",
 )  # fmt: skip
 _FAILURE = ("label", "failure", "status", "received_tokens", "received_bytes", "after_ms", "detail")
-_ROWS, _SERIES = 500, 20  # of a table at most; numbers of a list from which on it is drawn
+_ROWS, _SERIES = 500, 20  # most rows of a table; a list of more numbers than this is drawn
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,8 @@ class Table:
 
 @dataclass
 class Section:
-    """Shown in this order. ``figures`` are (title, svg, note), ``terms`` names in ``TERMS``."""
+    """A section with its parts in the order shown. ``figures``: (title, svg, note). ``terms``:
+    names in ``TERMS``."""
 
     title: str
     cards: Sequence[tuple[str, Any]] = ()
@@ -58,9 +59,8 @@ class Section:
 
 
 def references(documents: Sequence[dict[str, Any]], model: str | None) -> list[dict[str, Any]]:
-    """Those to be compared with ``documents``: measured with the same model and the same lengths,
-    else none. ``model`` says which one was served; None: the one that the server's name for it
-    contains."""
+    """Published figures to compare ``documents`` with: those of the same model and lengths, else
+    none. ``model``: the model that was served; None: it is found by the served name."""
     kept = json.loads(REFERENCES.read_text())
     lengths = kept["input_len"], kept["output_len"]
     for found in documents:
@@ -74,7 +74,7 @@ def references(documents: Sequence[dict[str, Any]], model: str | None) -> list[d
 
 
 def headline(found: dict[str, Any]) -> list[tuple[str, Any]]:
-    """The best level's throughput, and the latency of a request that is alone, or nearly."""
+    """The throughput of the best level, and the latencies at the best and at the lowest level."""
     levels = [level for level in found["results"]["levels"] if level.get("completed")]
     if not levels:
         return []
@@ -96,7 +96,7 @@ def headline(found: dict[str, Any]) -> list[tuple[str, Any]]:
 def throughput(
     documents: Sequence[dict[str, Any]], names: Sequence[str], model: str | None = None
 ) -> list[Section]:
-    """Several results share their charts; each has its own tables. ``model`` as in
+    """Sections of throughput results: shared charts, and tables for each. ``model`` as in
     ``references``."""
     rates = Section("Throughput")
     beside = references(documents, model)
@@ -229,7 +229,7 @@ def generic(found: dict[str, Any]) -> list[Section]:
 
 
 def timeline(seconds: Sequence[dict[str, Any]]) -> list[Section]:
-    """From figures/timeline.py; none where there is none."""
+    """Charts of figures/timeline.py; no section without values."""
     section = Section("Second by second")
     for key, (title, unit) in _TIMELINE.items():
         points = [(second["second"], second[key]) for second in seconds]
@@ -239,7 +239,7 @@ def timeline(seconds: Sequence[dict[str, Any]]) -> list[Section]:
 
 
 def gpus(samples: Sequence[dict[str, Any]]) -> list[Section]:
-    """A chart for each number that samples hold, a line for each GPU. A sample is ``{"at_s": 1.0,
+    """A chart for each number in the samples, with a line for each GPU. A sample is ``{"at_s": 1.0,
     "gpus": [{"index": 0, "power_w": 410.0, ...}]}``."""
     section = Section("GPU health")
     for key in dict.fromkeys(k for s in samples for gpu in s["gpus"] for k in gpu):

@@ -1,4 +1,4 @@
-"""How each request ended, and whether client, coordinator and Redis agree on it. Pure."""
+"""Compares how each request ended by its client, the coordinator and Redis. Pure."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ TERMINAL = frozenset({"finished", "failed", "cancelled"})
 
 
 class End(StrEnum):
-    """The first three are ends that a server may give; the last one must never occur."""
+    """How a request ended for its client. A server may cause the first three, never the last."""
 
     FINISHED = "finished"
     FAILED = "failed"  # the server said so, by a status or in the stream
@@ -19,7 +19,7 @@ class End(StrEnum):
     LOST = "lost"  # no end, or none that can be believed
 
 
-# What Redis must say of a request whose client saw this; None: it was never accepted.
+# States that Redis may have for a request whose client saw this end; None: never accepted.
 _RECORDED: Mapping[End, frozenset[str | None]] = {
     End.FINISHED: frozenset({"finished"}),
     End.FAILED: frozenset({"failed", None}),
@@ -30,7 +30,7 @@ _RECORDED: Mapping[End, frozenset[str | None]] = {
 
 @dataclass(frozen=True)
 class Seen:
-    """One request's end, as its client saw it; ``detail`` is empty for a finished one."""
+    """The end of one request as its client saw it; ``detail`` is empty if it finished."""
 
     http_id: str
     end: End
@@ -39,12 +39,12 @@ class Seen:
 
     @property
     def bad(self) -> bool:
-        """A server that is full may refuse; it may not fail or lose what it accepted."""
+        """True if the server failed or lost a request. A full server may refuse requests."""
         return self.end in (End.FAILED, End.LOST)
 
 
 def seen(http_id: str, record: Record, output_len: int) -> Seen:
-    """``output_len`` is what a finished request must have, by the server's own count."""
+    """Judge a record. A finished request has ``output_len`` tokens by the server's own count."""
     if record.failure is None:
         num_tokens, reason = record.said_tokens, record.finish_reason
         if reason == "length" and num_tokens == output_len:
@@ -62,8 +62,8 @@ def seen(http_id: str, record: Record, output_len: int) -> Seen:
 
 
 def with_redis(ends: Sequence[Seen], states: Mapping[str, str]) -> list[str]:
-    """Each request of which the client and Redis differ, and each without an end. ``states`` are
-    Redis' by X-Request-Id."""
+    """The requests whose ends differ between client and Redis, and those that were never sent.
+    ``states``: Redis' states by X-Request-Id."""
     found = []
     for one in ends:
         state = states.get(one.http_id)
@@ -74,10 +74,10 @@ def with_redis(ends: Sequence[Seen], states: Mapping[str, str]) -> list[str]:
 
 
 def with_coordinator(ends: Sequence[Seen], counted: Mapping[str, float]) -> list[str]:
-    """The terminal states in which the coordinator's counters grew by another number.
+    """The terminal states whose counters at the coordinator grew by a number that cannot be right.
 
-    A request that failed by a status was perhaps never accepted, and what became of a lost one
-    only the coordinator knows: both leave room.
+    A request that failed by a status may never have been accepted, and only the coordinator knows
+    the end of a lost request: both widen the range that is allowed.
     """
     by_end = Counter(one.end for one in ends)
     lost, failed = by_end[End.LOST], by_end[End.FAILED]
@@ -96,5 +96,5 @@ def with_coordinator(ends: Sequence[Seen], counted: Mapping[str, float]) -> list
 
 
 def unsettled(states: Mapping[str, str]) -> list[str]:
-    """The ids of requests that Redis does not know to have ended."""
+    """The ids of requests that have no terminal state in Redis."""
     return [http_id for http_id, state in states.items() if state not in TERMINAL]

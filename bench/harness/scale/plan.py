@@ -1,5 +1,6 @@
-"""What the scale test asks for."""
+"""Settings and requests of the scale test."""
 
+import math
 import random
 from dataclasses import dataclass
 from typing import Annotated
@@ -23,8 +24,8 @@ def _range(name: str, text: str) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class ScalePlan(Settings):
-    """``levels`` are numbers of requests open at once; a level asks ``turnover`` times as many in
-    all, so that each is really reached. Lengths are in tokens, drawn evenly from both bounds."""
+    """``levels``: numbers of requests open at once. A level sends ``turnover`` times as many in
+    all, so that its number is really reached. Lengths are in tokens, drawn evenly in a range."""
 
     kind = "scale"
     levels: Annotated[
@@ -49,15 +50,15 @@ class ScalePlan(Settings):
             raise ValueError(f"levels: {self.levels} is empty or has one below 1")
         low, high = self.input_len
         if not 1 <= low <= high:
-            raise ValueError(f"input_len: {low} to {high} is no range of lengths")
+            raise ValueError(f"input_len: {low} to {high} is not a range of lengths")
         for name in ("output_len", "arrivals_per_s", "settle_s"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"{name}: {getattr(self, name)} is not above 0")
-        if self.turnover < 1:
-            raise ValueError(f"turnover: {self.turnover} is below 1")
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(f"{name}: {getattr(self, name)} is not above 0, or not finite")
+        if not 1 <= self.turnover < math.inf:
+            raise ValueError(f"turnover: {self.turnover} is below 1, or not finite")
 
     def asks(self, level: int, model: str, prefix: str) -> list[Ask]:
-        """A level's requests, the same for the same seed; their X-Request-Ids begin with
+        """The requests of a level, the same for the same seed. Their X-Request-Ids begin with
         ``prefix``."""
         draw = random.Random(f"{self.seed}/{level}")
         return [

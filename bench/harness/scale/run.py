@@ -1,5 +1,5 @@
-"""Thousands of requests open at once, level by level, and what client, coordinator and Redis say
-about each."""
+"""Thousands of requests open at once, level by level: client, coordinator and Redis must agree on
+the end of each."""
 
 import asyncio
 import math
@@ -22,6 +22,7 @@ from bench.harness.options import Target
 from bench.harness.scale.agreement import End, Seen, seen, unsettled, with_coordinator, with_redis
 from bench.harness.scale.plan import ScalePlan
 from bench.harness.scale.server_side import Ledger, ended_between, lag_between, scrape, watch
+from bench.measures import percentile
 from coordinator.http.server.open_files import allow_open_files
 from coordinator.record.settings import PASSWORD
 from transport.wire.secret_setting import secret_setting
@@ -40,7 +41,7 @@ class ScaleTarget(Target):
 
 @dataclass
 class ScaleReport:
-    """``levels`` as ``run_level`` gives them."""
+    """The result of all levels; ``levels``: the results of ``run_level``."""
 
     levels: list[dict[str, Any]] = field(default_factory=list)
 
@@ -84,8 +85,8 @@ async def scale(plan: ScalePlan, target: ScaleTarget, session: Session) -> Scale
 async def run_level(
     session: Session, plan: ScalePlan, level: int, ledger: Ledger
 ) -> dict[str, Any]:
-    """The result of one level; ``passed`` says whether no request was lost, failed or
-    counted differently."""
+    """Run one level. ``passed`` in its result: no request was lost, failed or counted
+    differently."""
     prefix = f"scale-{token_hex(4)}-{level}-"
     asks = plan.asks(level, session.server.model, prefix)
     session.progress.begin(f"{level} at once", len(asks))
@@ -146,7 +147,7 @@ async def run_level(
 
 
 def crowded(exchanges: Sequence[Exchange]) -> tuple[int, float]:
-    """The most that were open at once, and when (perf_counter) that was first so."""
+    """The most requests open at once, and when (perf_counter) that number was first reached."""
     begins = [(exchange.due_at_s, 1) for exchange in exchanges]
     changes = begins + [(exchange.done_at_s or math.inf, -1) for exchange in exchanges]
     num_open = most = 0
@@ -161,8 +162,8 @@ def crowded(exchanges: Sequence[Exchange]) -> tuple[int, float]:
 async def _settled(
     ledger: Ledger, prefix: str, ends: list[Seen], settle_s: float
 ) -> dict[str, str]:
-    """Redis' states, once every accepted request has ended there, or as they are at the deadline:
-    the record is written behind, and a client that was lost may leave work that takes a while."""
+    """The states in Redis once every accepted request has ended there, or at the deadline. Records
+    are written with a delay, and a lost client's request may still run for a while."""
     deadline = time.monotonic() + settle_s
     wanted = sum(one.end is End.FINISHED for one in ends) if ledger.offered else 0
     while True:
@@ -174,7 +175,7 @@ async def _settled(
 
 
 def line(level: dict[str, Any]) -> str:
-    """One level in words."""
+    """The result of one level as a line of text."""
     ends = ", ".join(f"{count} {end}" for end, count in level["ends"].items() if count)
     text = f"{level['level']} at once: {level['most_open']['client']} open at most, {ends}"
     text += f" in {level['wall_s']:.1f} s"
@@ -190,9 +191,7 @@ def _most(values: Sequence[float]) -> float:
 
 
 def _percentiles(seconds: list[float]) -> dict[str, float]:
-    """By the nearest rank."""
-    ranked = sorted(seconds)
-    if not ranked:
+    if not seconds:
         return {}
-    ranks = {f"p{p}": max(0, math.ceil(p / 100 * len(ranked)) - 1) for p in (50, 90, 99)}
-    return {name: ranked[rank] for name, rank in ranks.items()} | {"most": ranked[-1]}
+    found = {f"p{100 * share:g}": percentile(seconds, share) for share in (0.5, 0.9, 0.99)}
+    return found | {"most": max(seconds)}

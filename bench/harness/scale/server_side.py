@@ -1,4 +1,4 @@
-"""What a coordinator's /metrics and the records in Redis say became of requests."""
+"""The ends of requests by a coordinator's /metrics and by the records in Redis."""
 
 import asyncio
 import math
@@ -21,8 +21,8 @@ _TIMEOUT_S = 10.0
 
 @dataclass(frozen=True)
 class Scrape:
-    """One look at /metrics; counts are since the coordinator's start. ``took_s``: until it
-    answered; ``lag``: samples that were late by at most this many seconds."""
+    """One reading of /metrics; counts are since the coordinator's start. ``took_s``: how long the
+    answer took. ``lag``: number of samples late by at most each number of seconds."""
 
     took_s: float
     ended: Mapping[str, float]  # requests by terminal state
@@ -33,7 +33,7 @@ class Scrape:
 
 
 async def scrape(client: Client) -> Scrape | None:
-    """None where Baton's metrics are not exposed, or no answer came."""
+    """Read /metrics; None if there is no answer, or it has no metrics of Baton."""
     begin = time.perf_counter()
     exchange = await client.get("/metrics")
     if exchange.failure is not None or exchange.status != 200:
@@ -69,14 +69,14 @@ async def watch(client: Client, over: asyncio.Event) -> list[Scrape | None]:
 
 
 def ended_between(before: Scrape, after: Scrape) -> dict[str, float]:
-    """Requests by terminal state that ended between the two."""
+    """Number of requests that ended between two readings, by terminal state."""
     return {s: n - before.ended.get(s, 0.0) for s, n in after.ended.items()}
 
 
 def lag_between(before: Scrape, after: Scrape) -> dict[str, float]:
-    """Upper bounds in seconds of the event loop's lag between the two: p50, p99 and the most.
+    """Upper bounds of the event loop's lag between two readings, in seconds: p50, p99, maximum.
 
-    A histogram knows bounds, not values; ``inf`` is above its last one.
+    A histogram has bounds, not values; ``inf`` is above its last bound.
     """
     counts = {bound: n - before.lag.get(bound, 0.0) for bound, n in sorted(after.lag.items())}
     samples = max(counts.values(), default=0.0)
@@ -88,8 +88,8 @@ def lag_between(before: Scrape, after: Scrape) -> dict[str, float]:
 
 
 class Ledger:
-    """The records that coordinators write (coordinator/record/keys.py); of no Redis with ``url``
-    None. Calls block. Raises CannotMeasure when Redis does not answer."""
+    """The records that coordinators write into Redis (coordinator/record/keys.py); ``url`` None:
+    no Redis, no records. Calls block. Raises CannotMeasure if Redis does not answer."""
 
     def __init__(self, url: str | None, password: str = "") -> None:
         self._url = url
@@ -105,8 +105,8 @@ class Ledger:
             raise self._unusable(error) from None
 
     def states(self, prefix: str) -> dict[str, str]:
-        """State by X-Request-Id of the requests whose id begins with ``prefix``; two requests with
-        one id and different states are "twice: …"."""
+        """States by X-Request-Id of the requests whose id begins with ``prefix``. Two requests with
+        the same id and different states are "twice: …"."""
         found: dict[str, str] = {}
         if not self.offered:
             return found

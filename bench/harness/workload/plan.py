@@ -1,4 +1,4 @@
-"""When each request of an open loop is due, and how long it is."""
+"""Plans of open loops: when each request is due, and its lengths."""
 
 import random
 from collections.abc import Sequence
@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True)
 class Planned:
-    """``at_s`` from the start of the run; lengths in tokens. ``blocks`` are ids of prompt blocks
-    of ``block_len`` tokens: requests with the same first ids have the same beginning."""
+    """One request of a plan, due ``at_s`` after the start; lengths in tokens. ``blocks``: ids of
+    prompt blocks of ``block_len`` tokens. Requests with the same first ids begin alike."""
 
     at_s: float
     input_len: int
@@ -19,14 +19,14 @@ class Planned:
 
 @dataclass(frozen=True)
 class Lengths:
-    """Uniform between two numbers of tokens, both included."""
+    """A uniform distribution between two numbers of tokens, both included."""
 
     low: int
     high: int
 
     @classmethod
     def parse(cls, name: str, text: str) -> "Lengths":
-        """``"512"`` or ``"128-1024"``; raises ValueError naming the setting."""
+        """Parse ``"512"`` or ``"128-1024"``. Raises ValueError naming the setting."""
         low, _, high = text.partition("-")
         try:
             found = cls(int(low), int(high or low))
@@ -52,7 +52,7 @@ def poisson(
 
 
 def mean_rate(plan: Sequence[Planned]) -> float:
-    """Requests a second from the first to the last; raises ValueError where all come at once."""
+    """Requests per second from the first to the last. Raises ValueError if all come at once."""
     span_s = plan[-1].at_s - plan[0].at_s if plan else 0.0
     if span_s <= 0:
         raise ValueError("trace: its requests all come at one time; it has no rate")
@@ -60,14 +60,14 @@ def mean_rate(plan: Sequence[Planned]) -> float:
 
 
 def paced(plan: Sequence[Planned], speed: float) -> list[Planned]:
-    """The same requests, ``speed`` times as fast."""
+    """The same requests at ``speed`` times their pace."""
     return [replace(planned, at_s=planned.at_s / speed) for planned in plan]
 
 
 def clipped(
     plan: Sequence[Planned], max_input_len: int | None, max_output_len: int | None
 ) -> tuple[list[Planned], int]:
-    """Requests cut to what a server takes, and how many were cut."""
+    """The requests cut to the lengths that a server takes, and how many were cut."""
     found = []
     for planned in plan:
         shorter = replace(

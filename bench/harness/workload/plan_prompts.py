@@ -1,4 +1,4 @@
-"""Prompts for a plan: random ones, or built of shared blocks where a trace says which repeat."""
+"""Prompts for a plan: random, or built of the repeated blocks that a trace names."""
 
 import random
 
@@ -11,8 +11,8 @@ from bench.harness.workload.tokens import Tokens
 
 
 class PlanPrompts:
-    """The same block id gives the same tokens within one run (one seed), and others in the next,
-    so that a server's prefix cache sees what the trace's server saw, and no more."""
+    """Makes the prompts of one run. A block id gives the same tokens within a run (one seed), and
+    other tokens in the next run, so a prefix cache finds only the repetitions of the trace."""
 
     def __init__(self, model: str, tokens: Tokens, settings: LoadSettings) -> None:
         self._model, self._tokens, self._settings = model, tokens, settings
@@ -20,8 +20,8 @@ class PlanPrompts:
         self._texts: dict[tuple[int, int], str] = {}
 
     async def prepare(self, label: str, planned: Planned) -> Prepared:
-        """The request, with the length of its prompt by our own count. Text that is joined of
-        blocks may miss the planned length by what merges at the joints; ids never do."""
+        """A request with the length of its prompt by our own count. Text of several blocks may
+        miss the planned length, as tokens merge where blocks meet; ids never do."""
         prompt: str | list[int]
         if self._settings.prompt_as == "ids":
             prompt = self._ids(planned)
@@ -54,8 +54,8 @@ class PlanPrompts:
         return "".join(parts)
 
     async def _block_text(self, block: int, length: int) -> str:
-        """A shorter one begins like the whole one only by chance: as in the traces, where a last
-        block that is not full has an id of its own."""
+        """The text of a block, cut to ``length`` tokens. A cut block and a whole one do not begin
+        alike, as in the traces: there a last block that is not full has an id of its own."""
         if (block, length) not in self._texts:
             text = await random_text(self._tokens, length, self._block_draw(block))
             self._texts[block, length] = text

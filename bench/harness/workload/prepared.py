@@ -1,4 +1,4 @@
-"""Requests made before the clock runs, and what became of them: read, counted and judged after."""
+"""Requests that are made before the clock runs; their answers are read and judged afterwards."""
 
 import random
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from bench.harness.workload.tokens import Tokens
 
 @dataclass(frozen=True)
 class Prepared:
-    """A request ready to be sent; ``prompt_len`` tokens by our own count."""
+    """A request ready to be sent, with a prompt of ``prompt_len`` tokens by our own count."""
 
     label: str
     ask: Ask
@@ -31,7 +31,7 @@ async def outcomes(
     tokens: Tokens,
     tolerance: float = CLAIM_SHARE,
 ) -> list[Outcome]:
-    """Of the requests that were sent; ``exchanges`` are in the order of ``prepared``."""
+    """The outcomes of the requests that were sent; ``exchanges`` has the order of ``prepared``."""
     found = []
     for item, exchange in zip(prepared, exchanges, strict=True):
         if exchange is not None:
@@ -44,7 +44,7 @@ async def outcomes(
 
 
 class Maker:
-    """Draws prompts; never the same twice, and all the same again from the same ``seed``."""
+    """Draws prompts: never the same twice in a run, and the same ones again for the same seed."""
 
     def __init__(self, model: str, tokens: Tokens, settings: ThroughputSettings) -> None:
         self._model, self._tokens, self._settings = model, tokens, settings

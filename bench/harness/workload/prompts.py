@@ -1,4 +1,4 @@
-"""Prompts of an exact length: random tokens, which no cache can hold, and sums to be solved."""
+"""Prompts of an exact length: random tokens, which no cache has, and sums to be solved."""
 
 import random
 import re
@@ -8,16 +8,16 @@ from bench.harness.cannot_measure import CannotMeasure
 from bench.harness.workload.tokens import Tokens
 
 _ROUNDS = 200
-_LOOK_AT = 200  # characters of an answer; further on a right number would be chance
+_LOOK_AT = 200  # characters of an answer; a right number behind them would be chance
 
 
 class PromptsFailed(CannotMeasure):
-    """No text of the wanted length was found; the message says how near it came."""
+    """No text of the wanted length was found; the message has the nearest length."""
 
 
 async def random_text(tokens: Tokens, length: int, draw: random.Random) -> str:
-    """A text of exactly ``length`` tokens: random ids are decoded and encoded again, cut or filled
-    up, until what a server will count is ``length``. Raises PromptsFailed."""
+    """A text of exactly ``length`` tokens. Random ids are decoded and encoded again, cut or filled
+    up, until a tokenizer counts ``length``. Raises PromptsFailed."""
     ids = tokens.draw(draw, length)
     nearest = 0
     for number in range(1, _ROUNDS + 1):
@@ -26,7 +26,7 @@ async def random_text(tokens: Tokens, length: int, draw: random.Random) -> str:
         if len(again) == length:
             return text
         nearest = min(nearest, len(again), key=lambda n: abs(n - length)) or len(again)
-        if number % 20 == 0:  # it goes round in circles: begin anew
+        if number % 20 == 0:  # it repeats itself: start with other ids
             ids = tokens.draw(draw, length)
         elif len(again) > length:
             ids = again[:length]
@@ -37,21 +37,21 @@ async def random_text(tokens: Tokens, length: int, draw: random.Random) -> str:
 
 @dataclass(frozen=True)
 class SpotCheck:
-    """Worked sums up to the length of a prompt, then one to solve: does the server answer, or only
-    produce tokens?"""
+    """A prompt of worked sums with one to solve at its end. It shows whether the server answers or
+    only produces tokens."""
 
     prompt: str
     question: str
     expected: int
 
     def passes(self, answer: str) -> bool:
-        """The first number of the answer is the right one."""
+        """True if the first number in the answer is right."""
         found = re.search(r"\d+", answer[:_LOOK_AT])
         return found is not None and int(found[0]) == self.expected
 
 
 async def spot_check(tokens: Tokens, length: int, draw: random.Random) -> SpotCheck:
-    """As many worked sums as fit into ``length`` tokens; the question alone may be longer."""
+    """A spot check with as many worked sums as fit into ``length`` tokens."""
     a, b = draw.randrange(10, 90), draw.randrange(10, 90)
     question = f"{a} + {b} ="
     one = len(await tokens.encode(_shot(draw)))

@@ -1,7 +1,4 @@
-"""Text to tokens and back: by the model's tokenizer on this machine, or the one behind the server.
-
-Prompts are made and answers are counted with it.
-"""
+"""Tokenizers that make prompts and count answers: the model's on this machine, or the server's."""
 
 import random
 import re
@@ -18,30 +15,30 @@ _LOOKS_SPECIAL = re.compile(r"<[^<>\s]*>|\[[A-Z]+\]")
 
 
 class TokenizerMissing(CannotMeasure):
-    """There is no way to count tokens; the message says what was tried."""
+    """Tokens cannot be counted; the message says what was tried."""
 
 
 class Tokens(Protocol):
-    """A tokenizer that adds nothing: no beginning or end of its own."""
+    """A tokenizer that adds no special tokens at the beginning or the end."""
 
     @property
     def source(self) -> str:
-        """Where it came from, for the report."""
+        """The tokenizer's origin, for the report."""
         ...
 
     def draw(self, random: random.Random, count: int) -> list[int]:
-        """``count`` ids from the whole vocabulary without the special ones."""
+        """Draw ``count`` ids from the vocabulary without special ones."""
         ...
 
     async def encode(self, text: str) -> list[int]: ...
 
     async def decode(self, ids: Sequence[int]) -> str:
-        """Special tokens are left out, as servers do."""
+        """Decode ids; special tokens are left out, as servers do."""
         ...
 
 
 class LocalTokens:
-    """``tokenizer.json`` of a checkpoint folder; raises TokenizerMissing."""
+    """The ``tokenizer.json`` of a checkpoint folder. Raises TokenizerMissing."""
 
     def __init__(self, folder: Path) -> None:
         from tokenizers import Tokenizer
@@ -51,7 +48,7 @@ class LocalTokens:
             self._tokenizer = Tokenizer.from_file(str(path))
         except Exception as error:  # tokenizers raises bare Exception
             raise TokenizerMissing(f"tokenizer: {path.name}: {error}") from None
-        # All that were added: some that steer a model (<think>) are not marked as special.
+        # All added tokens: some that steer a model (<think>) are not marked as special.
         added = set(self._tokenizer.get_added_tokens_decoder())
         self._ids = sorted(set(self._tokenizer.get_vocab(with_added_tokens=True).values()) - added)
         self.source = f"tokenizer.json of {path.parent.name}"
@@ -68,10 +65,10 @@ class LocalTokens:
 
 
 class ServerTokens:
-    """The server's /tokenize and /detokenize; asking raises TokenizerMissing when it has none.
+    """The server's /tokenize and /detokenize; a call raises TokenizerMissing if it has none.
 
-    It cannot list its vocabulary, so ``vocab_size`` is given, and what looks like a special token
-    (``<|name|>``, ``[NAME]``) is taken out of every decoded text.
+    The server cannot list its vocabulary, so ``vocab_size`` is given, and text that looks like a
+    special token (``<|name|>``, ``[NAME]``) is removed from every decoded text.
     """
 
     source = "the server's /tokenize"

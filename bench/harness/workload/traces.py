@@ -24,21 +24,21 @@ _AZURE = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 
 @dataclass(frozen=True)
 class Trace:
-    """``name`` of its file; ``plan`` in order of time, from 0 on."""
+    """A trace: the ``name`` of its file, and its ``plan`` in order of time from 0 on."""
 
     name: str
     plan: Sequence[Planned]
 
     @classmethod
     def read(cls, setting: str, text: str) -> "Trace":
-        """Raises ValueError naming the setting, file and line."""
+        """Read a trace. Raises ValueError naming the setting, file and line."""
         path = Path(text)
         return cls(path.name, read_trace(path))
 
 
 def read_trace(path: Path) -> list[Planned]:
-    """The format is recognised by the content. An answer of no tokens is asked for as one of one.
-    Raises ValueError naming file and line."""
+    """Read a trace of any of the formats, which is recognised by the content. An answer of no
+    tokens becomes one of a single token. Raises ValueError naming file and line."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -90,7 +90,7 @@ def _azure(text: str) -> Iterator[tuple[int, Planned]]:
 
 
 def _time(text: str) -> float:
-    """Seconds; the trace has seven digits after the point, datetime reads six."""
+    """The time in seconds. Traces have seven digits after the point, datetime reads six."""
     whole, _, fraction = text.strip().removesuffix("+00:00").partition(".")
     return datetime.fromisoformat(whole).replace(tzinfo=UTC).timestamp() + float(
         f"0.{fraction or 0}"

@@ -7,7 +7,8 @@ import pytest
 
 from bench.harness.cannot_measure import CannotMeasure
 from bench.harness.client.endpoint import Deadlines
-from bench.harness.correctness.run import CorrectnessSettings, Outcome, ask_bundled
+from bench.harness.correctness.outcome import CorrectnessSettings, Outcome
+from bench.harness.correctness.run import ask_bundled
 from tests.bench.correctness.oracle import Say, oracle
 from tests.bench.sessions import session
 

@@ -9,7 +9,7 @@ import pytest
 
 from bench.harness.cannot_measure import CannotMeasure
 from bench.harness.correctness.gsm8k import run_gsm8k
-from bench.harness.correctness.run import CorrectnessSettings, Outcome
+from bench.harness.correctness.outcome import CorrectnessSettings, Outcome
 from tests.bench.correctness.oracle import oracle
 from tests.bench.sessions import session
 

@@ -2,13 +2,13 @@
 
 import pytest
 
-from bench.harness.conformance.sse import Events
+from bench.harness.conformance.chat_events import ChatEvents
 
 GOOD = b'data: {"a":1}\n\ndata: {"b":2}\n\ndata: [DONE]\n\n'
 
 
 def test_a_stream_in_good_form_has_no_problem() -> None:
-    found = Events.parse(GOOD)
+    found = ChatEvents.parse(GOOD)
     assert (found.chunks, found.done, found.problems) == (({"a": 1}, {"b": 2}), True, ())
 
 
@@ -29,8 +29,8 @@ def test_a_stream_in_good_form_has_no_problem() -> None:
     ],
 )
 def test_what_strict_clients_die_of_is_named(body: bytes, named: str) -> None:
-    assert any(named in problem for problem in Events.parse(body).problems)
+    assert any(named in problem for problem in ChatEvents.parse(body).problems)
 
 
 def test_lines_may_end_in_crlf() -> None:
-    assert Events.parse(GOOD.replace(b"\n", b"\r\n")).problems == ()
+    assert ChatEvents.parse(GOOD.replace(b"\n", b"\r\n")).problems == ()
