@@ -42,6 +42,10 @@ STRUCTURE_BYTES = 512 * 1024
 """The most bytes that a body may hold besides its prompt, messages, input, system prompt or
 tokens."""
 
+READABLE_DEPTH = 900
+"""A body that nests at most this deep can be decoded. The exact limit is the interpreter's: 1,000
+levels, together with the frames of the callers."""
+
 _QUICK_BYTES = 2 * 1024 * 1024
 
 _DECODERS: dict[Kind, msgspec.json.Decoder[AnyRequest]] = {
@@ -101,7 +105,10 @@ def parse(kind: Kind, body: bytes) -> AnyRequest:
             return decode(_with_whole_numbers(body))
     except msgspec.ValidationError as error:
         raise _from_validation(error) from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except RecursionError:
+        message = f"Invalid JSON: arrays and objects are nested more than {READABLE_DEPTH} deep"
+        raise ApiError(400, message, code="invalid_json") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ApiError(400, f"Invalid JSON: {error}", code="invalid_json") from None
 
 
@@ -109,7 +116,7 @@ def check_long_fields(pieces: Sequence[bytes]) -> None:
     """Raises ApiError where a field of the body is too long for any request. Takes 1 ms at most,
     and so leaves larger bodies, and all other faults, to ``parse``."""
     if STRUCTURE_BYTES < sum(map(len, pieces)) <= _QUICK_BYTES:
-        with suppress(msgspec.DecodeError):
+        with suppress(msgspec.DecodeError, RecursionError):
             _check_structure(b"".join(pieces))
 
 
