@@ -10,7 +10,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from coordinator.http.http_settings import HttpSettings
-from coordinator.http.server.accept_throttle import AcceptThrottle
+from coordinator.http.server.acceptor import Acceptor
 from coordinator.http.server.connections import Connections
 from coordinator.http.server.head_deadline import HeadDeadline
 
@@ -19,7 +19,7 @@ _BACKLOG = 65_535  # the kernel takes net.core.somaxconn if that is less
 
 
 class HttpServer(uvicorn.Server):
-    """uvicorn behind an AcceptThrottle, without its own signal handling: draining comes before
+    """uvicorn behind an Acceptor, without its own signal handling: draining comes before
     closing."""
 
     def __init__(
@@ -58,14 +58,14 @@ class HttpServer(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets=[])
-        self._throttle = AcceptThrottle(self._listener, self._protocol, self._connections)
-        self._throttle.open()
+        self._acceptor = Acceptor(self._listener, self._protocol, self._connections)
+        self._acceptor.open()
         self.is_open.set()
 
     def hand_over(self) -> None:
         """Accept no more connections, and close each with the end of its next answer. Those that
         come later are refused by the kernel, unless another process keeps the listener."""
-        self._throttle.stop()
+        self._acceptor.stop()
         if not self._listener_is_shared:
             self._listener.close()
         self._connections.closing = True
@@ -76,10 +76,10 @@ class HttpServer(uvicorn.Server):
     def accept_again(self) -> None:
         """Accept connections again, since no other process will."""
         if self._listener_is_shared:
-            self._throttle.open()
+            self._acceptor.open()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._throttle.close()
+        self._acceptor.close()
         await super().shutdown(sockets=[])
         if self.server_state.tasks:  # they were cancelled, and note what they had not sent
             await asyncio.wait(self.server_state.tasks, timeout=CLOSE_TIMEOUT_S)
