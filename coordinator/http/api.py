@@ -16,6 +16,7 @@ from fastapi import FastAPI
 from fastapi.middleware.cors import CORSMiddleware
 
 from coordinator.core.contract import Core, History, StoredResponses
+from coordinator.http.allowed_hosts import ANY, AllowedHosts
 from coordinator.http.app_context import AppContext
 from coordinator.http.auth.accounts import Accounts
 from coordinator.http.auth.key_check import KeyCheck
@@ -83,6 +84,8 @@ def create_app(
             allow_headers=["*"],
             expose_headers=["x-request-id", "request-id", "retry-after", *RATE_LIMIT_HEADERS],
         )
+    if ANY not in settings.allowed_hosts:
+        app.add_middleware(AllowedHosts, hosts=settings.allowed_hosts)
     app.add_middleware(Observed, metrics=metrics)
     app.add_middleware(RequestId)
     app.add_middleware(InTurns)

@@ -90,7 +90,8 @@ class Bodies:
             name: value
             for name, value in vars(context.settings).items()
             # A reader has no keys, and is told the key by which a request is isolated.
-            if name not in ("api_keys", "allowed_origins", "prefix_cache_isolation")
+            if name
+            not in ("api_keys", "allowed_origins", "allowed_hosts", "prefix_cache_isolation")
         }
 
     async def generation(

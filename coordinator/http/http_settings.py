@@ -17,13 +17,12 @@ class HttpSettings:
     ``max_stops`` and ``max_stop_len`` (characters) bound a request's stop strings; ``max_choices``
     bounds n, and prompts × n; ``max_prompt_logprobs`` bounds an answer's log-probabilities of
     prompts; ``max_body_bytes`` follows from the model's context where it is None;
-    ``max_held_body_bytes`` bounds bodies that wait to be read, of which one client has half;
-    a request's head must be whole within ``head_timeout_s`` and its body within
-    ``body_timeout_s``; a client that reads nothing for ``write_timeout_s`` has left. With
-    ``api_keys`` every request needs one of them. Pages of ``allowed_origins`` ("*": all) may call
-    the API from a browser. With ``prefix_cache_isolation`` "key" only requests of one API key share
-    prefixes.
-    """
+    ``max_held_body_bytes`` bounds bodies that wait to be read, of which one client has half; a
+    request's head must be whole within ``head_timeout_s`` and its body within ``body_timeout_s``; a
+    client that reads nothing for ``write_timeout_s`` has left. With ``api_keys`` every request
+    needs one of them. Pages of ``allowed_origins`` ("*": all) may call the API from a browser.
+    Requests must name one of ``allowed_hosts`` or a loopback name as their host ("*": any). With
+    ``prefix_cache_isolation`` "key" only requests of one API key share prefixes."""
 
     served_model_name: str
     max_body_bytes: int | None = None
@@ -40,6 +39,7 @@ class HttpSettings:
     write_timeout_s: float = 60.0
     api_keys: tuple[ApiKey, ...] = ()
     allowed_origins: tuple[str, ...] = ()
+    allowed_hosts: tuple[str, ...] = ("*",)
     prefix_cache_isolation: Isolation = "off"
 
     def __post_init__(self) -> None:

@@ -1,9 +1,9 @@
 """What every request passes before it reaches a route, as plain ASGI.
 
-``InTurns(RequestId(Observed(CORSMiddleware(KeyCheck(BodyLimit(HeadRequests(app)))))))``: outermost
-first. InTurns is in turns.py, KeyCheck in auth/key_check.py (only where keys are set), BodyLimit in
-body.py; CORS only where origins are allowed.
-"""
+``InTurns(RequestId(Observed(AllowedHosts(CORSMiddleware(KeyCheck(BodyLimit(HeadRequests(app))))))))``:
+outermost first. InTurns is in turns.py, AllowedHosts in allowed_hosts.py (only where not all hosts
+are served), KeyCheck in auth/key_check.py (only where keys are set), BodyLimit in body.py; CORS
+only where origins are allowed."""
 
 import logging
 import re
