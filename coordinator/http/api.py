@@ -21,13 +21,14 @@ from coordinator.http.app_context import AppContext
 from coordinator.http.auth.accounts import Accounts
 from coordinator.http.auth.key_check import KeyCheck
 from coordinator.http.auth.rate_limit_headers import RATE_LIMIT_HEADERS
-from coordinator.http.body import Bodies, BodyLimit
+from coordinator.http.bodies.bodies import Bodies
+from coordinator.http.bodies.body_limit import BodyLimit
+from coordinator.http.bodies.parsers import BodyParsers
 from coordinator.http.errors import install_error_handlers
 from coordinator.http.http_settings import HttpSettings
 from coordinator.http.messages.routes import messages_routes
 from coordinator.http.middleware import HeadRequests, Observed, RequestId
 from coordinator.http.openapi import install_openapi
-from coordinator.http.readers import Readers
 from coordinator.http.responses.routes import response_routes
 from coordinator.http.routes_generate import generate_routes
 from coordinator.http.routes_history import history_routes
@@ -45,20 +46,20 @@ def create_app(
     metrics: Metrics,
     history: History,
     stored: StoredResponses,
-    readers: Readers,
+    parsers: BodyParsers,
     *,
     now: Callable[[], float],
     clock: Callable[[], float] = time.monotonic,
 ) -> FastAPI:
     """The ASGI app. ``metrics`` is the object that the core feeds too. ``history`` has the record
     of requests, ``now`` gives Unix seconds by the clock that stamped it; ``stored`` has the
-    responses that clients name later. ``readers`` read heavy bodies. ``clock`` is that of the keys'
-    quotas.
+    responses that clients name later. ``parsers`` parse heavy bodies. ``clock`` is that of the
+    keys' quotas.
 
-    The caller owns core, tokenizer and readers, and closes them.
+    The caller owns core, tokenizer and parsers, and closes them.
     """
     context = AppContext(core, tokenizer, settings, metrics)
-    bodies = Bodies(context, readers)
+    bodies = Bodies(context, parsers)
     app = FastAPI(
         title="Baton", version=version("baton"), docs_url=None, redoc_url=None,
         openapi_url=None,

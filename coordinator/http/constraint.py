@@ -5,7 +5,7 @@ import logging
 from starlette.requests import Request
 
 from coordinator.http.answer_form import form_of
-from coordinator.http.body import owner_of
+from coordinator.http.bodies.bodies import owner_of
 from coordinator.http.errors import ApiError, internal_error, invalid
 from coordinator.http.preparation import Prepared
 from coordinator.http.request_schemas import ChatRequest

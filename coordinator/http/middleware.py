@@ -2,8 +2,8 @@
 
 ``InTurns(RequestId(Observed(AllowedHosts(CORSMiddleware(KeyCheck(BodyLimit(HeadRequests(app))))))))``:
 outermost first. InTurns is in turns.py, AllowedHosts in allowed_hosts.py (only where not all hosts
-are served), KeyCheck in auth/key_check.py (only where keys are set), BodyLimit in body.py; CORS
-only where origins are allowed."""
+are served), KeyCheck in auth/key_check.py (only where keys are set), BodyLimit in
+bodies/body_limit.py; CORS only where origins are allowed."""
 
 import logging
 import re

@@ -1,7 +1,7 @@
 """From a parsed body to what its route needs: checked, and tokenized.
 
 Plain functions that wait for nothing: small bodies are prepared in a thread, heavy ones in a
-process of their own (body_reader.py).
+process of their own (bodies/parsers.py).
 """
 
 from collections.abc import Callable

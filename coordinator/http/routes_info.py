@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from coordinator.core.contract import ServiceStatus
 from coordinator.http.app_context import AppContext
-from coordinator.http.body import Bodies
+from coordinator.http.bodies.bodies import Bodies
 from coordinator.http.errors import ApiError, json_response
 from coordinator.http.openapi import answers, request_body
 from coordinator.http.request_schemas import DetokenizeRequest, TokenizeRequest

@@ -16,8 +16,8 @@ from ray.serve.handle import DeploymentHandle
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from coordinator.http.bodies.held_bytes import BodyBytes, HeldBytes
 from coordinator.http.errors import CLIENT_LEFT, ApiError
-from coordinator.http.held_bytes import BodyBytes, HeldBytes
 from deploy.ray.conversation import conversation_key
 from deploy.ray.fetch import new_session
 from deploy.ray.forward import Forwarded

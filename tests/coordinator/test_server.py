@@ -103,7 +103,7 @@ async def test_a_body_of_100_mb_is_refused(
     says: Says, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     linger_s = 40.0  # longer than a busy machine takes to send it
-    monkeypatch.setattr("coordinator.http.body._LINGER_S", linger_s)
+    monkeypatch.setattr("coordinator.http.bodies.body_limit._LINGER_S", linger_s)
     size = 100 * 2**20
 
     async def content() -> AsyncIterator[bytes]:

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from coordinator.http.answer_form import tool_parameters
 from coordinator.http.app_context import AppContext, new_id
-from coordinator.http.body import Bodies
+from coordinator.http.bodies.bodies import Bodies
 from coordinator.http.generation import respond, sequence_requests
 from coordinator.http.messages.answer import MessagesAnswer
 from coordinator.http.messages.bodies import (

@@ -10,7 +10,7 @@ from coordinator.core.contract import StoredResponses
 from coordinator.http.answer_form import tool_parameters
 from coordinator.http.app_context import AppContext, new_id
 from coordinator.http.auth.accounts import account_of
-from coordinator.http.body import Bodies
+from coordinator.http.bodies.bodies import Bodies
 from coordinator.http.errors import ApiError, invalid, json_response, quote
 from coordinator.http.generation import respond, sequence_requests
 from coordinator.http.openapi import answers, request_body

@@ -11,8 +11,8 @@ import pytest
 from redis import Redis
 
 from coordinator.http.auth.api_keys import parse_api_keys
+from coordinator.http.bodies.parsers import BodyParsers
 from coordinator.http.http_settings import HttpSettings
-from coordinator.http.readers import Readers
 from coordinator.http.responses import earlier
 from coordinator.record import keys
 from coordinator.record.redis_link import Damage, RedisLink
@@ -36,13 +36,13 @@ Site = Callable[..., httpx.AsyncClient]
 
 
 @pytest.fixture
-async def site(tokenizer: Tokenizer, readers: Readers) -> AsyncIterator[Site]:
+async def site(tokenizer: Tokenizer, parsers: BodyParsers) -> AsyncIterator[Site]:
     """A client of an app that keeps responses in a store."""
     async with AsyncExitStack() as stack:
 
         def make(core: FakeCore, store: Store, **settings: Any) -> httpx.AsyncClient:
             app = make_app(
-                core, tokenizer, HttpSettings("tiny", **settings), readers=readers,
+                core, tokenizer, HttpSettings("tiny", **settings), parsers=parsers,
                 stored=store.responses,
             )  # fmt: skip
             client = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://t")
