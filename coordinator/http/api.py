@@ -1,10 +1,10 @@
-"""The HTTP API over a serving core, compatible with OpenAI's and with Anthropic's.
+"""The HTTP API over a serving core, compatible with OpenAI's and Anthropic's.
 
 The life of a request:
 
-1. Middleware gives it an id, asks for its key and bounds its body.
+1. Middleware gives it an id, checks its host and its key, and limits its body.
 2. Its body is validated, its prompts tokenized off the event loop, its length checked.
-3. Each choice is one ``SequenceRequest``, submitted to the core; all are accepted or none goes on.
+3. Each choice is one ``SequenceRequest``, submitted to the core; all are accepted, or none runs.
 4. Tokens come back as a stream, become text, and leave as JSON or as events.
 """
 
@@ -51,10 +51,11 @@ def create_app(
     now: Callable[[], float],
     clock: Callable[[], float] = time.monotonic,
 ) -> FastAPI:
-    """The ASGI app. ``metrics`` is the object that the core feeds too. ``history`` has the record
-    of requests, ``now`` gives Unix seconds by the clock that stamped it; ``stored`` has the
-    responses that clients name later. ``parsers`` parse heavy bodies. ``clock`` is that of the
-    keys' quotas.
+    """The ASGI app.
+
+    ``metrics``: the object that the core feeds too. ``history``: the record of requests; ``now``
+    returns Unix seconds by the clock that stamped it. ``stored``: the responses that clients name
+    later. ``parsers``: parse heavy bodies. ``clock``: that of the keys' quotas.
 
     The caller owns core, tokenizer and parsers, and closes them.
     """

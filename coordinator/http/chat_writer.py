@@ -1,4 +1,5 @@
-"""From the choices of a chat to its bodies: thought, content and tool calls, whole or in chunks."""
+"""Makes the bodies of a chat from its choices: thought, content and tool calls, whole or in
+chunks."""
 
 from collections.abc import Sequence
 from secrets import token_hex
@@ -30,8 +31,8 @@ from coordinator.text.tool_parser import Arguments, CallBegins
 
 
 class ChatWriter:
-    """One conversation, n choices. ``thinks``: answers begin with a thought. The request is not
-    kept: it may be large, and a stream long."""
+    """Writes one conversation with n choices. ``thinks``: answers begin with a thought. The request
+    is not kept: it may be large, and a stream may be long."""
 
     def __init__(self, head: Head, request: ChatRequest, *, thinks: bool) -> None:
         self._head = head
@@ -42,7 +43,8 @@ class ChatWriter:
         self._held: dict[int, Delta] = {}
 
     def chunk(self, index: int, delta: Delta, usage: Usage | UnsetType | None) -> Struct | None:
-        """None where it is not known yet what the text belongs to: its tokens come later."""
+        """The chunk of a delta. None if it is not known yet what the text belongs to; its tokens
+        are then part of a later chunk."""
         first_of_all, first = not self._parsers, index not in self._parsers
         parts = self._parser(index).push(delta.text, last=delta.finish is not None)
         wants_ids = self._head.prompt_ids is not None
@@ -153,7 +155,7 @@ class ChatWriter:
 
 
 def _call_deltas(parts: Parts) -> list[ToolCallDelta]:
-    """One for each call that something came of."""
+    """One delta for each call that has new text."""
     found: list[ToolCallDelta] = []
     for event in parts.calls:
         if isinstance(event, CallBegins):

@@ -29,8 +29,8 @@ _METHODS = frozenset({"GET", "POST", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS"
 
 
 class RequestId:
-    """Takes over a client's X-Request-Id, or makes one, and returns it with every response; to
-    clients of the Messages API under their name of it too."""
+    """Adopts the X-Request-Id of a client, or makes one, and returns it with every response;
+    clients of the Messages API also get it as ``request-id``."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -56,7 +56,7 @@ class RequestId:
 
 
 class Observed:
-    """Counts, times and logs every response; turns an unhandled exception into a 500 with an
+    """Counts, times and logs every response, and turns an unhandled exception into a 500 with an
     ErrorBody."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
@@ -95,15 +95,17 @@ class Observed:
 
 
 def note_accepted(scope: Scope) -> None:
-    """The core has accepted this HTTP request: the line ``ended`` will follow."""
+    """Note that the core has accepted this HTTP request: the log line ``ended`` will follow."""
     scope[_ACCEPTED] = True
 
 
 def _log_response(scope: Scope, status: int, took_s: float) -> None:
-    """One line a request is at INFO. Of a request that the core has accepted it is ``ended`` of
-    observer.py, which says more; of any other POST, and of what is refused, it is the one here.
-    GET and HEAD are at DEBUG: pages, probes and scrapers ask again and again. ``status`` is what
-    was answered, or CLIENT_LEFT."""
+    """Log one line per request.
+
+    Accepted requests are logged by observer.py (``ended``), which says more. Here other POST
+    requests and refusals are logged at INFO; GET and HEAD at DEBUG, since pages, probes and
+    scrapers repeat them. ``status``: the status of the answer, or CLIENT_LEFT.
+    """
     only_read = scope["method"] in _READS and (status < 400 or status == _NOT_NOW)
     level = logging.DEBUG if only_read or _ACCEPTED in scope else logging.INFO
     fields: dict[str, object] = {"status": status, "took_ms": round(took_s * 1000, 1)}

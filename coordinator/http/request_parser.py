@@ -1,4 +1,4 @@
-"""From the bytes of a body to a request, or to an error that names the field at fault.
+"""Parses the bytes of a body to a request, or to an error that names the field at fault.
 
 msgspec refuses what is not JSON (NaN, deep nesting, lone surrogates) and stops at the first error.
 """
@@ -39,8 +39,7 @@ AnyRequest = (
 )
 
 STRUCTURE_BYTES = 512 * 1024
-"""The most bytes that a body may hold besides its prompt, messages, input, system prompt or
-tokens."""
+"""Limit of the bytes of a body besides its prompt, messages, input, system prompt or tokens."""
 
 READABLE_DEPTH = 900
 """A body that nests at most this deep can be decoded. The exact limit is the interpreter's: 1,000
@@ -67,7 +66,8 @@ _OF_A_TYPE = re.compile(r"(?:(tools)|.*\.content)\[\d+\]\.type")
 
 
 class _LongFields(msgspec.Struct):
-    """The fields that may be long, and those that some send too long; the others are skipped."""
+    """The fields that may be long, and those that some clients send too long. Others are
+    skipped."""
 
     prompt: msgspec.Raw = msgspec.Raw()
     messages: msgspec.Raw = msgspec.Raw()
@@ -91,7 +91,7 @@ _long_fields = msgspec.json.Decoder(_LongFields)
 
 
 def parse(kind: Kind, body: bytes) -> AnyRequest:
-    """The validated body, whatever its content type; raises ApiError."""
+    """The validated body, whatever its content type. Raises ApiError."""
     decode = _DECODERS[kind].decode
     try:
         body.decode()  # msgspec skips what no field wants, also where that is not UTF-8
@@ -113,16 +113,16 @@ def parse(kind: Kind, body: bytes) -> AnyRequest:
 
 
 def check_long_fields(pieces: Sequence[bytes]) -> None:
-    """Raises ApiError where a field of the body is too long for any request. Takes 1 ms at most,
-    and so leaves larger bodies, and all other faults, to ``parse``."""
+    """Raises ApiError if a field of the body is too long for any request. Takes at most 1 ms, so it
+    leaves larger bodies, and all other faults, to ``parse``."""
     if STRUCTURE_BYTES < sum(map(len, pieces)) <= _QUICK_BYTES:
         with suppress(msgspec.DecodeError, RecursionError):
             _check_structure(b"".join(pieces))
 
 
 def _with_whole_numbers(body: bytes) -> bytes:
-    """The body with integers for what some clients send as ``5.0``, in its fields and in lists of
-    numbers."""
+    """The body with integers in place of numbers like ``5.0``, which some clients send, in its
+    fields and in lists of numbers."""
     fields = msgspec.json.decode(body, type=dict[str, Any])
     for name, value in fields.items():
         fields[name] = [_whole(v) for v in value] if isinstance(value, list) else _whole(value)
@@ -134,7 +134,7 @@ def _whole(value: Any) -> Any:
 
 
 def _check_structure(body: bytes) -> None:
-    """Raises ApiError for a body whose values would take long to make, though no prompt needs
+    """Raises ApiError for a body whose values would take long to build, although no prompt needs
     them."""
     fields = _long_fields.decode(body)
     # Within a text every quote is escaped, so that these are no more than the roles.
@@ -158,7 +158,7 @@ def _check_structure(body: bytes) -> None:
 
 
 def _from_validation(error: msgspec.ValidationError) -> ApiError:
-    """What msgspec says, ``text - at `$.path` ``, as a 400."""
+    """The message of msgspec, ``text - at `$.path` ``, as a 400."""
     text, _, path = str(error).rpartition(_AT)
     param = path.rstrip("`").removeprefix(".") if text else ""
     text, code = text or path, "invalid_value"

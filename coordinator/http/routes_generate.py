@@ -1,4 +1,4 @@
-"""The endpoints of chats and of completions."""
+"""The endpoints for chats and completions."""
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response

@@ -1,7 +1,7 @@
 """The endpoints that list requests and their timelines.
 
-The timelines of 200 requests take 50 ms to read and lay out, on the loop that streams: a few at a
-time, no more often than twice a second, and once for all clients that ask meanwhile.
+Reading and laying out the timelines of 200 requests takes 50 ms on the loop that streams. So it is
+done in parts, at most twice a second, and once for all clients that ask meanwhile.
 """
 
 import asyncio
@@ -36,7 +36,8 @@ _ERRORS = {
 
 
 class LastRequests:
-    """Over a History; one for each app. ``now`` gives Unix seconds, as create_app has it."""
+    """The most recent requests of a History; one per app. ``now`` returns Unix seconds, as in
+    create_app."""
 
     def __init__(self, history: History, now: Callable[[], float]) -> None:
         self._history, self._now = history, now
@@ -44,7 +45,7 @@ class LastRequests:
         self._shared = SharedAnswer(self._read, every_s=_EVERY_S)
 
     async def get(self, most: int) -> list[msgspec.Raw]:
-        """The JSON of up to ``most`` RequestTimelines, the last one first; raises what the history
+        """The JSON of up to ``most`` RequestTimelines, the newest first. Raises what the history
         raises."""
         self._most = max(self._most, most)
         return (await self._shared.get())[:most]
@@ -62,7 +63,7 @@ class LastRequests:
 
 
 def history_routes(history: History, now: Callable[[], float], names: ResponseNames) -> APIRouter:
-    """``now`` gives Unix seconds, as create_app has it."""
+    """The routes; ``now`` returns Unix seconds, as in create_app."""
     router = APIRouter(tags=["history"])
 
     last = LastRequests(history, now)

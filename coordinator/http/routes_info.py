@@ -64,12 +64,13 @@ def info_routes(context: AppContext, bodies: Bodies) -> APIRouter:
     @router.get("/ping", include_in_schema=False)
     @router.post("/ping", include_in_schema=False)
     async def ping() -> Response:
-        """The same for load balancers that ask so."""
+        """The same, for load balancers that use this path."""
         return json_response(Health())
 
     @router.get("/ready", responses=answers(Ready, 503))
     async def ready() -> Response:
-        """The service takes work, though with the problems that are named; 503 says why not."""
+        """The service takes work, though with the problems that are named; 503 says why it does
+        not."""
         status = core.status()
         problems = list(status.problems)
         if status.ready and not status.draining:
@@ -82,12 +83,12 @@ def info_routes(context: AppContext, bodies: Bodies) -> APIRouter:
 
     @router.get("/status", responses=answers(ServiceStatus))
     async def status() -> Response:
-        """Queues and workers as they are now."""
+        """Queues and workers now."""
         return json_response(core.status())
 
     @router.get("/metrics", responses={200: {"content": {"text/plain": {}}}})
     async def metrics() -> Response:
-        """Prometheus text."""
+        """Metrics in Prometheus' text format."""
         return Response(await rendered.get(), media_type=CONTENT_TYPE)
 
     @router.get("/version", responses=answers(Version))

@@ -1,7 +1,7 @@
-"""Work of many requests at once, a few of them a turn of the event loop.
+"""Spreads the work of many simultaneous requests over turns of the event loop.
 
 Hundreds of connections that all have a request ready would otherwise have it served in one turn,
-however little each takes, and running streams stand still for as long. An answer that takes long
+however little each takes, and running streams would stand still for as long. An answer that is slow
 to compute is computed once for all requests that wait for it.
 """
 
@@ -17,7 +17,7 @@ A_TURN = 8  # 2 to 4 ms of work, as requests for a status or a page go
 
 
 class Turns:
-    """Lets ``A_TURN`` callers go on in one turn of the event loop, in the order they came; the
+    """Lets ``A_TURN`` callers continue in one turn of the event loop, in order of arrival. The
     others wait until everything else that is ready has run."""
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class Turns:
         self._turning = False
 
     async def wait(self) -> None:
-        """Until it is the caller's turn; at once while few come."""
+        """Wait for the caller's turn; returns at once while there are few callers."""
         loop = asyncio.get_running_loop()
         if not self._turning:
             self._turning = True
@@ -67,10 +67,11 @@ _T = TypeVar("_T")
 
 
 class SharedAnswer(Generic[_T]):
-    """Computes at most ``burst`` times at once and then every ``every_s``.
+    """Computes an answer for all callers that wait, at most ``burst`` times at once and then every
+    ``every_s``.
 
-    An answer is never older than the request for it: the computation began afterwards, and all
-    requests that came meanwhile get the same one.
+    An answer is never older than the request for it: its computation began afterwards, and all
+    requests that arrived meanwhile get the same answer.
     """
 
     def __init__(
@@ -91,7 +92,8 @@ class SharedAnswer(Generic[_T]):
         self._next: asyncio.Task[_T] | None = None
 
     async def get(self) -> _T:
-        """Raises what the computation raises; all callers that wait for it get the same."""
+        """The next answer. Raises what the computation raises; all callers that wait for it get the
+        same."""
         if self._next is None:
             self._next = asyncio.create_task(self._run())
         # A caller that is cancelled must not cancel the others' answer.

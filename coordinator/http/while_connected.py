@@ -1,4 +1,4 @@
-"""Work that is cancelled when its client leaves."""
+"""Cancels work when its client disconnects."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -17,8 +17,8 @@ async def while_connected(
     work: Coroutine[Any, Any, _T],
     receive: Receive,
 ) -> _T:
-    """The result of ``work``; raises ClientLeft, with the work cancelled and over, as soon as the
-    server reports a disconnect."""
+    """The result of ``work``. Raises ClientLeft, once the work is cancelled and over, as soon as
+    the server reports a disconnect."""
     task = asyncio.create_task(work)
     gone = asyncio.create_task(_disconnected(receive))
     try:

@@ -28,8 +28,8 @@ from telemetry.logs import bound_request
 class MessagesAnswer:
     """The Answer (coordinator/http/answer.py) of one choice.
 
-    ``fills_context``: the output ends where the context does, before the ``max_tokens`` that were
-    asked for.
+    ``fills_context``: the output is limited by the context, to fewer than the requested
+    ``max_tokens``.
     """
 
     def __init__(

@@ -36,8 +36,8 @@ IGNORED = {
 
 
 class CountTokensRequest(RequestBody, kw_only=True):
-    """What makes a prompt. ``output_format`` is the older name of ``output_config.format``, and
-    ``chat_template_kwargs`` is vLLM's."""
+    """The fields that make a prompt. ``output_format`` is the older name of
+    ``output_config.format``; ``chat_template_kwargs`` is vLLM's."""
 
     model: str
     messages: MessageParams
@@ -78,12 +78,12 @@ class CountTokensRequest(RequestBody, kw_only=True):
 
     @property
     def continues(self) -> bool:
-        """Whether the answer goes on where the last message ends."""
+        """True if the answer continues the last message."""
         return self.messages[-1].role == "assistant"
 
     @property
     def form(self) -> OutputFormat | None:
-        """The form of the answer, None for any text."""
+        """The form of the answer; None for any text."""
         return self.output_format or (self.output_config.format if self.output_config else None)
 
 

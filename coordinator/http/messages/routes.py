@@ -1,9 +1,8 @@
 """``POST /v1/messages`` and ``POST /v1/messages/count_tokens``, Anthropic's Messages API.
 
-A request is translated into the chat that it asks for (translation.py), and is then prepared,
-limited, recorded and generated as a chat is; only its answer (answer.py) and its errors
-(error_form.py) have forms of their own. ``anthropic-version`` and ``anthropic-beta`` are not
-looked at: there is one version.
+A request is translated to a chat (translation.py), and is then prepared, limited, recorded and
+generated as a chat. Only its answer (answer.py) and its errors (error_form.py) have forms of their
+own. ``anthropic-version`` and ``anthropic-beta`` are not read: there is one version.
 """
 
 from fastapi import APIRouter, Request
@@ -63,7 +62,7 @@ def messages_routes(context: AppContext, bodies: Bodies) -> APIRouter:
         openapi_extra=request_body(CountTokensRequest),
     )
     async def count_tokens(http: Request) -> Response:
-        """How many tokens the prompt has, with its tools and all that the template adds."""
+        """The number of tokens of the prompt, with its tools and all that the template adds."""
         answer = await bodies.lookup(http, "count_tokens")
         return Response(answer, media_type="application/json")
 

@@ -1,4 +1,4 @@
-"""From the deltas of an answer to a response, whole or as events."""
+"""From the deltas of an answer to a response of the Responses API, whole or as events."""
 
 import asyncio
 import time
@@ -32,14 +32,14 @@ from coordinator.http.responses.schemas import (
 )
 
 _PUSHED_A_TURN = 100
-"""Tokens with log-probabilities that are taken in one turn of the loop, in about 1 ms."""
+"""Tokens with log-probabilities that are processed in one turn of the loop, in about 1 ms."""
 Keep = Callable[[ResponseBody], Awaitable[bool]]
 
 
 class ResponseAnswer:
-    """One response, as ``Answer`` says. ``body`` is its body in progress. ``thought_end`` is the
-    token that ends the thought; None: there is none. ``keep`` stores the response, and says whether
-    it could."""
+    """The Answer (coordinator/http/answer.py) of one response. ``body``: the response in progress.
+    ``thought_end``: the token that ends the thought; None without a thought. ``keep`` stores the
+    response, and returns whether it could."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class ResponseAnswer:
         return events
 
     def _counted(self, delta: Delta) -> list[Any]:
-        """Counts the tokens, and returns the log-probabilities of those that follow the thought."""
+        """Count the tokens, and return the log-probabilities of those after the thought."""
         told = []
         for token, score in zip_longest(delta.tokens, delta.scores):
             self._num_tokens += 1
@@ -115,7 +115,7 @@ class ResponseAnswer:
         return told
 
     async def _whole(self) -> ResponseBody:
-        """The body at the end, once the response is kept."""
+        """The body at the end, once the response is stored."""
         body = structs.replace(
             self._body,
             completed_at=None if self._cut_off else int(time.time()),
@@ -153,7 +153,7 @@ def _response_error(error: ApiError) -> ResponseError:
 
 
 def _by_token(whole: Delta) -> list[Delta]:
-    """A whole answer as one delta for each token, so that each log-probability is told with its
+    """A whole answer as one delta per token, so that each log-probability is returned with its
     text."""
     ends = [*whole.offsets[1:], len(whole.text)]
     deltas = [

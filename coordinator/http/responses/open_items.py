@@ -1,4 +1,4 @@
-"""Items of the output while they are written: the events of their beginning, their text, their
+"""Items of the output while they are written: the events of their beginning, their text and their
 end."""
 
 from collections.abc import Sequence
@@ -37,14 +37,15 @@ from coordinator.http.responses.schemas import (
 
 
 class OpenItem(Protocol):
-    """``begin`` once, ``more`` for each piece of text, ``end`` once."""
+    """An item that is being written: ``begin`` once, ``more`` for each piece of text, ``end``
+    once."""
 
     def begin(self) -> list[Event]: ...
 
     def more(self, text: str, logprobs: Sequence[TokenLogprob] = ()) -> list[Event]: ...
 
     def end(self, status: ItemStatus) -> tuple[OutputItem, list[Event]]:
-        """The whole item too."""
+        """The last events, and the whole item."""
         ...
 
 

@@ -96,7 +96,7 @@ def response_routes(context: AppContext, bodies: Bodies, stored: StoredResponses
         responses=answers(DeletedResponse, 404, 503, descriptions=_ERRORS),
     )
     async def delete_response(http: Request, response_id: str) -> Response:
-        """Forget a stored response. Those that continue it cannot be continued any more."""
+        """Delete a stored response. Responses that continue it cannot be continued any more."""
         _check_id(response_id)
         try:
             deleted = await stored.delete(account_of(http.scope).name, response_id)
