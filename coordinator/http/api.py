@@ -34,7 +34,7 @@ from coordinator.http.routes_generate import generate_routes
 from coordinator.http.routes_history import history_routes
 from coordinator.http.routes_info import info_routes
 from coordinator.http.routes_page import page_routes
-from coordinator.http.turns import InTurns
+from coordinator.http.turns import RequestThrottle
 from coordinator.text.tokenizer import Tokenizer
 from telemetry.metrics import Metrics
 
@@ -90,5 +90,5 @@ def create_app(
         app.add_middleware(AllowedHosts, hosts=settings.allowed_hosts)
     app.add_middleware(Observed, metrics=metrics)
     app.add_middleware(RequestId)
-    app.add_middleware(InTurns)
+    app.add_middleware(RequestThrottle)
     return app

@@ -38,7 +38,7 @@ class ChatWriter:
         self._head = head
         self._tools = tool_parameters(request)
         self._thinks = thinks
-        self._tells_thought = request.include_reasoning is not False
+        self._includes_thought = request.include_reasoning is not False
         self._parsers: dict[int, AnswerParser] = {}
         self._held: dict[int, Delta] = {}
 
@@ -96,7 +96,7 @@ class ChatWriter:
 
     def _whole(self, index: int, choice: Delta) -> ChatChoice:
         parts = self._parser(index).push(choice.text, last=True)
-        thought = parts.thought if self._thinks and self._tells_thought else UNSET
+        thought = parts.thought if self._thinks and self._includes_thought else UNSET
         calls = _whole_calls(parts)
         finish = self._finish(index, choice)
         assert finish is not None, "a choice that has not ended"
@@ -121,7 +121,7 @@ class ChatWriter:
         return self._parsers[index]
 
     def _delta(self, parts: Parts) -> ChatDelta:
-        thought = (parts.thought if self._tells_thought else "") or UNSET
+        thought = (parts.thought if self._includes_thought else "") or UNSET
         return ChatDelta(
             content=parts.content or UNSET,
             reasoning_content=thought,

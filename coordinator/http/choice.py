@@ -9,7 +9,7 @@ from msgspec import UNSET, Struct, structs
 
 from coordinator.core.contract import GenerationFailed, SequenceRequest, Token, TokenStream
 from coordinator.http.logprobs import scorer
-from coordinator.http.prompt_logprobs import PromptJson, prompt_reader
+from coordinator.http.prompt_logprobs import PromptJson, prompt_logprobs_writer
 from coordinator.http.request_schemas import ChatRequest, GenerationRequest
 from coordinator.http.response_schemas import Finish, PromptLogprobs
 from coordinator.text.detokenizer import Detokenizer
@@ -76,7 +76,7 @@ class Choice:
         self._every_token = bool(request.return_token_ids)
         self._interval = request.stream_interval or 1
         self._repetition = detector(request.repetition_detection)
-        self._prompt = prompt_reader(request, spec, tokenizer.token_bytes)
+        self._prompt = prompt_logprobs_writer(request, spec, tokenizer.token_bytes)
         self._score = scorer(request, tokenizer.token_bytes)
 
     async def deltas(self) -> AsyncIterator[Delta]:

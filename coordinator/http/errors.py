@@ -19,12 +19,12 @@ from starlette.types import Receive, Scope, Send
 
 from coordinator.core.contract import GenerationFailed, Overloaded
 from coordinator.http.messages.error_form import is_messages, messages_error, messages_status
-from coordinator.http.while_connected import ClientLeft
+from coordinator.http.while_connected import ClientDisconnected
 from telemetry.logs import bound_request
 
 log = logging.getLogger(__name__)
 
-CLIENT_LEFT = 499  # nginx's status for a client that closed the connection; it is only logged
+CLIENT_CLOSED_REQUEST = 499  # nginx's status; it is only logged
 
 _MAX_MESSAGE_LEN = 700  # characters; with the rest under 4 KB even if each takes four bytes
 _MAX_PARAM_LEN = 100
@@ -174,11 +174,11 @@ def install_error_handlers(app: FastAPI) -> None:
                 return invalid(".".join(map(str, first["loc"][1:])), first["msg"]).response()
             case _:
                 log.debug("request abandoned", extra={"reason": str(error) or "connection closed"})
-                return Response(status_code=CLIENT_LEFT)
+                return Response(status_code=CLIENT_CLOSED_REQUEST)
 
     for kind in (
         ApiError, GenerationFailed, Overloaded, HTTPException, RequestValidationError,
-        ClientDisconnect, ClientLeft,
+        ClientDisconnect, ClientDisconnected,
     ):  # fmt: skip
         app.add_exception_handler(kind, answer)
 

@@ -1,8 +1,8 @@
 """What every request passes before it reaches a route, as plain ASGI.
 
-``InTurns(RequestId(Observed(AllowedHosts(CORSMiddleware(KeyCheck(BodyLimit(HeadRequests(app))))))))``:
-outermost first. InTurns is in turns.py, AllowedHosts in allowed_hosts.py (only where not all hosts
-are served), KeyCheck in auth/key_check.py (only where keys are set), BodyLimit in
+``RequestThrottle(RequestId(Observed(AllowedHosts(CORSMiddleware(KeyCheck(BodyLimit(HeadRequests(app))))))))``:
+outermost first. RequestThrottle is in turns.py, AllowedHosts in allowed_hosts.py (only where not
+all hosts are served), KeyCheck in auth/key_check.py (only where keys are set), BodyLimit in
 bodies/body_limit.py; CORS only where origins are allowed."""
 
 import logging
@@ -13,7 +13,7 @@ import uuid
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from coordinator.http.auth.accounts import account_of
-from coordinator.http.errors import CLIENT_LEFT, internal_error
+from coordinator.http.errors import CLIENT_CLOSED_REQUEST, internal_error
 from coordinator.http.messages.error_form import is_messages
 from coordinator.http.response_names import NAME_PATTERN, note_name
 from telemetry.logs import bind_request
@@ -64,7 +64,7 @@ class Observed:
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        status = CLIENT_LEFT  # until a response starts
+        status = CLIENT_CLOSED_REQUEST  # until a response starts
         started_at = time.monotonic()
 
         async def send_counted(message: Message) -> None:
@@ -78,7 +78,7 @@ class Observed:
             await self._app(scope, receive, send_counted)
         except Exception:
             log.exception("unhandled error", extra={"path": scope["path"]})
-            if status != CLIENT_LEFT:
+            if status != CLIENT_CLOSED_REQUEST:
                 raise
             await internal_error().response()(scope, receive, send_counted)
         finally:
@@ -104,7 +104,7 @@ def _log_response(scope: Scope, status: int, took_s: float) -> None:
 
     Accepted requests are logged by observer.py (``ended``), which says more. Here other POST
     requests and refusals are logged at INFO; GET and HEAD at DEBUG, since pages, probes and
-    scrapers repeat them. ``status``: the status of the answer, or CLIENT_LEFT.
+    scrapers repeat them. ``status``: the status of the answer, or CLIENT_CLOSED_REQUEST.
     """
     only_read = scope["method"] in _READS and (status < 400 or status == _NOT_NOW)
     level = logging.DEBUG if only_read or _ACCEPTED in scope else logging.INFO

@@ -17,7 +17,7 @@ from coordinator.http.chat_schemas import ChatMessage
 from coordinator.http.errors import invalid
 from coordinator.http.messages.bodies import TokensCount
 from coordinator.http.messages.requests import CountTokensRequest, MessagesRequest
-from coordinator.http.messages.translation import chat_of, fields_as_given
+from coordinator.http.messages.translation import chat_of, client_field_names
 from coordinator.http.prompts import (
     LOOKUP_LENS,
     Prompt,
@@ -117,7 +117,7 @@ def _references(_: AppContext, body: ReferringBody) -> bytes:
 def _messages(context: AppContext, request: MessagesRequest) -> Prepared:
     """Translate a Messages request to a chat. Its ``max_completion_tokens`` is set only if the
     context has room for fewer tokens than ``max_tokens``, which agents set as high as they can."""
-    with fields_as_given():
+    with client_field_names():
         found = _chat(context, chat := chat_of(request))
     left = context.max_model_len - found.prompt_tokens
     if 0 < left < request.max_tokens:
@@ -186,7 +186,7 @@ def _tokenized(context: AppContext, request: TokenizeRequest) -> bytes:
 
 def _tokens_counted(context: AppContext, request: CountTokensRequest) -> bytes:
     context.check_model(request.model)
-    with fields_as_given():
+    with client_field_names():
         ids = _ids(context, chat_of(request), LOOKUP_LENS * context.max_model_len)
     check_lookup("messages", len(ids), context.max_model_len)
     return msgspec.json.encode(TokensCount(input_tokens=len(ids)))

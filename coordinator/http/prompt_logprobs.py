@@ -24,7 +24,7 @@ from coordinator.text.detokenizer import Detokenizer
 from transport.wire.prompt_logprobs import TokenScore, read_rows
 from transport.wire.token_ids import TokenIds
 
-A_TURN = 500
+WRITTEN_PER_TURN = 500
 """Log-probabilities that are written in one turn of the loop, in about 1 ms."""
 _encode = msgspec.json.Encoder().encode
 
@@ -48,7 +48,7 @@ class PromptJson:
         return CompletionLogprobs(**joined)
 
 
-class PromptReader:
+class PromptLogprobsWriter:
     """Writes the log-probabilities of one prompt as JSON, from its rows
     (transport/wire/prompt_logprobs.py) with ``num_top`` alternatives. ``num_echoed`` alternatives
     go into the lists of CompletionLogprobs, ``num_own`` into ``prompt_logprobs``; None: no such
@@ -79,7 +79,7 @@ class PromptReader:
         tokens = chain([(self._ids[0], None)], zip(self._ids[1:], scores, strict=True))
         echoed: dict[str, list[bytes]] = defaultdict(list)
         own = []
-        while some := list(islice(tokens, max(1, A_TURN // (num_top + 1)))):
+        while some := list(islice(tokens, max(1, WRITTEN_PER_TURN // (num_top + 1)))):
             if self._num_echoed is not None:
                 for name, values in self._echoed(some, self._num_echoed).items():
                     echoed[name].append(_items(values))
@@ -137,13 +137,13 @@ def _list(items: Sequence[bytes]) -> Any:
     return Raw(b"[%b]" % b",".join(filter(None, items)))
 
 
-def prompt_reader(
+def prompt_logprobs_writer(
     request: GenerationRequest, spec: SequenceRequest, token_bytes: Mapping[int, bytes]
-) -> PromptReader | None:
+) -> PromptLogprobsWriter | None:
     """The writer of the log-probabilities of one choice's prompt; None if it has none."""
     if spec.sampling.prompt_logprobs is None:
         return None
-    return PromptReader(
+    return PromptLogprobsWriter(
         spec.prompt_ids,
         token_bytes,
         num_echoed=request.num_echoed_logprobs,

@@ -17,8 +17,8 @@ from coordinator.core.contract import History
 from coordinator.http.errors import ApiError, json_response, quote
 from coordinator.http.openapi import answers
 from coordinator.http.response_names import ResponseNames
+from coordinator.http.shared_answer import SharedAnswer
 from coordinator.http.timeline import RequestList, RequestTimeline, timeline
-from coordinator.http.turns import SharedAnswer
 from transport.wire.errors import BatonError, MalformedMessage
 
 log = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ MAX_LISTED = 200
 
 _RETRY_AFTER_S = 2.0
 _EVERY_S = 0.5
-_LAID_OUT_A_TURN = 20
+_LAID_OUT_PER_TURN = 20
 _ERRORS = {
     400: "limit is not a number in its range.",
     404: "No such request, or it ended more than an hour ago; or its record is damaged.",
@@ -55,8 +55,8 @@ class LastRequests:
         records = await self._history.recent(most)
         now = self._now()
         entries: list[msgspec.Raw] = []
-        for first in range(0, len(records), _LAID_OUT_A_TURN):
-            some = records[first : first + _LAID_OUT_A_TURN]
+        for first in range(0, len(records), _LAID_OUT_PER_TURN):
+            some = records[first : first + _LAID_OUT_PER_TURN]
             entries += [msgspec.Raw(msgspec.json.encode(timeline(r, now))) for r in some]
             await asyncio.sleep(0)
         return entries

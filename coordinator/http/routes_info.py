@@ -21,7 +21,7 @@ from coordinator.http.response_schemas import (
     Tokenized,
     Version,
 )
-from coordinator.http.turns import SharedAnswer
+from coordinator.http.shared_answer import SharedAnswer
 from telemetry.metrics import CONTENT_TYPE
 
 _RETRY_AFTER_S = 2.0

@@ -11,7 +11,7 @@ from coordinator.core.contract import GenerationFailed
 from coordinator.http.answer import Answer
 from coordinator.http.choice import Choice, merged
 from coordinator.http.errors import ApiError, from_core, internal_error
-from coordinator.http.while_connected import ClientLeft, while_connected
+from coordinator.http.while_connected import ClientDisconnected, while_connected
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await while_connected(self._deliver(scope, receive, send), receive)
-        except ClientLeft as left:
+        except ClientDisconnected as left:
             log.debug("stream abandoned", extra={"reason": str(left)})
         finally:
             self._cancel()

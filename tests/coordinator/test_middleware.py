@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from coordinator.http.http_settings import HttpSettings
-from coordinator.http.while_connected import ClientLeft, while_connected
+from coordinator.http.while_connected import ClientDisconnected, while_connected
 from coordinator.text.tokenizer import Tokenizer
 from tests.coordinator.apps import make_app
 from tests.coordinator.fake_core import ClientOf, FakeCore, Says
@@ -186,7 +186,7 @@ async def test_work_is_over_before_the_departure_is_reported() -> None:
         await left.wait()
         return {"type": "http.disconnect"}
 
-    with pytest.raises(ClientLeft):
+    with pytest.raises(ClientDisconnected):
         await while_connected(work(), receive)
     assert cleaned
 

@@ -40,15 +40,15 @@ class Bodies:
         self, http: Request, kind: Kind, look_up: LookUp | None = None
     ) -> Prepared:
         """Receive a request that generates, with the ids of its prompts; raises ApiError and
-        ClientLeft. ``look_up`` returns what earlier responses hold of the conversation, given the
-        JSON of the body's References."""
+        ClientDisconnected. ``look_up`` returns what earlier responses hold of the conversation,
+        given the JSON of the body's References."""
         found = await self._prepared(http, kind, look_up)
         assert isinstance(found, Prepared)
         return found
 
     async def lookup(self, http: Request, kind: Kind) -> bytes:
         """Receive a request to count or convert tokens, and return the JSON of its answer; raises
-        ApiError and ClientLeft."""
+        ApiError and ClientDisconnected."""
         found = await self._prepared(http, kind)
         assert isinstance(found, bytes)
         return found

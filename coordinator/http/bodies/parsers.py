@@ -2,7 +2,7 @@
 
 Checking and tokenizing a long body holds the interpreter for up to half a second, in whichever
 thread, so it is done in another process. An owner is an API key, or without keys a client's
-address. One owner uses all processes but one at most, so that one is left for the others. Owners
+address. One owner uses at most all processes but one: the last is left for the other owners. Owners
 that wait take turns. A body whose client has disconnected is not parsed.
 
 A start takes over a second, most bodies 10 to 50 ms. So a body is given a process that has loaded.

@@ -26,11 +26,11 @@ from coordinator.text.tool_parser import Arguments, CallBegins, Content
 
 class BlockEvents:
     """Events of the blocks of an answer. One block is open at a time; a piece of another kind, or
-    another call, begins the next. Without ``tells_thought`` the block of the thought stays
+    another call, begins the next. Without ``includes_thought`` the block of the thought stays
     empty."""
 
-    def __init__(self, *, tells_thought: bool) -> None:
-        self._tells_thought = tells_thought
+    def __init__(self, *, includes_thought: bool) -> None:
+        self._includes_thought = includes_thought
         self._index = -1
         self._open: type[ContentBlock] | None = None
         self._thought = hashlib.sha256()
@@ -42,7 +42,7 @@ class BlockEvents:
                     if self._open is not ThinkingBlock:
                         yield from self._begin(ThinkingBlock(thinking="", signature=""))
                     self._thought.update(text.encode())
-                    if self._tells_thought:
+                    if self._includes_thought:
                         yield ContentBlockDelta(self._index, ThinkingDelta(text))
                 case Content(text):
                     if self._open is not TextBlock:

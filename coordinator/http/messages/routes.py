@@ -21,7 +21,7 @@ from coordinator.http.messages.bodies import (
 )
 from coordinator.http.messages.error_form import OVERLOADED, PATH
 from coordinator.http.messages.requests import CountTokensRequest, MessagesRequest
-from coordinator.http.messages.translation import fields_as_given
+from coordinator.http.messages.translation import client_field_names
 from coordinator.http.openapi import answers, request_body
 from coordinator.http.request_schemas import ChatRequest
 from coordinator.http.response_names import noted_name
@@ -43,7 +43,7 @@ def messages_routes(context: AppContext, bodies: Bodies) -> APIRouter:
         prepared = await bodies.generation(http, "messages")
         request, request_id = prepared.request, new_id()
         assert isinstance(request, ChatRequest)
-        with fields_as_given():
+        with client_field_names():
             specs = await sequence_requests(context, http, prepared, request_id)
         thinks = context.tokenizer.opens_thought(prepared.prompts[0])
         answer = MessagesAnswer(
@@ -51,7 +51,7 @@ def messages_routes(context: AppContext, bodies: Bodies) -> APIRouter:
             context.settings.served_model_name,
             prepared.prompt_tokens,
             AnswerParser(thinks=thinks, tools=tool_parameters(request)),
-            tells_thought=request.include_reasoning is not False,
+            includes_thought=request.include_reasoning is not False,
             fills_context=request.max_completion_tokens is not None,
         )
         return await respond(context, http, request, specs, answer)

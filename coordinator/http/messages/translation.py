@@ -31,7 +31,7 @@ _NAMES = {
     "stop": "stop_sequences",
 }
 """Fields of a chat and their names in a Messages request."""
-fields_as_given = partial(fields_renamed, _NAMES)
+client_field_names = partial(fields_renamed, _NAMES)
 
 
 def chat_of(request: CountTokensRequest) -> ChatRequest:

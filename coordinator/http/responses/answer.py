@@ -31,14 +31,14 @@ from coordinator.http.responses.schemas import (
     ResponseUsage,
 )
 
-_PUSHED_A_TURN = 100
+_PUSHED_PER_TURN = 100
 """Tokens with log-probabilities that are processed in one turn of the loop, in about 1 ms."""
-Keep = Callable[[ResponseBody], Awaitable[bool]]
+Store = Callable[[ResponseBody], Awaitable[bool]]
 
 
 class ResponseAnswer:
     """The Answer (coordinator/http/answer.py) of one response. ``body``: the response in progress.
-    ``thought_end``: the token that ends the thought; None without a thought. ``keep`` stores the
+    ``thought_end``: the token that ends the thought; None without a thought. ``store`` stores the
     response, and returns whether it could."""
 
     def __init__(
@@ -47,13 +47,13 @@ class ResponseAnswer:
         output: Output,
         prompt_tokens: int,
         thought_end: int | None,
-        keep: Keep,
+        store: Store,
     ) -> None:
         self._body = body
         self._output = output
         self._prompt_tokens = prompt_tokens
         self._thought_end = thought_end
-        self._keep = keep
+        self._store = store
         self._thinks = thought_end is not None
         self._num_tokens = self._num_thought = self._num_cached = self._num_events = 0
         self._cut_off = False
@@ -88,7 +88,7 @@ class ResponseAnswer:
         (whole,) = choices
         for number, delta in enumerate(_by_token(whole) if whole.scores else [whole], start=1):
             self._push(delta)
-            if number % _PUSHED_A_TURN == 0:
+            if number % _PUSHED_PER_TURN == 0:
                 await asyncio.sleep(0)
         return await self._whole()
 
@@ -110,7 +110,7 @@ class ResponseAnswer:
             if self._thinks:
                 self._num_thought += 1
                 self._thinks = token.token_id != self._thought_end
-            elif score is not None and token.finish != "stop":  # that one has no text
+            elif score is not None and token.finish != "stop":  # a stop token has no text
                 told.append(score)
         return told
 
@@ -126,7 +126,7 @@ class ResponseAnswer:
             output=self._output.items,
             usage=self._usage(),
         )
-        body.store = body.store and await self._keep(body)
+        body.store = body.store and await self._store(body)
         return body
 
     def _usage(self) -> ResponseUsage:

@@ -15,7 +15,7 @@ from transport.wire.errors import BatonError
 
 _RETRY_AFTER_S = 2.0
 _PARAM = "previous_response_id"
-MAX_NAMED_BYTES = 4 * 1024 * 1024
+MAX_REFERENCED_BYTES = 4 * 1024 * 1024
 """Limit of the responses whose items an input references, in bytes; the store limits a conversation
 alike."""
 
@@ -81,7 +81,7 @@ async def _referenced(
         if body is None:
             continue
         num_bytes += len(body)
-        if num_bytes > MAX_NAMED_BYTES:
+        if num_bytes > MAX_REFERENCED_BYTES:
             message = "The responses whose items the input names are too large to be read at once."
             raise ApiError(400, message, param="input", code="context_length_exceeded")
         known |= {_id_of.decode(item).id: item for item in _body.decode(body).output}

@@ -36,7 +36,7 @@ class Output:
         """The events of a piece of text. ``logprobs``: those of the tokens of ``text``; a message
         returns its own."""
         parts = self._parser.push(text, last=last)
-        told = self._told(text, parts, logprobs)
+        told = self._message_logprobs(text, parts, logprobs)
         events: list[Event] = []
         for piece in parts.pieces:
             match piece:
@@ -99,7 +99,7 @@ class Output:
     def _id(self, prefix: ItemPrefix) -> str:
         return item_id(prefix, self._response_id, self._index)
 
-    def _told(
+    def _message_logprobs(
         self, text: str, parts: Parts, logprobs: Sequence[TokenLogprob]
     ) -> list[TokenLogprob]:
         """The log-probabilities of the content in ``parts``, with those of tokens whose text was

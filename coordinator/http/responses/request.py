@@ -153,7 +153,7 @@ class ResponseRequest(KnownFields, kw_only=True):
         super().__post_init__()
         if self.stream_options is not None and not self.stream:
             raise FieldError("stream_options", "only allowed when stream is true")
-        if self.top_logprobs and not self.tells_logprobs:
+        if self.top_logprobs and not self.includes_logprobs:
             raise FieldError("top_logprobs", f"needs include to have {LOGPROBS!r}")
         if isinstance(self.input, list):
             if not self.input and self.previous_response_id is None:
@@ -161,11 +161,11 @@ class ResponseRequest(KnownFields, kw_only=True):
             check_number(self.input)
 
     @property
-    def tells_logprobs(self) -> bool:
+    def includes_logprobs(self) -> bool:
         return LOGPROBS in (self.include or ())
 
     @property
-    def is_kept(self) -> bool:
+    def is_stored(self) -> bool:
         """True if the client wants the response to be stored."""
         return self.store is not False
 

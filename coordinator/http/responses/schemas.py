@@ -162,7 +162,7 @@ def body_of(
         prompt_cache_key=request.prompt_cache_key,
         reasoning=request.reasoning or ReasoningSettings(),
         safety_identifier=request.safety_identifier,
-        store=request.is_kept,
+        store=request.is_stored,
         temperature=sampling.temperature,
         text=TextSettings(format=text.format or TextFormat(), verbosity=text.verbosity),
         tool_choice=request.tool_choice or "auto",

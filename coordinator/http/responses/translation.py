@@ -33,7 +33,7 @@ _NAMES = {
     "response_format": "text.format",
 }
 """Fields of a chat and their names in a request for a response."""
-fields_as_given = partial(fields_renamed, _NAMES, max_tokens="max_output_tokens")
+client_field_names = partial(fields_renamed, _NAMES, max_tokens="max_output_tokens")
 
 Choice = Literal["none", "auto", "required"] | NamedTool | None
 
@@ -60,7 +60,7 @@ def chat_request(
         thinking_token_budget=request.thinking_token_budget,
         chat_template_kwargs=request.chat_template_kwargs,
         cache_salt=request.cache_salt,
-        logprobs=request.tells_logprobs,
+        logprobs=request.includes_logprobs,
         top_logprobs=request.top_logprobs,
         **sampling,
     )

@@ -15,7 +15,7 @@ from coordinator.http.responses.conversation import (
 from coordinator.http.responses.request import ResponseRequest, check_number
 from coordinator.http.responses.translation import chat_request
 
-MAX_KEPT_BYTES = 2 * 1024 * 1024
+MAX_STORED_BYTES = 2 * 1024 * 1024
 """Limit of an input that is stored, in bytes: a larger one would block the event loop for too
 long."""
 
@@ -46,8 +46,8 @@ def turn_of(request: ResponseRequest, earlier: bytes) -> tuple[ChatRequest, Turn
         status = 404 if error.code == ITEM_NOT_FOUND else 400
         param = error.param or "input"
         raise ApiError(status, f"{param}: {error}", param=param, code=error.code) from None
-    added = msgspec.json.encode(items) if request.is_kept else b"[]"
-    if len(added) > MAX_KEPT_BYTES:
+    added = msgspec.json.encode(items) if request.is_stored else b"[]"
+    if len(added) > MAX_STORED_BYTES:
         added, request.store = b"[]", False
     request.input = ""
     return chat, Turn(request, msgspec.Raw(added))

@@ -123,7 +123,7 @@ async def test_the_bytes_of_named_items_are_bounded(
     made = [await create(client) for _ in range(3)]
     references = [{"type": "item_reference", "id": each.output[0].id} for each in made]
     size = len((await client.get(f"/v1/responses/{made[0].id}")).content)
-    monkeypatch.setattr(earlier, "MAX_NAMED_BYTES", 2 * size + size // 2)
+    monkeypatch.setattr(earlier, "MAX_REFERENCED_BYTES", 2 * size + size // 2)
     await create(client, input=references[:2])
     answer = await client.post("/v1/responses", json={"input": references})
     assert check_error(answer, 400, "input")["code"] == "context_length_exceeded"
