@@ -89,7 +89,7 @@ class CachedTokens:
         self._of_choice: dict[int, int] = {}
 
     def add(self, index: int, delta: Delta) -> None:
-        self._of_choice.setdefault(index, delta.num_reused)  # that of the first delta
+        self._of_choice.setdefault(index, delta.num_reused)  # only the first delta counts
 
     @property
     def total(self) -> int:

@@ -64,7 +64,7 @@ class ChatWriter:
             token_ids=self._head.token_ids(delta),
             prompt_token_ids=self._head.prompt(0, wanted=first),
         )
-        # vLLM has the prompt's ids beside a chat's choices, and in the choices of a completion.
+        # vLLM puts the prompt's ids beside the choices of a chat, and into those of a completion.
         return self._chunk([choice], usage, self._head.prompt(0, wanted=first_of_all))
 
     def last_chunk(self, usage: Usage) -> Struct:

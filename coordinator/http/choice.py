@@ -94,7 +94,7 @@ class Choice:
                 delta.num_reused = token.num_reused
             if self._score is not None:
                 delta.scores.append(self._score(token))
-                # Held once, as streams.py counts them.
+                # Keep log-probabilities once: streams.py counts them once.
                 token = structs.replace(token, logprobs=None)
             delta.tokens.append(token)
             delta.offsets.append(text_len)
@@ -118,7 +118,7 @@ class Choice:
                     self.stream.stop_early()
                     break
             if token.finish:
-                delta.finish = token.finish  # and go on to the end of the stream
+                delta.finish = token.finish  # continue to the end of the stream
             elif repeats and num_tokens > self._min_tokens:
                 delta.finish = "repetition"
                 self.stream.stop_early()
@@ -166,7 +166,7 @@ async def merged(choices: Sequence[Choice]) -> AsyncIterator[tuple[int, Delta]]:
             yield 0, delta
         return
 
-    # What a slow client leaves waiting waits in the core's streams, where it is counted.
+    # Tokens that wait for a slow client stay in the streams of the core, which count them.
     queue: asyncio.Queue[tuple[int, Delta | Exception | None]] = asyncio.Queue(len(choices))
 
     async def forward(index: int, choice: Choice) -> None:

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 CLIENT_CLOSED_REQUEST = 499  # nginx's status; it is only logged
 
-_MAX_MESSAGE_LEN = 700  # characters; with the rest under 4 KB even if each takes four bytes
+_MAX_MESSAGE_LEN = 700  # characters; an error stays under 4 KB even if each takes four bytes
 _MAX_PARAM_LEN = 100
 _WORTH_ASKING_AGAIN = (
     "shutting_down", "worker_lost", "lost_at_worker", "peer_gone", "stale_offer", "pull_timeout",

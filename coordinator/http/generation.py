@@ -50,7 +50,7 @@ async def sequence_requests(
                 sampling,
                 seed=seed,
                 constraint=constraint if max_tokens else None,
-                # The answer of a chat has its prompt's once, that of a completion in every choice.
+                # A chat returns them once, a completion in every choice.
                 prompt_logprobs=None if specs and chat else sampling.prompt_logprobs,
             )
             spec = SequenceRequest(

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from coordinator.http.auth.api_keys import ApiKey
 from coordinator.http.cache_salt import ISOLATIONS, Isolation
 
-# 32 is about twice what a token takes in scripts that JSON escapes, \uXXXX for a letter.
+# About twice the bytes of a token in scripts whose letters JSON escapes as \uXXXX.
 _BYTES_PER_TOKEN = 32
 _MIN_BODY_BYTES, _MAX_BODY_BYTES = 8 * 1024 * 1024, 32 * 1024 * 1024
 

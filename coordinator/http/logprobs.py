@@ -20,7 +20,7 @@ from coordinator.http.response_schemas import (
     TopLogprob,
 )
 
-_FLOOR = -9999.0  # JSON has no -inf; vLLM writes this
+_FLOOR = -9999.0  # JSON has no -inf; vLLM writes this value
 _encode = msgspec.json.Encoder().encode
 
 CompletionScore = tuple[str, float, dict[str, float]]

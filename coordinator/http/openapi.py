@@ -126,8 +126,8 @@ def _completed(app: FastAPI) -> dict[str, Any]:
     document = get_openapi(title=app.title, version=app.version, routes=app.routes)
     _, requests = msgspec.json.schema_components(_REQUESTS, ref_template=_REF)
     _, sent = msgspec.json.schema_components(_ANSWERS, ref_template=_REF)
-    # We never answer 422, so FastAPI's schemas of that go.
-    # What is in requests too is sent as it came, without the fields that have their defaults.
+    # Remove FastAPI's schemas of 422, which no route answers with. A struct that requests have too
+    # is returned as it was sent, without fields that have their defaults.
     schemas = {n: _as_sent(s) for n, s in sent.items()} | requests
     document["components"] = {"schemas": _plain(schemas)}
     for path, operations in document["paths"].items():

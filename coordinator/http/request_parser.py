@@ -94,7 +94,7 @@ def parse(kind: Kind, body: bytes) -> AnyRequest:
     """The validated body, whatever its content type. Raises ApiError."""
     decode = _DECODERS[kind].decode
     try:
-        body.decode()  # msgspec skips what no field wants, also where that is not UTF-8
+        body.decode()  # msgspec skips unknown fields even if they are not UTF-8
         if len(body) > STRUCTURE_BYTES:
             _check_structure(body)
         try:
@@ -137,10 +137,10 @@ def _check_structure(body: bytes) -> None:
     """Raises ApiError for a body whose values would take long to build, although no prompt needs
     them."""
     fields = _long_fields.decode(body)
-    # Within a text every quote is escaped, so that these are no more than the roles.
+    # Quotes within a text are escaped, so this counts no more than the roles.
     if (num_roles := bytes(fields.messages).count(b'"role"')) > MAX_MESSAGES:
         raise invalid("messages", f"at most {MAX_MESSAGES} messages and parts, got {num_roles}")
-    # Each item of an input has a role or a type, and so has each of its parts.
+    # Each item of an input, and each of its parts, has a role or a type.
     items = bytes(fields.input)
     if (num_marks := items.count(b'"role"') + items.count(b'"type"')) > 2 * MAX_MESSAGES:
         raise invalid("input", f"at most {MAX_MESSAGES} items and parts, got {num_marks // 2}")
@@ -172,7 +172,7 @@ def _from_validation(error: msgspec.ValidationError) -> ApiError:
         what = found[1] or "parts"
         text, code = f"{what} of type {quote(unknown[1])} are not supported", UNSUPPORTED
     if part := _PART.fullmatch(param):
-        param = part[1]  # OpenAI names the message's content, not the part of it
+        param = part[1]  # OpenAI names the content of the message, not its part
     return invalid(param, text.replace(" | null`", "`"), code)
 
 

@@ -161,7 +161,7 @@ class ChatRequest(GenerationRequest, kw_only=True):
         check_number(self.messages)
         if self.top_logprobs and not self.logprobs:
             raise FieldError("top_logprobs", "needs logprobs to be true")
-        if self.thinking_token_budget == -1:  # vLLM's word for no limit
+        if self.thinking_token_budget == -1:  # vLLM's value for no limit
             self.thinking_token_budget = None
         if self.continue_final_message:
             check_continued(self.messages, self.add_generation_prompt)
@@ -206,7 +206,7 @@ class CompletionRequest(GenerationRequest, kw_only=True):
     """``POST /v1/completions``; prompts.py parses ``prompt``."""
 
     prompt_param = "prompt"
-    default_max_tokens = 16  # OpenAI's and vLLM's
+    default_max_tokens = 16  # the default of OpenAI and vLLM
 
     prompt: Annotated[Raw, Meta(extra_json_schema=_PROMPT_SCHEMA)]
     echo: bool | None = None

@@ -41,7 +41,7 @@ class LastRequests:
 
     def __init__(self, history: History, now: Callable[[], float]) -> None:
         self._history, self._now = history, now
-        self._most = 0  # that a request waits for
+        self._most = 0  # of all requests that wait
         self._shared = SharedAnswer(self._read, every_s=_EVERY_S)
 
     async def get(self, most: int) -> list[msgspec.Raw]:
@@ -102,7 +102,7 @@ def history_routes(history: History, now: Callable[[], float], names: ResponseNa
 
 
 def _unavailable(error: BatonError) -> ApiError:
-    # The answer does not say where Redis is. The store warns when it is gone; pages ask repeatedly.
+    # The answer must not say where Redis is. Only DEBUG: the store warns, and pages ask repeatedly.
     log.debug("a request's record cannot be read: %s", error)
     message = "The record of requests cannot be read now: Redis does not answer."
     return ApiError(503, message, code="record_unavailable", retry_after_s=_RETRY_AFTER_S)

@@ -45,7 +45,7 @@ def info_routes(context: AppContext, bodies: Bodies) -> APIRouter:
             max_model_len=context.max_model_len,
         )
 
-    # A path with a parameter of any text would take it for a model without a name.
+    # The route below would take this path for a model with an empty name.
     @router.get("/v1/models/", include_in_schema=False)
     @router.get("/v1/models", responses=answers(ModelList))
     async def models() -> Response:

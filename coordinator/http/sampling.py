@@ -11,7 +11,7 @@ from coordinator.text.tokenizer import Tokenizer
 from transport.wire.sampling import SamplingParams, StopRule
 
 _SEED_MASK = 2**63 - 1
-_GREEDY_BELOW = 1e-5  # a temperature this low would only overflow the logits
+_GREEDY_BELOW = 1e-5  # a lower temperature would only overflow the logits
 
 
 def sampling_params(request: GenerationRequest, tokenizer: Tokenizer) -> SamplingParams:
@@ -24,7 +24,7 @@ def sampling_params(request: GenerationRequest, tokenizer: Tokenizer) -> Samplin
 
     temperature = chosen(request.temperature, "temperature", 1.0)
     top_p = chosen(request.top_p, "top_p", 1.0)
-    if top_p == 0:  # OpenAI's range includes it: the most probable token alone is left
+    if top_p == 0:  # OpenAI's range includes 0: only the most probable token is left
         temperature, top_p = 0.0, 1.0
     logit_bias = request.token_biases()
     check_token_ids("logit_bias", logit_bias, tokenizer)

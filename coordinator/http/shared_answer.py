@@ -30,7 +30,7 @@ class SharedAnswer(Generic[_T]):
         self._every_s = every_s
         self._burst = burst
         self._clock = clock
-        self._due_at = float("-inf")  # when the burst would be used up, were it asked for at once
+        self._due_at = float("-inf")  # when a full burst would next be available
         self._one_at_a_time = asyncio.Lock()
         self._turns = Turns()
         self._next: asyncio.Task[_T] | None = None
@@ -42,7 +42,7 @@ class SharedAnswer(Generic[_T]):
             self._next = asyncio.create_task(self._run())
         # A caller that is cancelled must not cancel the others' answer.
         answer = await asyncio.shield(self._next)
-        await self._turns.wait()  # all callers that waited go on now
+        await self._turns.wait()  # all callers that waited continue at once
         return answer
 
     async def _run(self) -> _T:

@@ -9,7 +9,7 @@ from collections import deque
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-STARTED_PER_TURN = 8  # 2 to 4 ms of work, as requests for a status or a page go
+STARTED_PER_TURN = 8  # 2 to 4 ms of work for requests of a status or a page
 
 
 class Turns:

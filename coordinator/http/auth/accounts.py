@@ -27,7 +27,7 @@ from coordinator.http.errors import ApiError
 from telemetry.metrics import Metrics
 
 _MINUTE_S = 60.0
-_ROUNDING = 1e-9  # a client that waited as long as told is not refused for the last digit
+_ROUNDING = 1e-9  # a client that waited for Retry-After is not refused for the last digit
 
 
 class Quota(Protocol):

@@ -55,7 +55,7 @@ class KeyCheck:
             await error.response()(scope, receive, send_counted)
         finally:
             if not counted:
-                account.count(refused=False)  # its client left
+                account.count(refused=False)  # its client has disconnected
 
     def _account(self, scope: Scope) -> KeyAccount:
         account = self._accounts.of(_presented(scope))

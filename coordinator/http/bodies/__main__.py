@@ -34,9 +34,9 @@ class CoreLimit(Struct, frozen=True):
 
 def main(model: Path) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # it ends with the coordinator, not before
+        signal.signal(number, signal.SIG_IGN)  # the process ends with the coordinator, not before
     incoming, outgoing = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a library prints is no reply
+    os.dup2(2, 1)  # the output of libraries goes to stderr: stdout is for replies
     tokenizer, metrics = Tokenizer.load(model), Metrics("")
     _send(outgoing, Reply(), b"")
     while True:
@@ -74,7 +74,7 @@ def _send(outgoing: IO[bytes], reply: Reply, data: bytes) -> None:
         outgoing.write(data)
         outgoing.flush()
     except BrokenPipeError:
-        os._exit(0)  # the coordinator is gone, and nothing reads what is left in the buffer
+        os._exit(0)  # the coordinator has ended
 
 
 def _refused(error: ApiError, bug: str = "") -> Reply:

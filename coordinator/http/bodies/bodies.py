@@ -98,7 +98,7 @@ class Bodies:
         return await while_connected(work, http.receive)
 
     async def _receive(self, http: Request, held: HeldBytes) -> list[bytes]:
-        # NOTE: Request.body() would keep it for as long as the response takes.
+        # NOTE: Request.body() would keep the body until the response has ended.
         pieces: list[bytes] = []
         timeout_s = self._context.settings.body_timeout_s
         try:

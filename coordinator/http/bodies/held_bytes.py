@@ -41,6 +41,7 @@ class BodyBytes:
         self.give_back(owners, -num_bytes)
 
     def give_back(self, owners: Sequence[str], num_bytes: int) -> None:
+        """Count ``num_bytes`` less."""
         self._num_held -= num_bytes
         for owner in owners:
             self._held[owner] -= num_bytes
@@ -62,5 +63,6 @@ class HeldBytes:
         self.num_bytes += num_bytes
 
     def release(self) -> None:
+        """Count nothing of this body any more."""
         self._bodies.give_back(self._owners, self.num_bytes)
         self.num_bytes = 0

@@ -52,7 +52,7 @@ class ParserProcess:
             self._process = Popen(command, stdin=PIPE, stdout=PIPE)
         except OSError as error:
             raise ParserDied(f"its parser could not be started: {error}") from error
-        if self._is_killed:  # meanwhile: ``kill`` has not seen it
+        if self._is_killed:  # meanwhile: ``kill`` did not see this process
             self.kill()
         with self._within_deadline() as (_, stdout):
             read_head(stdout)

@@ -52,7 +52,7 @@ class BodyParsers:
         num_processes = num_processes or min(4, max(2, (os.cpu_count() or 1) // 4))
         assert num_processes > 1, "an owner could use them all"
         self._all = [ParserProcess(model, deadline_s) for _ in range(num_processes)]
-        self._not_started = self._all.copy()  # nor being started
+        self._not_started = self._all.copy()  # and not being started
         self._free: list[ParserProcess] = []  # started, the one to use next at the end
         self._is_starting = self._is_closed = False
         self._busy: Counter[str] = Counter()
@@ -178,7 +178,7 @@ class _Waiter:
 
     def grant(self, process: ParserProcess) -> bool:
         """Give ``process`` to this body, from any thread. False if its event loop is closed."""
-        self.process = process  # before its loop can see that it was granted
+        self.process = process  # before ``granted`` is set
         try:
             self.granted.get_loop().call_soon_threadsafe(self._set)
         except RuntimeError:

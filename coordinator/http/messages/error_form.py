@@ -39,7 +39,7 @@ def messages_error(
     """The error body; ``status`` and ``code`` are those of the other paths."""
     status = messages_status(status, code)
     if code == "context_length_exceeded":
-        message = f"prompt is too long: {message}"  # by these words agents know when to compact
+        message = f"prompt is too long: {message}"  # agents look for these words to compact
     general: ErrorType = "invalid_request_error" if status < 500 else "api_error"
     error = MessagesError(type=_TYPES.get(status, general), message=message)
     if code is not None:

@@ -59,7 +59,7 @@ class CountTokensRequest(RequestBody, kw_only=True):
         try:
             super().__post_init__()
         except FieldError as error:
-            if error.param == "thread":  # by this code Anthropic's tool runner goes on without
+            if error.param == "thread":  # Anthropic's tool runner then tries without
                 error.code = "thread_unsupported_request"
             raise
         check_number_of_blocks(self.messages)
@@ -100,7 +100,7 @@ class MessagesRequest(CountTokensRequest, kw_only=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        # With tools Anthropic takes it, as a budget of all thoughts between the calls.
+        # With tools it is the budget of all thoughts between the calls, and may be larger.
         if isinstance(self.thinking, ThinkingEnabled) and not self.tools:
             budget, most = self.thinking.budget_tokens, self.max_tokens
             if budget >= most:

@@ -39,11 +39,11 @@ def messages_of(instructions: str | None, items: Sequence[InputItem]) -> list[Ch
     messages: list[ChatMessage] = []
     if instructions is not None:
         messages.append(ChatMessage(role="system", content=instructions))
-    thought = ""  # of the assistant's message that follows
+    thought = ""  # for the next message of the assistant
     called: set[str | None] = set()
     for item in items:
         if item.is_cut_off:
-            continue  # its arguments are no JSON, so that no template can render them
+            continue  # no template can render its arguments, which are not JSON
         match item.type:
             case "reasoning":
                 thought += text_of(item.content) or text_of(item.summary)

@@ -159,7 +159,7 @@ class OpenCall(_Open):
         try:
             decoded_arguments(self.text)
         except ValueError:
-            status = "incomplete"  # a stop string, or the model's own end, came within them
+            status = "incomplete"  # a stop string or the end of the turn cut them off
         item = self._item(status)
         done = ArgumentsDone(**self.place, name=self.name, arguments=item.arguments)
         return item, [done, self.done(item)]

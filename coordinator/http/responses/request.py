@@ -147,7 +147,7 @@ class ResponseRequest(KnownFields, kw_only=True):
     previous_input_messages: Unsupported = UNSET
     previous_response: Unsupported = UNSET
     prompt: Unsupported = UNSET
-    request_id: Unsupported = UNSET  # items name their response by its id
+    request_id: Unsupported = UNSET  # the ids of items contain that of their response
 
     def __post_init__(self) -> None:
         super().__post_init__()

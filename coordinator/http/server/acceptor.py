@@ -103,7 +103,7 @@ class Acceptor:
         if self._loop.time() - self._full_logged_at > _FULL_LOGGED_EVERY_S:
             self._full_logged_at = self._loop.time()
             limit = self._connections.limit
-            log.warning("all %d connections that are allowed are in use; new ones wait", limit)
+            log.warning("all %d HTTP connections (BATON_MAX_OPEN) are in use; new ones wait", limit)
 
     async def _serve(self, connection: socket.socket) -> None:
         self._accepted.discard(connection)

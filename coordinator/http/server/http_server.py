@@ -15,7 +15,7 @@ from coordinator.http.server.connections import Connections
 from coordinator.http.server.head_deadline import HeadDeadline
 
 CLOSE_TIMEOUT_S = 5.0
-_BACKLOG = 65_535  # the kernel takes net.core.somaxconn if that is less
+_BACKLOG = 65_535  # the kernel lowers it to net.core.somaxconn
 
 
 class HttpServer(uvicorn.Server):
@@ -51,8 +51,8 @@ class HttpServer(uvicorn.Server):
         super().__init__(config)
 
     def exit_within(self, timeout_s: float) -> None:
-        """Take no more connections, and end once every answer has been taken by its client; after
-        ``timeout_s`` cut off what is left."""
+        """Accept no more connections, and end once every client has taken its answer. After
+        ``timeout_s`` the remaining answers are cut off."""
         self.config.timeout_graceful_shutdown = math.ceil(timeout_s)
         self.should_exit = True
 
@@ -63,8 +63,8 @@ class HttpServer(uvicorn.Server):
         self.is_open.set()
 
     def hand_over(self) -> None:
-        """Accept no more connections, and close each with the end of its next answer. Those that
-        come later are refused by the kernel, unless another process keeps the listener."""
+        """Accept no more connections, and close each one after its next answer. Later connections
+        are refused by the kernel, unless another process keeps the listener."""
         self._acceptor.stop()
         if not self._listener_is_shared:
             self._listener.close()
@@ -81,7 +81,7 @@ class HttpServer(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._acceptor.close()
         await super().shutdown(sockets=[])
-        if self.server_state.tasks:  # they were cancelled, and note what they had not sent
+        if self.server_state.tasks:  # they were cancelled, and record what they had not sent
             await asyncio.wait(self.server_state.tasks, timeout=CLOSE_TIMEOUT_S)
 
     def _protocol(self) -> asyncio.Protocol:
@@ -99,7 +99,8 @@ class HttpServer(uvicorn.Server):
 
 
 def listening_socket(host: str, port: int) -> socket.socket:
-    """Raises ValueError that names the port where the address cannot be listened on."""
+    """A socket that listens at ``host`` and ``port``. Raises ValueError that names the port if it
+    cannot."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=_BACKLOG)
