@@ -60,7 +60,9 @@ async def measure(
 ) -> dict[str, Any]:
     """All phases against the server at ``url``."""
     limits = httpx.Limits(max_connections=None)
-    async with httpx.AsyncClient(base_url=url, timeout=120.0, limits=limits) as client:
+    async with httpx.AsyncClient(
+        base_url=url, timeout=120.0, limits=limits, headers={"content-type": "application/json"}
+    ) as client:
         await _warm_up(client)
         names = list(BAD)
         single = [(name, BAD[name].body(1)) for name in names]

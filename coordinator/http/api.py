@@ -17,6 +17,7 @@ from fastapi.middleware.cors import CORSMiddleware
 
 from coordinator.core.contract import Core, History, StoredResponses
 from coordinator.http.allowed_hosts import ANY, AllowedHosts
+from coordinator.http.allowed_origins import AllowedOrigins
 from coordinator.http.app_context import AppContext
 from coordinator.http.auth.accounts import Accounts
 from coordinator.http.auth.key_check import KeyCheck
@@ -73,12 +74,12 @@ def create_app(
     app.include_router(page_routes())
     install_error_handlers(app)
     install_openapi(app, keys=bool(settings.api_keys))
-    # NOTE: what is added last is outermost.
+    # NOTE: the middleware that is added last is outermost.
     app.add_middleware(HeadRequests)
     app.add_middleware(BodyLimit, max_bytes=settings.body_cap(tokenizer.info.max_position))
     if settings.api_keys:
         app.add_middleware(KeyCheck, accounts=Accounts(settings.api_keys, metrics, clock))
-    if settings.allowed_origins:  # outside KeyCheck: a browser's preflight has no key
+    if settings.allowed_origins:  # outside of KeyCheck: a preflight request has no key
         app.add_middleware(
             CORSMiddleware,
             allow_origins=settings.allowed_origins,
@@ -86,6 +87,8 @@ def create_app(
             allow_headers=["*"],
             expose_headers=["x-request-id", "request-id", "retry-after", *RATE_LIMIT_HEADERS],
         )
+    if not settings.api_keys and ANY not in settings.allowed_origins:
+        app.add_middleware(AllowedOrigins, origins=settings.allowed_origins)
     if ANY not in settings.allowed_hosts:
         app.add_middleware(AllowedHosts, hosts=settings.allowed_hosts)
     app.add_middleware(Observed, metrics=metrics)

@@ -1,9 +1,12 @@
-"""What every request passes before it reaches a route, as plain ASGI.
+"""What every request passes before it reaches a route, as plain ASGI. Outermost first:
 
-``RequestThrottle(RequestId(Observed(AllowedHosts(CORSMiddleware(KeyCheck(BodyLimit(HeadRequests(app))))))))``:
-outermost first. RequestThrottle is in turns.py, AllowedHosts in allowed_hosts.py (only where not
-all hosts are served), KeyCheck in auth/key_check.py (only where keys are set), BodyLimit in
-bodies/body_limit.py; CORS only where origins are allowed."""
+1. RequestThrottle (turns.py), RequestId, Observed.
+2. AllowedHosts (allowed_hosts.py), unless all hosts are served.
+3. AllowedOrigins (allowed_origins.py), unless keys are set or all origins are allowed.
+4. CORSMiddleware, if origins are allowed.
+5. KeyCheck (auth/key_check.py), if keys are set.
+6. BodyLimit (bodies/body_limit.py), HeadRequests.
+"""
 
 import logging
 import re
@@ -104,13 +107,13 @@ def _log_response(scope: Scope, status: int, took_s: float) -> None:
 
     Accepted requests are logged by observer.py (``ended``), which says more. Here other POST
     requests and refusals are logged at INFO; GET and HEAD at DEBUG, since pages, probes and
-    scrapers repeat them. ``status``: the status of the answer, or CLIENT_CLOSED_REQUEST.
+    scrapers repeat them. ``status``: the status of the answer, or CLIENT_LEFT.
     """
     only_read = scope["method"] in _READS and (status < 400 or status == _NOT_NOW)
     level = logging.DEBUG if only_read or _ACCEPTED in scope else logging.INFO
     fields: dict[str, object] = {"status": status, "took_ms": round(took_s * 1000, 1)}
     if key := account_of(scope).name:
-        fields["key"] = key  # its name; the key itself is never kept
+        fields["key"] = key  # the name; the key itself is never stored
     log.log(level, "%s %s", scope["method"], scope["path"], extra=fields)
 
 
@@ -134,4 +137,4 @@ class HeadRequests:
         try:
             await self._app(as_get, receive, send_without_body)
         finally:
-            scope["route"] = as_get.get("route")  # for the metrics, which are kept outside of this
+            scope["route"] = as_get.get("route")  # for Observed, which has the outer scope

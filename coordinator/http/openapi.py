@@ -65,6 +65,7 @@ _DESCRIPTIONS = {
 _OF_EVERY_BODY = {
     408: "The body took too long to arrive.",
     413: "The body is too large.",
+    415: "The body is not declared as JSON, or is compressed.",
     500: "The generation failed, or the server has a bug.",
 }
 _OF_EVERY_KEY = {

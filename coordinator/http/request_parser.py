@@ -91,7 +91,7 @@ _long_fields = msgspec.json.Decoder(_LongFields)
 
 
 def parse(kind: Kind, body: bytes) -> AnyRequest:
-    """The validated body, whatever its content type. Raises ApiError."""
+    """The validated body. Raises ApiError."""
     decode = _DECODERS[kind].decode
     try:
         body.decode()  # msgspec skips unknown fields even if they are not UTF-8

@@ -82,7 +82,9 @@ async def client_of(
         def make(core: FakeCore, **settings: Any) -> httpx.AsyncClient:
             app = make_app(core, tokenizer, HttpSettings("tiny", **settings), parsers=parsers)
             client = httpx.AsyncClient(
-                transport=httpx.ASGITransport(app, raise_app_exceptions=True), base_url="http://t"
+                transport=httpx.ASGITransport(app, raise_app_exceptions=True),
+                base_url="http://t",
+                headers={"content-type": "application/json"},
             )
             stack.push_async_callback(client.aclose)
             return client

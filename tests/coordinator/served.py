@@ -37,4 +37,5 @@ async def serving(
 def post(body: dict[str, object], head: bytes = b"Host: x\r\n", version: bytes = b"1.1") -> bytes:
     content = json.dumps(body).encode()
     line = b"POST /v1/completions HTTP/%b\r\n" % version
+    line += b"Content-Type: application/json\r\n"
     return line + head + b"Content-Length: %d\r\n\r\n" % len(content) + content

@@ -119,6 +119,7 @@ async def test_what_is_no_http_gets_an_error_of_our_shape(port: int, said: bytes
 
 def chunked(rest: bytes, coding: bytes = b"chunked", version: bytes = b"1.1") -> bytes:
     line = b"POST /v1/completions HTTP/%b\r\nHost: x\r\n" % version
+    line += b"Content-Type: application/json\r\n"
     return line + b"Transfer-Encoding: %b\r\n\r\n" % coding + rest
 
 

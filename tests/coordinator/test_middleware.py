@@ -18,7 +18,8 @@ Message = MutableMapping[str, Any]
 def post_scope(path: str, headers: list[tuple[bytes, bytes]]) -> dict[str, Any]:
     return {
         "type": "http", "method": "POST", "path": path, "raw_path": path.encode(),
-        "headers": headers, "query_string": b"", "asgi": {"version": "3.0"}, "scheme": "http",
+        "headers": [(b"content-type", b"application/json"), *headers], "query_string": b"",
+        "asgi": {"version": "3.0"}, "scheme": "http",
         "root_path": "", "http_version": "1.1",
     }  # fmt: skip
 

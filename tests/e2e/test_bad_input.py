@@ -218,7 +218,9 @@ async def test_a_host_that_a_web_page_could_have_is_misdirected(baton: Stack) ->
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_bad_requests(baton: Stack, stream: bool) -> None:
-    async with httpx.AsyncClient(base_url=f"{baton.url}/v1", timeout=10.0) as http:
+    async with httpx.AsyncClient(
+        base_url=f"{baton.url}/v1", timeout=10.0, headers={"content-type": "application/json"}
+    ) as http:
         for path, body, status in BAD_BODIES:
             if isinstance(body, dict):
                 answer = await http.post(f"/{path}", json=body | {"stream": stream})

@@ -2,6 +2,7 @@
 in another process."""
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Sequence
 
 from starlette.requests import Request
@@ -56,6 +57,7 @@ class Bodies:
     async def _prepared(
         self, http: Request, kind: Kind, look_up: LookUp | None = None
     ) -> Prepared | bytes:
+        _check_is_json(http.headers.get("content-type", ""))
         encoding = http.headers.get("content-encoding", "identity").strip().lower()
         if encoding not in ("identity", ""):
             message = f"Content-Encoding {quote(encoding)} is not supported; send the body as it is"
@@ -110,6 +112,17 @@ class Bodies:
             message = f"the body did not arrive within {timeout_s:g} s"
             raise ApiError(408, message, code="request_timeout") from None
         return pieces
+
+
+def _check_is_json(content_type: str) -> None:
+    """Raises ApiError (415) for a body that is not declared as JSON. Any web page may send the
+    other types to any server, without asking that server first."""
+    media_type = content_type.partition(";")[0].strip().lower()
+    if media_type == "application/json" or re.fullmatch(r"application/[^/]+\+json", media_type):
+        return
+    problem = f"is {quote(content_type)}" if content_type else "is missing"
+    message = f"Content-Type {problem}; send the body as application/json"
+    raise ApiError(415, message, code="unsupported_media_type")
 
 
 def owner_of(http: Request) -> str:
