@@ -17,6 +17,7 @@ import uvloop
 
 from coordinator.core.settings import HubSettings
 from coordinator.core.streams import memory_bytes, tokens_that_fit
+from coordinator.http.allowed_hosts import served_hosts
 from coordinator.http.auth.api_keys import parse_api_keys
 from coordinator.http.cache_salt import Isolation
 from coordinator.http.http_settings import HttpSettings
@@ -111,6 +112,14 @@ def main(
             "Origins whose pages may call the API, separated by commas; *: all.",
         ),
     ] = "",
+    allowed_hosts: Annotated[
+        str,
+        _option(
+            "BATON_ALLOWED_HOSTS",
+            "Host names to serve besides localhost, separated by commas; *: all. Default: all with "
+            "API keys or at a public address, else none.",
+        ),
+    ] = "",
     prefix_cache_isolation: Annotated[
         Isolation,
         _option(
@@ -142,6 +151,7 @@ def main(
         configure_logging("coordinator", log_level, log_json)
         folder = checkpoint_folder(model)
         require_readable(folder, [CONFIG, TOKENIZER])
+        api_keys = parse_api_keys(secret_setting(os.environ, API_KEYS), API_KEYS)
         settings = CoordinatorSettings(
             host=host,
             port=port,
@@ -153,8 +163,9 @@ def main(
                 served_model_name or model_name(folder.resolve()),
                 max_held_body_bytes=max(_MIN_HELD_BODY_BYTES, memory_bytes() // 16),
                 max_prompt_logprobs=max_prompt_logprobs,
-                api_keys=parse_api_keys(secret_setting(os.environ, API_KEYS), API_KEYS),
-                allowed_origins=tuple(filter(None, map(str.strip, allowed_origins.split(",")))),
+                api_keys=api_keys,
+                allowed_origins=_listed(allowed_origins),
+                allowed_hosts=served_hosts(host, _listed(allowed_hosts), has_keys=bool(api_keys)),
                 prefix_cache_isolation=prefix_cache_isolation,
             ),
             hub=HubSettings(
@@ -175,6 +186,11 @@ def main(
     except (ValueError, OSError, BatonError) as error:
         log_fatal("coordinator", error)
         raise typer.Exit(exit_status(error)) from None
+
+
+def _listed(names: str) -> tuple[str, ...]:
+    """The items of a list that is separated by commas."""
+    return tuple(filter(None, map(str.strip, names.split(","))))
 
 
 def exit_status(error: Exception) -> int:

@@ -87,9 +87,9 @@ async def drain(
 
 async def _quiet_for_a_moment(connections: Connections) -> None:
     begun = -1
-    while not connections.quiet.is_set() or connections.num_begun != begun:
+    while not connections.quiet.is_set() or connections.num_requests != begun:
         await connections.quiet.wait()
-        begun = connections.num_begun
+        begun = connections.num_requests
         await asyncio.sleep(LINGER_S)
 
 

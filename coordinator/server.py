@@ -21,8 +21,8 @@ from coordinator.core.observer import Observer
 from coordinator.core.settings import HubSettings, PlacementLimits
 from coordinator.drain import StopSignals, drain, first_of
 from coordinator.http.api import create_app
+from coordinator.http.bodies.parsers import BodyParsers
 from coordinator.http.http_settings import HttpSettings
-from coordinator.http.readers import Readers
 from coordinator.http.server.connections import Connections
 from coordinator.http.server.http_server import CLOSE_TIMEOUT_S, HttpServer, listening_socket
 from coordinator.http.server.open_files import allow_open_files
@@ -40,9 +40,9 @@ log = logging.getLogger(__name__)
 RECORD_TIMEOUT_S = 3.0
 REJOIN_S = 3.0
 """How long workers get to join before connections are accepted that may have waited for long."""
-READER_START_S = 30.0
-"""A process that reads heavy bodies is started when everything else has been and the first requests
-are served, unless one is needed before."""
+PARSER_START_S = 30.0
+"""A process that parses heavy bodies is started when everything else has been and the first
+requests are served, unless one is needed before."""
 
 
 @dataclass(frozen=True)
@@ -103,10 +103,10 @@ async def serve(settings: CoordinatorSettings, inherited: socket.socket | None =
         metrics = Metrics(settings.http.served_model_name)
         observer = Observer(metrics, store, instance)
         hub = Hub(channel, observer, instance, settings.hub, settings.limits)
-        readers = Readers(settings.model)
-        stack.callback(readers.close)
+        parsers = BodyParsers(settings.model)
+        stack.callback(parsers.close)
         app = create_app(
-            hub, tokenizer, settings.http, metrics, store, store.responses, readers,
+            hub, tokenizer, settings.http, metrics, store, store.responses, parsers,
             now=observer.clock,
         )  # fmt: skip
         async with asyncio.TaskGroup() as tasks:
@@ -126,8 +126,8 @@ async def serve(settings: CoordinatorSettings, inherited: socket.socket | None =
                 )
             notify(READY="1", STATUS=f"listening on {settings.host}:{listener.getsockname()[1]}")
             log.info("%s listens on %s:%d", instance, *listener.getsockname()[:2])
-            start_reader = loop.call_later(READER_START_S, readers.start_one)
-            stack.callback(start_reader.cancel)
+            start_parser = loop.call_later(PARSER_START_S, parsers.start_one)
+            stack.callback(start_parser.cancel)
             await signals.stop.wait()
             notify(STOPPING="1", STATUS="draining")
             due_at = loop.time() + settings.drain_timeout_s

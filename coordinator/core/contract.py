@@ -163,8 +163,8 @@ class GenerationFailed(Exception):
 
 
 class Overloaded(Exception):
-    """Not accepted: queue full, no live worker, or (``code`` "draining") the coordinator is about
-    to stop. Try again after ``retry_after_s``."""
+    """Not accepted: the queue is full, the first workers have not joined yet, or (``code``
+    "draining") the coordinator is about to stop. Try again after ``retry_after_s``."""
 
     def __init__(self, message: str, *, retry_after_s: float, code: str = "overloaded") -> None:
         super().__init__(message)

@@ -96,7 +96,9 @@ class Hub:
                 "the coordinator is draining: it finishes what is open and takes no new request"
             )
             raise Overloaded(message, retry_after_s=RETRY_AFTER_S, code="draining")
-        if obstacles := self._obstacles():
+        # Once every role has had a worker, requests wait for the next one.
+        is_starting = not self._inbox.complete.is_set()
+        if obstacles := self._obstacles() if is_starting else self._full():
             raise Overloaded("; ".join(obstacles), retry_after_s=RETRY_AFTER_S)
         request_id = spec.request_id
         stream = Stream(
@@ -134,12 +136,16 @@ class Hub:
         )
 
     def _obstacles(self) -> list[str]:
-        """Why no work can be taken."""
-        num_open = len(self._lifecycle.requests)
+        """Why the service is not ready."""
         problems = ["the coordinator is shutting down"] if self._draining else []
         needed = () if self._registry.decode_computes_prompts() else self._registry.missing_roles()
         problems += [f"no live {role} worker" for role in needed]
-        if num_open >= self._settings.max_open:
+        return problems + self._full()
+
+    def _full(self) -> list[str]:
+        """The limits that are reached."""
+        problems = []
+        if (num_open := len(self._lifecycle.requests)) >= self._settings.max_open:
             problems.append(f"{num_open} requests are open, which is the most allowed")
         if (num_held := self._open_tokens.num_held) >= self.max_open_tokens:
             problems.append(f"open requests hold {num_held} tokens, which is the most allowed")

@@ -1,4 +1,4 @@
-"""What a response is made of, whole or as events, whichever API it belongs to."""
+"""Makes the body or the events of a response, whichever API it belongs to."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -16,31 +16,31 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Answer(Protocol):
-    """One response. Either ``events`` for each delta and then ``end`` or ``failure``, which give
-    the bytes of server-sent events; or ``body`` alone."""
+    """One response. Call either ``events`` for each delta and then ``end`` or ``failure``, which
+    return the bytes of server-sent events; or ``body`` alone."""
 
     def events(self, index: int, delta: Delta) -> bytes:
-        """b"" where there is nothing to send yet."""
+        """Events of one delta; b"" if there is nothing to send yet."""
         ...
 
     async def end(self) -> bytes: ...
 
     def failure(self, error: ApiError) -> bytes:
-        """The end of a stream that has begun and fails."""
+        """Events that end a stream which has begun and fails."""
         ...
 
     async def body(self, choices: Sequence[Delta]) -> Struct: ...
 
 
 def sse(data: Any, name: str = "") -> bytes:
-    """One server-sent event."""
+    """Encode one server-sent event."""
     head = b"event: %b\n" % name.encode() if name else b""
     return b"%bdata: %b\n\n" % (head, _encode(data))
 
 
 class ChunkedAnswer:
-    """A chat or a completion: one chunk for each delta, at the end the usage where the request asks
-    for it, and ``[DONE]``."""
+    """A chat or a completion as events: one chunk per delta, at the end the usage if the request
+    asks for it, and ``[DONE]``."""
 
     def __init__(self, writer: Writer, request: GenerationRequest, prompt_tokens: int) -> None:
         options = request.stream_options
@@ -78,10 +78,10 @@ class ChunkedAnswer:
 
 
 class CachedTokens:
-    """Tokens of the prompts that came from the prefix cache, of the choices that have begun.
+    """Counts prompt tokens that came from the prefix cache, for the choices that have begun.
 
-    Each prompt counts once: of its ``n`` choices the one with the fewest. The others may have what
-    that one computed, which no earlier request had.
+    Each prompt counts once, with the choice that reused the fewest of its tokens. The others may
+    have reused what that choice computed, and no earlier request had that.
     """
 
     def __init__(self, n: int) -> None:
@@ -89,7 +89,7 @@ class CachedTokens:
         self._of_choice: dict[int, int] = {}
 
     def add(self, index: int, delta: Delta) -> None:
-        self._of_choice.setdefault(index, delta.num_reused)  # that of the first delta
+        self._of_choice.setdefault(index, delta.num_reused)  # only the first delta counts
 
     @property
     def total(self) -> int:

@@ -1,4 +1,4 @@
-"""The form that a request wants its answer to have, by its tools or by a field that says so."""
+"""The form that a request wants its answer to have, given by its tools or by a field for it."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,7 +20,7 @@ from coordinator.text.tool_values import Schema
 
 
 def check_form(request: GenerationRequest) -> None:
-    """Raises ApiError for a form that is asked for twice, or larger than any grammar may be."""
+    """Raises ApiError for a form that is requested twice, or is larger than any grammar may be."""
     if (asked := form_of(request)) is None:
         return
     form, param = asked
@@ -31,8 +31,8 @@ def check_form(request: GenerationRequest) -> None:
 
 
 def tool_parameters(request: GenerationRequest) -> Mapping[str, Schema] | None:
-    """The parameters of each tool that the answer may call, as AnswerParser takes them; they hold
-    nothing else of the request."""
+    """The parameters of each tool that the answer may call, as AnswerParser takes them. They
+    reference nothing else of the request."""
     functions = [tool.function for tool in _callable_tools(request)]
     return {function.name: function.parameters or {} for function in functions} or None
 
@@ -49,7 +49,8 @@ def _callable_tools(request: GenerationRequest) -> Sequence[Tool]:
 
 
 def form_of(request: GenerationRequest) -> tuple[Form, str] | None:
-    """The form of the answer and the field that asks for it; None for any text. Raises ApiError."""
+    """The form of the answer and the field that requests it; None if any text is allowed. Raises
+    ApiError."""
     asked = _asked(request)
     if len(asked) > 1:
         raise invalid(asked[1][0], f"cannot be combined with {asked[0][0]}")
@@ -67,7 +68,7 @@ def form_of(request: GenerationRequest) -> tuple[Form, str] | None:
 
 
 def _asked(request: GenerationRequest) -> list[tuple[str, Kind, Any]]:
-    """Each field that gives the answer a form, with the kind and value of it."""
+    """Each field that gives the answer a form, with the kind and the value of the form."""
     found: list[tuple[str, Kind, Any]] = []
     match request.response_format:
         case JsonObjectFormat():

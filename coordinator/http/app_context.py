@@ -1,4 +1,4 @@
-"""What the routes share, and what every request needs before its shape matters."""
+"""What all routes share: the core, the tokenizer, the settings."""
 
 import time
 import uuid
@@ -16,8 +16,8 @@ from telemetry.metrics import Metrics
 
 @dataclass(frozen=True)
 class AppContext:
-    """The core, the tokenizer and the settings; one for each app. ``isolated_key`` is the name of a
-    request's API key where only requests of one key share prefixes, else ""."""
+    """The core, the tokenizer and the settings; one per app. ``isolated_key``: the name of a
+    request's API key if only requests of one key share prefixes, else ""."""
 
     core: Core
     tokenizer: Tokenizer
@@ -28,13 +28,14 @@ class AppContext:
     isolated_key: str = ""
 
     def of_key(self, name: str) -> "AppContext":
-        """For a request with the API key ``name``, "" for none."""
+        """The context of a request with the API key ``name``; "" for none."""
         isolated = self.settings.prefix_cache_isolation == "key"
         return replace(self, isolated_key=name) if isolated else self
 
     def salt(self, cache_salt: str | None = None) -> str:
-        """Only requests with the same salt share prefixes; the time of an answer tells a client
-        whether another one with its salt sent a prompt that begins alike."""
+        """The salt of a request: only requests with the same salt share prefixes. The time of an
+        answer tells a client whether another client with its salt sent a prompt that begins
+        alike."""
         return salt_of(cache_salt, self.isolated_key)
 
     @property
@@ -42,7 +43,7 @@ class AppContext:
         return max_model_len(self.core, self.tokenizer)
 
     def check_model(self, name: str | None) -> None:
-        """Raises ApiError for another model than the served one; None means that one."""
+        """Raises ApiError if ``name`` is not the served model. None means the served model."""
         if name is not None and name != self.settings.served_model_name:
             served = self.settings.served_model_name
             raise ApiError(
@@ -54,5 +55,5 @@ class AppContext:
 
 
 def new_id() -> str:
-    """Unique among all requests, whatever ids the clients send."""
+    """A request id that is unique, whatever ids the clients send."""
     return uuid.uuid4().hex

@@ -1,5 +1,4 @@
-"""The messages, the tools and the form of the answer, as requests have them and as OpenAI and vLLM
-name them."""
+"""Messages, tools and forms of answers in requests, with the names that OpenAI and vLLM use."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -11,7 +10,7 @@ from msgspec import UNSET, Meta, Struct
 from coordinator.http.request_fields import UNSUPPORTED, FieldError, RequestBody, Unsupported, whole
 
 MAX_MESSAGES = 16_384
-"""Messages and text parts of a conversation: each takes a template's time."""
+"""Limit of messages and text parts in a conversation: each takes the template some time."""
 MAX_TOOLS = 1_024
 ToolName = Annotated[str, whole(r"[A-Za-z0-9_.:-]{1,128}")]
 ROLES = ("system", "developer", "user", "assistant", "tool")
@@ -19,7 +18,8 @@ _LATER_ROLES = ("function",)
 
 
 class CalledFunction(Struct, kw_only=True, dict=True):
-    """``arguments`` is a JSON object as text, as the model's answers have it."""
+    """A function with the arguments of a call. ``arguments`` is a JSON object as text, as in the
+    answers of the model."""
 
     name: str
     arguments: str = "{}"
@@ -31,7 +31,7 @@ class CalledFunction(Struct, kw_only=True, dict=True):
 
 
 def decoded_arguments(text: str) -> dict[str, Any]:
-    """The arguments of a call, none in an empty text. Raises ValueError that says what is wrong."""
+    """The arguments of a call; {} for an empty text. Raises ValueError that says what is wrong."""
     try:
         arguments = msgspec.json.decode(text or "{}")
     except msgspec.DecodeError as error:
@@ -49,7 +49,7 @@ class CalledTool(Struct, kw_only=True):
     function: CalledFunction
 
     def rendered(self) -> dict[str, Any]:
-        """As the chat template sees it, with ``arguments`` as an object."""
+        """The call as the chat template sees it, with ``arguments`` as an object."""
         function = {"name": self.function.name, "arguments": self.function.decoded}
         return {"id": self.id, "type": self.type, "function": function}
 
@@ -59,7 +59,7 @@ class TextPart(Struct, tag_field="type", tag="text"):
 
 
 class ChatMessage(RequestBody, kw_only=True):
-    """One turn. ``developer`` is OpenAI's newer name of ``system``."""
+    """One message of a chat. ``developer`` is OpenAI's newer name of ``system``."""
 
     role: Annotated[str, Meta(extra_json_schema={"enum": list(ROLES)})]
     content: str | list[TextPart] | None = None
@@ -90,7 +90,7 @@ class ChatMessage(RequestBody, kw_only=True):
                 raise FieldError(f"tool_calls[{i}].function.arguments", str(error)) from None
 
     def rendered(self) -> dict[str, Any]:
-        """As the chat template sees it."""
+        """The message as the chat template sees it."""
         content = self.content or ""
         if not isinstance(content, str):
             content = "".join(part.text for part in content)
@@ -121,7 +121,7 @@ def check_number(messages: Sequence[ChatMessage]) -> None:
 
 
 def check_continued(messages: Sequence[ChatMessage], add_generation_prompt: bool | None) -> None:
-    """Raises FieldError where the last message cannot be continued."""
+    """Raises FieldError if the last message cannot be continued."""
     param, last = "continue_final_message", messages[-1]
     if add_generation_prompt:
         raise FieldError(param, "cannot be combined with add_generation_prompt")
@@ -130,7 +130,7 @@ def check_continued(messages: Sequence[ChatMessage], add_generation_prompt: bool
 
 
 def check_tool_names(names: Sequence[str]) -> None:
-    """Raises FieldError for too many tools, and for two of one name."""
+    """Raises FieldError for too many tools, and for two tools with one name."""
     if len(names) > MAX_TOOLS:
         raise FieldError("tools", f"at most {MAX_TOOLS} tools, got {len(names)}")
     if len(set(names)) < len(names):
@@ -138,7 +138,8 @@ def check_tool_names(names: Sequence[str]) -> None:
 
 
 class FunctionSpec(Struct, kw_only=True, omit_defaults=True):
-    """``parameters`` is the JSON schema of an object; ``strict``: calls always fit it."""
+    """A function that the model may call. ``parameters`` is the JSON schema of an object;
+    ``strict``: calls always fit it."""
 
     name: ToolName
     description: str | None = None
@@ -178,7 +179,7 @@ class JsonSchema(Struct, kw_only=True, omit_defaults=True, rename={"schema_": "s
 
 
 class JsonSchemaFormat(Struct, tag_field="type", tag="json_schema"):
-    """JSON that a schema allows."""
+    """JSON that fits a schema."""
 
     json_schema: JsonSchema
 
@@ -187,7 +188,7 @@ ResponseFormat = TextFormat | JsonObjectFormat | JsonSchemaFormat
 
 
 class StructuredOutputs(RequestBody, kw_only=True):
-    """vLLM's: at most one of these."""
+    """vLLM's field for the form of an answer: at most one of these."""
 
     json: str | dict[str, Any] | bool | None = None
     regex: str | None = None

@@ -1,4 +1,5 @@
-"""From the choices of a chat to its bodies: thought, content and tool calls, whole or in chunks."""
+"""Makes the bodies of a chat from its choices: thought, content and tool calls, whole or in
+chunks."""
 
 from collections.abc import Sequence
 from secrets import token_hex
@@ -30,19 +31,20 @@ from coordinator.text.tool_parser import Arguments, CallBegins
 
 
 class ChatWriter:
-    """One conversation, n choices. ``thinks``: answers begin with a thought. The request is not
-    kept: it may be large, and a stream long."""
+    """Writes one conversation with n choices. ``thinks``: answers begin with a thought. The request
+    is not kept: it may be large, and a stream may be long."""
 
     def __init__(self, head: Head, request: ChatRequest, *, thinks: bool) -> None:
         self._head = head
         self._tools = tool_parameters(request)
         self._thinks = thinks
-        self._tells_thought = request.include_reasoning is not False
+        self._includes_thought = request.include_reasoning is not False
         self._parsers: dict[int, AnswerParser] = {}
         self._held: dict[int, Delta] = {}
 
     def chunk(self, index: int, delta: Delta, usage: Usage | UnsetType | None) -> Struct | None:
-        """None where it is not known yet what the text belongs to: its tokens come later."""
+        """The chunk of a delta. None if it is not known yet what the text belongs to; its tokens
+        are then part of a later chunk."""
         first_of_all, first = not self._parsers, index not in self._parsers
         parts = self._parser(index).push(delta.text, last=delta.finish is not None)
         wants_ids = self._head.prompt_ids is not None
@@ -62,7 +64,7 @@ class ChatWriter:
             token_ids=self._head.token_ids(delta),
             prompt_token_ids=self._head.prompt(0, wanted=first),
         )
-        # vLLM has the prompt's ids beside a chat's choices, and in the choices of a completion.
+        # vLLM puts the prompt's ids beside the choices of a chat, and into those of a completion.
         return self._chunk([choice], usage, self._head.prompt(0, wanted=first_of_all))
 
     def last_chunk(self, usage: Usage) -> Struct:
@@ -94,7 +96,7 @@ class ChatWriter:
 
     def _whole(self, index: int, choice: Delta) -> ChatChoice:
         parts = self._parser(index).push(choice.text, last=True)
-        thought = parts.thought if self._thinks and self._tells_thought else UNSET
+        thought = parts.thought if self._thinks and self._includes_thought else UNSET
         calls = _whole_calls(parts)
         finish = self._finish(index, choice)
         assert finish is not None, "a choice that has not ended"
@@ -119,7 +121,7 @@ class ChatWriter:
         return self._parsers[index]
 
     def _delta(self, parts: Parts) -> ChatDelta:
-        thought = (parts.thought if self._tells_thought else "") or UNSET
+        thought = (parts.thought if self._includes_thought else "") or UNSET
         return ChatDelta(
             content=parts.content or UNSET,
             reasoning_content=thought,
@@ -153,7 +155,7 @@ class ChatWriter:
 
 
 def _call_deltas(parts: Parts) -> list[ToolCallDelta]:
-    """One for each call that something came of."""
+    """One delta for each call that has new text."""
     found: list[ToolCallDelta] = []
     for event in parts.calls:
         if isinstance(event, CallBegins):

@@ -1,4 +1,5 @@
-"""The choices of a response: tokens in, text out; several of them as one stream."""
+"""Turns the token stream of each choice into text, and merges the choices of a response into one
+stream."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -8,7 +9,7 @@ from msgspec import UNSET, Struct, structs
 
 from coordinator.core.contract import GenerationFailed, SequenceRequest, Token, TokenStream
 from coordinator.http.logprobs import scorer
-from coordinator.http.prompt_logprobs import PromptJson, prompt_reader
+from coordinator.http.prompt_logprobs import PromptJson, prompt_logprobs_writer
 from coordinator.http.request_schemas import ChatRequest, GenerationRequest
 from coordinator.http.response_schemas import Finish, PromptLogprobs
 from coordinator.text.detokenizer import Detokenizer
@@ -18,11 +19,14 @@ from coordinator.text.tokenizer import Tokenizer
 
 
 class Delta(Struct):
-    """What came since the last delta. ``offsets[i]`` is how much text came before ``tokens[i]``;
-    ``stop`` is the stop string that ended the output, ``stop_id`` the token that the request asks
-    to stop at. ``prompt`` comes with the first delta where the request asks for it, and
-    ``num_reused``, the tokens of the prompt that were not computed, always. ``scores`` has the
-    log-probabilities of each token as logprobs.py writes them, none where none are asked for."""
+    """New output since the last delta.
+
+    ``offsets[i]``: length of the text before ``tokens[i]``. ``stop``: the stop string that ended
+    the output. ``stop_id``: the stop token of the request that ended it. ``prompt``:
+    log-probabilities of the prompt, in the first delta if the request asks for them.
+    ``num_reused``: prompt tokens that were not computed, in the first delta. ``scores``:
+    log-probabilities of each token as logprobs.py writes them; empty unless asked for.
+    """
 
     text: str = ""
     tokens: list[Token] = []
@@ -36,21 +40,21 @@ class Delta(Struct):
 
     @property
     def prompt_logprobs(self) -> PromptLogprobs:
-        """vLLM's field of this name."""
+        """The value of vLLM's field ``prompt_logprobs``."""
         return UNSET if self.prompt is None else self.prompt.prompt_logprobs
 
     @property
     def stop_reason(self) -> int | str | None:
-        """As vLLM says it."""
+        """The value of vLLM's field ``stop_reason``."""
         if self.finish == "repetition":
             return "repetition_detected"
         return self.stop_id if self.stop is None else self.stop
 
 
 class Choice:
-    """The stream of ``spec`` as text deltas, cut at the first stop string or where it repeats
-    itself; before ``min_tokens`` are out neither counts. A delta has ``stream_interval`` tokens at
-    least, but the first and the last."""
+    """One choice as a stream of text deltas. It is cut at the first stop string, or if it repeats
+    itself, after ``min_tokens`` tokens at the earliest. A delta has at least ``stream_interval``
+    tokens, except the first and the last one."""
 
     def __init__(
         self,
@@ -72,12 +76,12 @@ class Choice:
         self._every_token = bool(request.return_token_ids)
         self._interval = request.stream_interval or 1
         self._repetition = detector(request.repetition_detection)
-        self._prompt = prompt_reader(request, spec, tokenizer.token_bytes)
+        self._prompt = prompt_logprobs_writer(request, spec, tokenizer.token_bytes)
         self._score = scorer(request, tokenizer.token_bytes)
 
     async def deltas(self) -> AsyncIterator[Delta]:
-        """Deltas with text; without it perhaps the last one, the first one of a chat, which tells
-        the role, and each where token ids are asked for. Raises GenerationFailed."""
+        """The deltas that have text. Deltas without text are the last one, the first one of a chat
+        (it tells the role), and all if token ids are requested. Raises GenerationFailed."""
         delta = Delta()
         num_tokens = text_len = 0
         eager, interval = self._role_first, 1
@@ -90,7 +94,7 @@ class Choice:
                 delta.num_reused = token.num_reused
             if self._score is not None:
                 delta.scores.append(self._score(token))
-                # Held once, as streams.py counts them.
+                # Keep log-probabilities once: streams.py counts them once.
                 token = structs.replace(token, logprobs=None)
             delta.tokens.append(token)
             delta.offsets.append(text_len)
@@ -114,7 +118,7 @@ class Choice:
                     self.stream.stop_early()
                     break
             if token.finish:
-                delta.finish = token.finish  # and go on to the end of the stream
+                delta.finish = token.finish  # continue to the end of the stream
             elif repeats and num_tokens > self._min_tokens:
                 delta.finish = "repetition"
                 self.stream.stop_early()
@@ -136,7 +140,7 @@ class NoOutput(Choice):
     prompt, and is no part of the answer."""
 
     async def deltas(self) -> AsyncIterator[Delta]:
-        """One, without text. Raises GenerationFailed."""
+        """One delta without text. Raises GenerationFailed."""
         async for token in self.stream:
             prompt = await self._read_prompt(token)
             yield Delta(prompt=prompt, num_reused=token.num_reused, finish="length")
@@ -148,7 +152,7 @@ def choices_of(
     streams: Sequence[TokenStream],
     tokenizer: Tokenizer,
 ) -> list[Choice]:
-    """One for each of ``specs``, with its stream."""
+    """One choice for each of ``specs``, with its stream."""
     kind = NoOutput if request.num_output_asked == 0 else Choice
     stops = StopStrings(request.stop_strings)
     pairs = zip(streams, specs, strict=True)
@@ -156,13 +160,13 @@ def choices_of(
 
 
 async def merged(choices: Sequence[Choice]) -> AsyncIterator[tuple[int, Delta]]:
-    """(index, delta) pairs until all choices have ended; the first failure ends them all."""
+    """Yield (index, delta) pairs until all choices have ended. The first failure ends them all."""
     if len(choices) == 1:
         async for delta in choices[0].deltas():
             yield 0, delta
         return
 
-    # What a slow client leaves waiting waits in the core's streams, where it is counted.
+    # Tokens that wait for a slow client stay in the streams of the core, which count them.
     queue: asyncio.Queue[tuple[int, Delta | Exception | None]] = asyncio.Queue(len(choices))
 
     async def forward(index: int, choice: Choice) -> None:
@@ -190,7 +194,7 @@ async def merged(choices: Sequence[Choice]) -> AsyncIterator[tuple[int, Delta]]:
 
 
 async def collected(choices: Sequence[Choice]) -> list[Delta]:
-    """Each choice's whole output as one delta."""
+    """The whole output of each choice as one delta."""
     whole = [Delta() for _ in choices]
     texts: list[list[str]] = [[] for _ in choices]
     async for index, delta in merged(choices):

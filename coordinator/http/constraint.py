@@ -1,11 +1,11 @@
-"""What a request's output may be: from its tools and its format to the constraint of its tokens."""
+"""From the tools and the format of a request to the constraint of its output tokens."""
 
 import logging
 
 from starlette.requests import Request
 
 from coordinator.http.answer_form import form_of
-from coordinator.http.body import owner_of
+from coordinator.http.bodies.bodies import owner_of
 from coordinator.http.errors import ApiError, internal_error, invalid
 from coordinator.http.preparation import Prepared
 from coordinator.http.request_schemas import ChatRequest
@@ -24,8 +24,8 @@ _RETRY_AFTER_S = 2.0
 async def constraint_for(
     http: Request, prepared: Prepared, tokenizer: Tokenizer
 ) -> Constraint | None:
-    """The constraint of the request's tokens, None without any. Raises ApiError for a schema or
-    grammar that cannot be served, and ClientLeft."""
+    """The constraint of the request's tokens, or None. Raises ApiError for a schema or grammar that
+    cannot be served, and ClientLeft."""
     request, grammar = prepared.request, ""
     if (form := form_of(request)) is not None:
         work = _checked(*form, tokenizer, owner_of(http))
@@ -48,7 +48,7 @@ async def constraint_for(
 
 
 async def _checked(form: Form, param: str, tokenizer: Tokenizer, owner: str) -> str:
-    """The form's grammar; raises ApiError that names ``param`` or the tools."""
+    """The grammar of ``form``. Raises ApiError that names ``param`` or the tools."""
     try:
         verdict = await tokenizer.grammar_checks.check(form, owner)
     except ChecksBusy as error:

@@ -1,5 +1,6 @@
-"""Errors as OpenAI's clients expect them: ``{"error": {message, type, param, code}}``; on the paths
-of the Messages API, as Anthropic's do (messages/error_form.py)."""
+"""Errors in the form that OpenAI's clients expect: ``{"error": {message, type, param, code}}``. On
+the paths of the Messages API they have the form that Anthropic's clients expect
+(messages/error_form.py)."""
 
 import logging
 import math
@@ -18,14 +19,14 @@ from starlette.types import Receive, Scope, Send
 
 from coordinator.core.contract import GenerationFailed, Overloaded
 from coordinator.http.messages.error_form import is_messages, messages_error, messages_status
-from coordinator.http.while_connected import ClientLeft
+from coordinator.http.while_connected import ClientDisconnected
 from telemetry.logs import bound_request
 
 log = logging.getLogger(__name__)
 
-CLIENT_LEFT = 499  # nginx's status for a client that closed the connection; it is only logged
+CLIENT_CLOSED_REQUEST = 499  # nginx's status; it is only logged
 
-_MAX_MESSAGE_LEN = 700  # characters; with the rest under 4 KB even if each takes four bytes
+_MAX_MESSAGE_LEN = 700  # characters; an error stays under 4 KB even if each takes four bytes
 _MAX_PARAM_LEN = 100
 _WORTH_ASKING_AGAIN = (
     "shutting_down", "worker_lost", "lost_at_worker", "peer_gone", "stale_offer", "pull_timeout",
@@ -60,7 +61,7 @@ class ApiError(Exception):
 
     @property
     def message(self) -> str:
-        """As it is told to the client."""
+        """The message for the client, shortened."""
         return _clip(str(self), _MAX_MESSAGE_LEN)
 
     def body(self) -> dict[str, dict[str, str | None]]:
@@ -79,8 +80,9 @@ class ApiError(Exception):
 
 @contextmanager
 def fields_renamed(names: Mapping[str, str], *, max_tokens: str = "max_tokens") -> Iterator[None]:
-    """An ApiError that is raised within names the field that the client sent: ``names`` has it by
-    that of a chat; ``max_tokens`` is what the client calls that field in the rest of a message."""
+    """Make an ApiError that is raised within name the field that the client sent. ``names`` maps
+    fields of a chat to the client's fields; ``max_tokens`` is the client's name of that field in
+    the rest of a message."""
     try:
         yield
     except ApiError as error:
@@ -96,7 +98,7 @@ def fields_renamed(names: Mapping[str, str], *, max_tokens: str = "max_tokens") 
 
 
 class _ErrorResponse(Response):
-    """Has the form that clients of its path expect."""
+    """An error in the form that clients of its path expect."""
 
     def __init__(self, error: ApiError) -> None:
         self._error = error
@@ -124,7 +126,7 @@ def invalid(param: str, message: str, code: str = "invalid_value") -> ApiError:
 
 
 def _hint(path: str) -> str:
-    """For a client whose base URL lacks the version."""
+    """A hint for a client whose base URL lacks the version."""
     known = ("/chat/completions", "/completions", "/models", "/responses", "/messages")
     return f"; is /v1{path} meant?" if path.startswith(known) else ""
 
@@ -135,7 +137,7 @@ def quote(text: str) -> str:
 
 
 def from_core(error: GenerationFailed | Overloaded) -> ApiError:
-    """What the core refused or gave up on."""
+    """The error for a request that the core refused or failed."""
     if isinstance(error, Overloaded):
         return ApiError(503, str(error), code=error.code, retry_after_s=error.retry_after_s)
     status = _FAILED_STATUS.get(error.code, 500)
@@ -144,7 +146,7 @@ def from_core(error: GenerationFailed | Overloaded) -> ApiError:
 
 
 def internal_error() -> ApiError:
-    """A bug; the log says what it was, under the request's id."""
+    """A 500 for a bug; the log has its traceback, under the request's id."""
     return ApiError(500, "internal error", code="internal_error")
 
 
@@ -157,7 +159,7 @@ def json_response(
 
 
 def install_error_handlers(app: FastAPI) -> None:
-    """Every error that the framework can raise becomes an ErrorBody; none is a 422."""
+    """Answer every error that the framework can raise with an ErrorBody; none is a 422."""
 
     async def answer(http: Request, error: Exception) -> Response:
         match error:
@@ -172,17 +174,17 @@ def install_error_handlers(app: FastAPI) -> None:
                 return invalid(".".join(map(str, first["loc"][1:])), first["msg"]).response()
             case _:
                 log.debug("request abandoned", extra={"reason": str(error) or "connection closed"})
-                return Response(status_code=CLIENT_LEFT)
+                return Response(status_code=CLIENT_CLOSED_REQUEST)
 
     for kind in (
         ApiError, GenerationFailed, Overloaded, HTTPException, RequestValidationError,
-        ClientDisconnect, ClientLeft,
+        ClientDisconnect, ClientDisconnected,
     ):  # fmt: skip
         app.add_exception_handler(kind, answer)
 
 
 def _from_framework(http: Request, error: HTTPException) -> ApiError:
-    """A path or a method that there is not."""
+    """The error for an unknown path or method."""
     status, message = HTTPStatus(error.status_code), str(error.detail)
     if status == HTTPStatus.NOT_FOUND:
         message = f"there is no {http.method} {quote(http.url.path)}{_hint(http.url.path)}"

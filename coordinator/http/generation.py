@@ -1,5 +1,5 @@
-"""From a prepared request to its response, whichever API it belongs to: a SequenceRequest for each
-choice, submitted together, then streamed or collected."""
+"""From a prepared request of any API to its response: one SequenceRequest per choice, submitted
+together, then streamed or collected."""
 
 import logging
 from collections.abc import Sequence
@@ -32,8 +32,8 @@ log = logging.getLogger(__name__)
 async def sequence_requests(
     context: AppContext, http: Request, prepared: Prepared, response_id: str
 ) -> list[SequenceRequest]:
-    """One for each choice, in the order of their indices: n of the first prompt, and so on. Raises
-    ApiError and ClientLeft."""
+    """One SequenceRequest per choice, in the order of their indices: n of the first prompt, and so
+    on. Raises ApiError and ClientLeft."""
     request, prompts, tokenizer = prepared.request, prepared.prompts, context.tokenizer
     constraint = await constraint_for(http, prepared, tokenizer)
     key, chat, n = account_of(http.scope).name, isinstance(request, ChatRequest), request.n or 1
@@ -50,7 +50,7 @@ async def sequence_requests(
                 sampling,
                 seed=seed,
                 constraint=constraint if max_tokens else None,
-                # The answer of a chat has its prompt's once, that of a completion in every choice.
+                # A chat returns them once, a completion in every choice.
                 prompt_logprobs=None if specs and chat else sampling.prompt_logprobs,
             )
             spec = SequenceRequest(
@@ -73,9 +73,9 @@ async def respond(
     specs: Sequence[SequenceRequest],
     answer: Answer,
 ) -> Response:
-    """Submit, then stream or collect. Raises Overloaded when one of ``specs`` is not accepted,
-    ApiError when the key has no tokens left, GenerationFailed and ClientLeft; in every case nothing
-    goes on that the client does not wait for."""
+    """Submit ``specs``, then stream or collect the answer. Raises Overloaded if one of ``specs`` is
+    not accepted, ApiError if the key has no tokens left, GenerationFailed and ClientLeft. In each
+    case all choices are cancelled."""
     account = account_of(http.scope)
     account.check_tokens()
     streams = _submit(context, specs)

@@ -5,24 +5,27 @@ from dataclasses import dataclass
 from coordinator.http.auth.api_keys import ApiKey
 from coordinator.http.cache_salt import ISOLATIONS, Isolation
 
-# 32 is about twice what a token takes in scripts that JSON escapes, \uXXXX for a letter.
+# About twice the bytes of a token in scripts whose letters JSON escapes as \uXXXX.
 _BYTES_PER_TOKEN = 32
 _MIN_BODY_BYTES, _MAX_BODY_BYTES = 8 * 1024 * 1024, 32 * 1024 * 1024
 
 
 @dataclass(frozen=True)
 class HttpSettings:
-    """What the edge serves and the most it takes. Raises ValueError that names the setting.
+    """Names, limits and deadlines of the HTTP edge. Raises ValueError that names the setting.
 
-    ``max_stops`` and ``max_stop_len`` (characters) bound a request's stop strings; ``max_choices``
-    bounds n, and prompts × n; ``max_prompt_logprobs`` bounds an answer's log-probabilities of
-    prompts; ``max_body_bytes`` follows from the model's context where it is None;
-    ``max_held_body_bytes`` bounds bodies that wait to be read, of which one client has half;
-    a request's head must be whole within ``head_timeout_s`` and its body within
-    ``body_timeout_s``; a client that reads nothing for ``write_timeout_s`` has left. With
-    ``api_keys`` every request needs one of them. Pages of ``allowed_origins`` ("*": all) may call
-    the API from a browser. With ``prefix_cache_isolation`` "key" only requests of one API key share
-    prefixes.
+    - ``max_body_bytes``: None derives it from the model's context.
+    - ``max_held_body_bytes``: limit of all bodies that wait to be parsed; one client may hold half
+      of it.
+    - ``max_choices``: limit of n, and of prompts × n.
+    - ``max_stops``, ``max_stop_len`` (characters): limits of the stop strings of a request.
+    - ``max_prompt_logprobs``: limit of an answer's log-probabilities of prompts.
+    - ``head_timeout_s``, ``body_timeout_s``: time for the whole head and the whole body to arrive.
+    - ``write_timeout_s``: a client that reads nothing for so long is disconnected.
+    - ``api_keys``: if any are set, each request needs one of them.
+    - ``allowed_origins``: pages that may call the API from a browser; "*": all.
+    - ``allowed_hosts``: hosts that requests may name, beside loopback names; "*": any.
+    - ``prefix_cache_isolation``: with "key" only requests of one API key share prefixes.
     """
 
     served_model_name: str
@@ -40,6 +43,7 @@ class HttpSettings:
     write_timeout_s: float = 60.0
     api_keys: tuple[ApiKey, ...] = ()
     allowed_origins: tuple[str, ...] = ()
+    allowed_hosts: tuple[str, ...] = ("*",)
     prefix_cache_isolation: Isolation = "off"
 
     def __post_init__(self) -> None:
@@ -55,8 +59,8 @@ class HttpSettings:
                 raise ValueError(f"{name} must be above 0, got {value!r}")
 
     def body_cap(self, max_position: int) -> int:
-        """The most bytes of a body, for a model of so many positions. Every byte is read on the
-        loop that streams, so there are no more of them than a prompt may need."""
+        """Limit of a body in bytes, for a model with so many positions. Each byte is read on the
+        event loop that streams, so the limit is what a prompt may need."""
         if self.max_body_bytes is not None:
             return self.max_body_bytes
         return max(_MIN_BODY_BYTES, min(_MAX_BODY_BYTES, _BYTES_PER_TOKEN * max_position))

@@ -30,7 +30,8 @@ _Ones = Annotated[Raw, harmless(1, 1.0)] | UnsetType
 
 
 class KnownFields(SamplingFields, kw_only=True):
-    """Those that chats and completions have in common; request_schemas.py has the others."""
+    """The fields of this kind that chats and completions share; request_schemas.py has the
+    others."""
 
     allowed_token_ids: Unsupported = UNSET
     bad_words: Unsupported = UNSET

@@ -1,7 +1,7 @@
-"""Log-probabilities of output tokens, as chats and as completions have them.
+"""Log-probabilities of output tokens, in the forms of chats and of completions.
 
-They are written token by token, as the tokens come. To write those of a long answer at once, at its
-end, would keep the event loop from every stream for a second.
+They are written token by token, as the tokens arrive. Writing those of a long answer at once, at
+its end, would block the event loop, and with it every stream, for a second.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,19 +20,19 @@ from coordinator.http.response_schemas import (
     TopLogprob,
 )
 
-_FLOOR = -9999.0  # JSON has no -inf; vLLM writes this
+_FLOOR = -9999.0  # JSON has no -inf; vLLM writes this value
 _encode = msgspec.json.Encoder().encode
 
 CompletionScore = tuple[str, float, dict[str, float]]
-"""The name of a token, its log-probability, and those of the most probable tokens in its place, its
-own among them."""
+"""Name of a token, its log-probability, and those of the most probable tokens in its place, itself
+included."""
 
 
 def scorer(
     request: GenerationRequest, token_bytes: Mapping[int, bytes]
 ) -> Callable[[Token], Any] | None:
-    """What writes the log-probabilities of a token, for ``chat_logprobs`` or
-    ``completion_logprobs``; None where the request asks for none."""
+    """The function that writes the log-probabilities of a token for ``chat_logprobs`` or
+    ``completion_logprobs``; None if the request asks for none."""
     if request.num_logprobs is None:
         return None
     score = _chat_score if isinstance(request, ChatRequest) else _completion_score
@@ -75,7 +75,8 @@ def chat_logprobs(scores: Sequence[Any]) -> ChatLogprobs:
 def completion_logprobs(
     scores: Sequence[CompletionScore | None], offsets: Sequence[int]
 ) -> CompletionLogprobs:
-    """Parallel lists; ``offsets`` are those of the tokens in the text."""
+    """The lists of a completion's log-probabilities; ``offsets`` are those of the tokens in the
+    text."""
     scored = [(score, at) for score, at in zip(scores, offsets, strict=True) if score is not None]
     return CompletionLogprobs(
         tokens=[name for (name, _, _), _ in scored],
@@ -90,8 +91,8 @@ def name_by_id(token_id: int) -> str:
 
 
 def token_name(token_id: int, token_bytes: Mapping[int, bytes], *, by_id: bool) -> str:
-    """Its text; as OpenAI writes it when it is only a part of a character. ``by_id``: as vLLM
-    writes it for ``return_tokens_as_token_ids``."""
+    """Name of a token: its text, or OpenAI's notation for a part of a character. ``by_id``: vLLM's
+    notation for ``return_tokens_as_token_ids``."""
     if by_id:
         return name_by_id(token_id)
     raw = token_bytes[token_id]

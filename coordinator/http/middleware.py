@@ -1,8 +1,11 @@
-"""What every request passes before it reaches a route, as plain ASGI.
+"""What every request passes before it reaches a route, as plain ASGI. Outermost first:
 
-``InTurns(RequestId(Observed(CORSMiddleware(KeyCheck(BodyLimit(HeadRequests(app)))))))``: outermost
-first. InTurns is in turns.py, KeyCheck in auth/key_check.py (only where keys are set), BodyLimit in
-body.py; CORS only where origins are allowed.
+1. RequestThrottle (turns.py), RequestId, Observed.
+2. AllowedHosts (allowed_hosts.py), unless all hosts are served.
+3. AllowedOrigins (allowed_origins.py), unless keys are set or all origins are allowed.
+4. CORSMiddleware, if origins are allowed.
+5. KeyCheck (auth/key_check.py), if keys are set.
+6. BodyLimit (bodies/body_limit.py), HeadRequests.
 """
 
 import logging
@@ -13,7 +16,7 @@ import uuid
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from coordinator.http.auth.accounts import account_of
-from coordinator.http.errors import CLIENT_LEFT, internal_error
+from coordinator.http.errors import CLIENT_CLOSED_REQUEST, internal_error
 from coordinator.http.messages.error_form import is_messages
 from coordinator.http.response_names import NAME_PATTERN, note_name
 from telemetry.logs import bind_request
@@ -29,8 +32,8 @@ _METHODS = frozenset({"GET", "POST", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS"
 
 
 class RequestId:
-    """Takes over a client's X-Request-Id, or makes one, and returns it with every response; to
-    clients of the Messages API under their name of it too."""
+    """Adopts the X-Request-Id of a client, or makes one, and returns it with every response;
+    clients of the Messages API also get it as ``request-id``."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -56,7 +59,7 @@ class RequestId:
 
 
 class Observed:
-    """Counts, times and logs every response; turns an unhandled exception into a 500 with an
+    """Counts, times and logs every response, and turns an unhandled exception into a 500 with an
     ErrorBody."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
@@ -64,7 +67,7 @@ class Observed:
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        status = CLIENT_LEFT  # until a response starts
+        status = CLIENT_CLOSED_REQUEST  # until a response starts
         started_at = time.monotonic()
 
         async def send_counted(message: Message) -> None:
@@ -78,7 +81,7 @@ class Observed:
             await self._app(scope, receive, send_counted)
         except Exception:
             log.exception("unhandled error", extra={"path": scope["path"]})
-            if status != CLIENT_LEFT:
+            if status != CLIENT_CLOSED_REQUEST:
                 raise
             await internal_error().response()(scope, receive, send_counted)
         finally:
@@ -95,20 +98,22 @@ class Observed:
 
 
 def note_accepted(scope: Scope) -> None:
-    """The core has accepted this HTTP request: the line ``ended`` will follow."""
+    """Note that the core has accepted this HTTP request: the log line ``ended`` will follow."""
     scope[_ACCEPTED] = True
 
 
 def _log_response(scope: Scope, status: int, took_s: float) -> None:
-    """One line a request is at INFO. Of a request that the core has accepted it is ``ended`` of
-    observer.py, which says more; of any other POST, and of what is refused, it is the one here.
-    GET and HEAD are at DEBUG: pages, probes and scrapers ask again and again. ``status`` is what
-    was answered, or CLIENT_LEFT."""
+    """Log one line per request.
+
+    Accepted requests are logged by observer.py (``ended``), which says more. Here other POST
+    requests and refusals are logged at INFO; GET and HEAD at DEBUG, since pages, probes and
+    scrapers repeat them. ``status``: the status of the answer, or CLIENT_LEFT.
+    """
     only_read = scope["method"] in _READS and (status < 400 or status == _NOT_NOW)
     level = logging.DEBUG if only_read or _ACCEPTED in scope else logging.INFO
     fields: dict[str, object] = {"status": status, "took_ms": round(took_s * 1000, 1)}
     if key := account_of(scope).name:
-        fields["key"] = key  # its name; the key itself is never kept
+        fields["key"] = key  # the name; the key itself is never stored
     log.log(level, "%s %s", scope["method"], scope["path"], extra=fields)
 
 
@@ -132,4 +137,4 @@ class HeadRequests:
         try:
             await self._app(as_get, receive, send_without_body)
         finally:
-            scope["route"] = as_get.get("route")  # for the metrics, which are kept outside of this
+            scope["route"] = as_get.get("route")  # for Observed, which has the outer scope

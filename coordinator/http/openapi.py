@@ -1,4 +1,5 @@
-"""A truthful ``/openapi.json``: FastAPI's paths, with the bodies that msgspec reads and writes."""
+"""The document ``/openapi.json``: FastAPI's paths, with the bodies that msgspec reads and
+writes."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -64,6 +65,7 @@ _DESCRIPTIONS = {
 _OF_EVERY_BODY = {
     408: "The body took too long to arrive.",
     413: "The body is too large.",
+    415: "The body is not declared as JSON, or is compressed.",
     500: "The generation failed, or the server has a bug.",
 }
 _OF_EVERY_KEY = {
@@ -85,9 +87,12 @@ def answers(
     descriptions: Mapping[int, str] = {},
     error: type = ErrorBody,
 ) -> Responses:
-    """``responses`` of a route that answers with ``model``, or with ``chunk`` (one of them where
-    there are several) as events with a chunk each, or with an ``error`` of one of ``statuses``;
-    413 and 408 come with every body."""
+    """``responses`` of a route.
+
+    ``model``: the body of its answer. ``chunk``: the data of an event if it streams, one of several
+    if it is a list. ``statuses``: its errors, with a body of type ``error``; 413 and 408 are added
+    for every route with a body.
+    """
     content = _json(model)
     if chunk:
         data = _ref(chunk) if isinstance(chunk, type) else {"oneOf": [_ref(one) for one in chunk]}
@@ -97,7 +102,7 @@ def answers(
 
 
 def install_openapi(app: FastAPI, *, keys: bool) -> None:
-    """Complete the app's document; with ``keys`` all but the open paths need one."""
+    """Complete the app's document. With ``keys`` all but the open paths need a key."""
 
     def build() -> dict[str, Any]:
         if app.openapi_schema is None:
@@ -109,7 +114,7 @@ def install_openapi(app: FastAPI, *, keys: bool) -> None:
     built: asyncio.Task[bytes] | None = None
 
     async def serve(_: Request) -> Response:
-        """NOTE: building the document takes 0.1 s, so it is done once, in a thread."""
+        """Serve the document. NOTE: building it takes 0.1 s, so it is done once, in a thread."""
         nonlocal built
         if built is None:
             built = asyncio.create_task(asyncio.to_thread(lambda: msgspec.json.encode(build())))
@@ -122,8 +127,8 @@ def _completed(app: FastAPI) -> dict[str, Any]:
     document = get_openapi(title=app.title, version=app.version, routes=app.routes)
     _, requests = msgspec.json.schema_components(_REQUESTS, ref_template=_REF)
     _, sent = msgspec.json.schema_components(_ANSWERS, ref_template=_REF)
-    # We never answer 422, so FastAPI's schemas of that go.
-    # What is in requests too is sent as it came, without the fields that have their defaults.
+    # Remove FastAPI's schemas of 422, which no route answers with. A struct that requests have too
+    # is returned as it was sent, without fields that have their defaults.
     schemas = {n: _as_sent(s) for n, s in sent.items()} | requests
     document["components"] = {"schemas": _plain(schemas)}
     for path, operations in document["paths"].items():
@@ -135,7 +140,7 @@ def _completed(app: FastAPI) -> dict[str, Any]:
 
 
 def _plain(schema: Any) -> Any:
-    """With patterns that every engine reads."""
+    """The schema with patterns that every regex engine reads."""
     if isinstance(schema, list):
         return [_plain(each) for each in schema]
     if not isinstance(schema, dict):
@@ -147,7 +152,7 @@ def _plain(schema: Any) -> Any:
 
 
 def _as_sent(schema: dict[str, Any]) -> dict[str, Any]:
-    """A field that has a default is sent too."""
+    """The schema of a body that the server sends: fields with a default are always sent."""
     fields = schema["properties"]
     required = [n for n, field in fields.items() if n in schema["required"] or "default" in field]
     unset = {n: {k: v for k, v in field.items() if k != "default"} for n, field in fields.items()}

@@ -1,7 +1,7 @@
 """From a parsed body to what its route needs: checked, and tokenized.
 
-Plain functions that wait for nothing: small bodies are prepared in a thread, heavy ones in a
-process of their own (body_reader.py).
+Plain functions that wait for nothing: small bodies are prepared in a thread, heavy ones in another
+process (bodies/parsers.py).
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from coordinator.http.chat_schemas import ChatMessage
 from coordinator.http.errors import invalid
 from coordinator.http.messages.bodies import TokensCount
 from coordinator.http.messages.requests import CountTokensRequest, MessagesRequest
-from coordinator.http.messages.translation import chat_of, fields_as_given
+from coordinator.http.messages.translation import chat_of, client_field_names
 from coordinator.http.prompts import (
     LOOKUP_LENS,
     Prompt,
@@ -48,9 +48,9 @@ from transport.wire.token_ids import TokenIds
 
 @dataclass(frozen=True)
 class Prepared:
-    """A request that generates, without the texts of its prompts; their token ids; and with
-    ``echo`` the texts. ``origin`` is the JSON of what the route needs of another API's request,
-    which was translated to ``request``."""
+    """A request that generates, with the token ids of its prompts instead of their texts.
+    ``echoes``: the texts, with ``echo``. ``origin``: JSON of what the route needs of another API's
+    request that was translated to ``request``."""
 
     request: GenerationRequest
     prompts: list[TokenIds]
@@ -59,20 +59,20 @@ class Prepared:
 
     @property
     def prompt_tokens(self) -> int:
-        """Each prompt counts once, also for n > 1."""
+        """Number of prompt tokens. Each prompt counts once, also for n > 1."""
         return sum(map(len, self.prompts))
 
     @property
     def kind(self) -> Kind:
-        """Of ``request``, which is a chat also where another API's request was translated."""
+        """The kind of ``request``: "chat" also if it was translated from another API's request."""
         return "chat" if isinstance(self.request, ChatRequest) else "completion"
 
 
 def prepared(
     context: AppContext, kind: Kind, request: AnyRequest, earlier: bytes = b""
 ) -> Prepared | bytes:
-    """What ``kind`` makes of a request: a Prepared, or the JSON of an answer; raises ApiError.
-    ``earlier`` is the JSON of what earlier responses hold of the conversation."""
+    """Check and tokenize a request of ``kind``: a Prepared, or the JSON of an answer. Raises
+    ApiError. ``earlier``: JSON of what earlier responses hold of the conversation."""
     if isinstance(request, ResponseRequest):
         return _response(context, request, earlier)
     return _WORK[kind](context, request)
@@ -115,9 +115,9 @@ def _references(_: AppContext, body: ReferringBody) -> bytes:
 
 
 def _messages(context: AppContext, request: MessagesRequest) -> Prepared:
-    """The chat, with ``max_completion_tokens`` only where the context leaves fewer tokens than the
-    request's ``max_tokens``, which agents set as high as they can."""
-    with fields_as_given():
+    """Translate a Messages request to a chat. Its ``max_completion_tokens`` is set only if the
+    context has room for fewer tokens than ``max_tokens``, which agents set as high as they can."""
+    with client_field_names():
         found = _chat(context, chat := chat_of(request))
     left = context.max_model_len - found.prompt_tokens
     if 0 < left < request.max_tokens:
@@ -186,7 +186,7 @@ def _tokenized(context: AppContext, request: TokenizeRequest) -> bytes:
 
 def _tokens_counted(context: AppContext, request: CountTokensRequest) -> bytes:
     context.check_model(request.model)
-    with fields_as_given():
+    with client_field_names():
         ids = _ids(context, chat_of(request), LOOKUP_LENS * context.max_model_len)
     check_lookup("messages", len(ids), context.max_model_len)
     return msgspec.json.encode(TokensCount(input_tokens=len(ids)))
@@ -201,7 +201,7 @@ def _detokenized(context: AppContext, request: DetokenizeRequest) -> bytes:
 
 
 def _check(context: AppContext, request: GenerationRequest, num_prompts: int = 1) -> None:
-    """What can be refused before anything is tokenized; raises ApiError."""
+    """Raises ApiError for what can be refused before anything is tokenized."""
     context.check_model(request.model)
     check_caps(request, context.settings)
     check_form(request)

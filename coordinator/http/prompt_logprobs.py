@@ -1,8 +1,8 @@
-"""A prompt's log-probabilities: how many there may be, and their JSON.
+"""Log-probabilities of a prompt: their limit, and their JSON.
 
-The JSON of 131,072 tokens takes tens of megabytes. Made at once it would keep the event loop from
-every stream for a second. So each turn of the loop makes some of it, and what is made stays bytes,
-which msgspec copies into the answer.
+The JSON of 131,072 tokens takes tens of megabytes. Making it at once would block every stream for a
+second. So each turn of the loop makes a part, which stays bytes that msgspec copies into the
+answer.
 """
 
 import asyncio
@@ -24,21 +24,21 @@ from coordinator.text.detokenizer import Detokenizer
 from transport.wire.prompt_logprobs import TokenScore, read_rows
 from transport.wire.token_ids import TokenIds
 
-A_TURN = 500
+WRITTEN_PER_TURN = 500
 """Log-probabilities that are written in one turn of the loop, in about 1 ms."""
 _encode = msgspec.json.Encoder().encode
 
 
 @dataclass(frozen=True)
 class PromptJson:
-    """JSON of one prompt: ``echoed`` has the items of each list of CompletionLogprobs, none where
-    they are not asked for; ``prompt_logprobs`` is vLLM's field."""
+    """JSON of the log-probabilities of one prompt. ``echoed``: the items of each list of
+    CompletionLogprobs; empty unless they are requested. ``prompt_logprobs``: vLLM's field."""
 
     echoed: Mapping[str, bytes]
     prompt_logprobs: PromptLogprobs
 
     def before(self, output: CompletionLogprobs) -> CompletionLogprobs:
-        """The log-probabilities of the prompt, then those of the output."""
+        """The log-probabilities of the prompt, followed by those of the output."""
         if not self.echoed:
             return output
         joined = {
@@ -48,10 +48,11 @@ class PromptJson:
         return CompletionLogprobs(**joined)
 
 
-class PromptReader:
-    """Reads the rows of one prompt (transport/wire/prompt_logprobs.py), which have ``num_top``
-    alternatives. ``num_echoed`` of them go into the lists of CompletionLogprobs, and ``num_own``
-    into ``prompt_logprobs``; None: there is none."""
+class PromptLogprobsWriter:
+    """Writes the log-probabilities of one prompt as JSON, from its rows
+    (transport/wire/prompt_logprobs.py) with ``num_top`` alternatives. ``num_echoed`` alternatives
+    go into the lists of CompletionLogprobs, ``num_own`` into ``prompt_logprobs``; None: no such
+    field."""
 
     def __init__(
         self,
@@ -71,13 +72,14 @@ class PromptReader:
         self._text_len = 0
 
     async def read(self, pieces: Sequence[bytes]) -> PromptJson:
-        """``pieces`` are the rows of all tokens but the first, in order. Called once."""
+        """Write the JSON of all rows. ``pieces``: rows of all tokens but the first, in order.
+        Called once."""
         num_top = max(self._num_echoed or 0, self._num_own or 0)
         scores = chain.from_iterable(read_rows(piece, num_top) for piece in pieces)
         tokens = chain([(self._ids[0], None)], zip(self._ids[1:], scores, strict=True))
         echoed: dict[str, list[bytes]] = defaultdict(list)
         own = []
-        while some := list(islice(tokens, max(1, A_TURN // (num_top + 1)))):
+        while some := list(islice(tokens, max(1, WRITTEN_PER_TURN // (num_top + 1)))):
             if self._num_echoed is not None:
                 for name, values in self._echoed(some, self._num_echoed).items():
                     echoed[name].append(_items(values))
@@ -90,7 +92,7 @@ class PromptReader:
     def _echoed(
         self, tokens: Sequence[tuple[int, TokenScore | None]], num_top: int
     ) -> dict[str, list[Any]]:
-        """Parallel lists, as ``completion_logprobs`` has them for the output."""
+        """The lists of the prompt, as ``completion_logprobs`` has them for the output."""
         lists = CompletionLogprobs(tokens=[], token_logprobs=[], top_logprobs=[], text_offset=[])
         for token_id, score in tokens:
             name, logprob, top = self._name(token_id), None, None
@@ -126,22 +128,22 @@ class PromptReader:
 
 
 def _items(values: Sequence[Any]) -> bytes:
-    """What stands between the brackets of a JSON list."""
+    """The items of a JSON list, without its brackets."""
     return _encode(values)[1:-1]
 
 
 def _list(items: Sequence[bytes]) -> Any:
-    """A JSON list for a field that the schema says is one: msgspec writes a Raw as it is."""
+    """A JSON list for a field whose schema is a list: msgspec writes a Raw as it is."""
     return Raw(b"[%b]" % b",".join(filter(None, items)))
 
 
-def prompt_reader(
+def prompt_logprobs_writer(
     request: GenerationRequest, spec: SequenceRequest, token_bytes: Mapping[int, bytes]
-) -> PromptReader | None:
-    """What reads the log-probabilities of one choice's prompt; None where it has none."""
+) -> PromptLogprobsWriter | None:
+    """The writer of the log-probabilities of one choice's prompt; None if it has none."""
     if spec.sampling.prompt_logprobs is None:
         return None
-    return PromptReader(
+    return PromptLogprobsWriter(
         spec.prompt_ids,
         token_bytes,
         num_echoed=request.num_echoed_logprobs,
@@ -153,7 +155,8 @@ def prompt_reader(
 def check_prompt_logprobs(
     request: GenerationRequest, specs: Sequence[SequenceRequest], most: int
 ) -> None:
-    """Raises ApiError where the answer to ``request`` would have more than ``most`` of them."""
+    """Raises ApiError if the answer to ``request`` would have more than ``most`` log-probabilities
+    of prompts."""
     asked = (request.num_echoed_logprobs, request.prompt_logprobs)
     num_each = sum(1 + num_top for num_top in asked if num_top is not None)
     num_tokens = sum(spec.num_scored for spec in specs)

@@ -1,5 +1,5 @@
-"""Prompts of a request as token ids, cut where the request asks for it, and how much output they
-leave room for."""
+"""Prompts of a request as token ids, truncated if the request asks for it, and the room that they
+leave for output."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Any, Protocol, TypeVar
@@ -19,19 +19,19 @@ _Ids = Annotated[list[int], msgspec.Meta(min_length=1)]
 _AnyIds = TypeVar("_AnyIds", TokenIds, list[int])
 
 LOOKUP_LENS = 4
-"""/tokenize and /detokenize take texts of up to this many times the model's context."""
+"""/tokenize and /detokenize take texts of up to so many times the model's context."""
 
 
 def max_model_len(core: Core, tokenizer: Tokenizer) -> int:
-    """Most tokens of prompt and output together: the model's limit or the live workers',
-    whichever is less."""
+    """Limit of prompt and output tokens together: the model's or that of the live workers,
+    whichever is lower."""
     longest = core.max_seq_len
     limit = tokenizer.info.max_position
     return limit if longest is None else min(limit, longest)
 
 
 class Conversation(Protocol):
-    """The fields of a request that say how its messages become a prompt."""
+    """The fields of a request that decide how its messages become a prompt."""
 
     messages: Any
     add_generation_prompt: bool | None
@@ -48,7 +48,7 @@ def chat_ids(
     max_len: int,
     salt: str,
 ) -> TokenIds:
-    """Token ids of a conversation; a refusal of the template is a 400."""
+    """Token ids of a conversation. A refusal by the template is a 400."""
     told = {"tools": [msgspec.to_builtins(tool) for tool in tools]} if tools else {}
     rendered = [message.rendered() for message in request.messages]
 
@@ -76,7 +76,7 @@ def chat_ids(
 
 
 def with_one_system_message(turns: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """All system messages as one at the beginning, for templates that allow no other."""
+    """Join all system messages into one at the beginning, for templates that allow no other."""
     system = [turn["content"] for turn in turns if turn["role"] == "system"]
     others = [turn for turn in turns if turn["role"] != "system"]
     first = [{"role": "system", "content": "\n\n".join(system)}] if system else []
@@ -84,8 +84,8 @@ def with_one_system_message(turns: Sequence[Mapping[str, Any]]) -> list[Mapping[
 
 
 def read_prompts(raw: msgspec.Raw, max_prompts: int) -> Sequence[Prompt]:
-    """The prompts of a completion from their JSON: a string, a list of strings, the ids of one
-    prompt, or a list of these. Raises ApiError, before a long list of lists is made too."""
+    """Parse the prompts of a completion: a string, a list of strings, the ids of one prompt, or a
+    list of such lists. Raises ApiError, also before a long list of lists is made."""
     json = bytes(raw)
     prompts: Sequence[Prompt]
     first_inside = json[1:].lstrip()[:1]
@@ -119,7 +119,7 @@ def completion_ids(
     max_len: int,
     salt: str,
 ) -> TokenIds:
-    """Token ids of one of the prompts; raises ApiError for ids that the model lacks."""
+    """Token ids of one prompt. Raises ApiError for ids that the model lacks."""
     if isinstance(prompt, str):
         add = add_special_tokens is not False
         return tokenizer.encode(prompt, add_special_tokens=add, max_len=max_len, salt=salt)
@@ -147,8 +147,8 @@ def check_token_ids(param: str, ids: Collection[int], tokenizer: Tokenizer) -> N
 
 
 def room_for_output(request: GenerationRequest, prompt_len: int, max_len: int) -> int:
-    """The output's max_tokens: what is asked for, or the default (None: all) as far as it fits;
-    raises ApiError when prompt and output do not fit together."""
+    """Limit of output tokens: the number requested, or the default (None: all) as far as it fits.
+    Raises ApiError if prompt and output do not fit together."""
     if prompt_len == 0:
         raise invalid(request.prompt_param, "has no tokens; at least one is needed")
     left, (asked, asked_param) = max_len - prompt_len, request.max_tokens_asked
@@ -161,7 +161,8 @@ def room_for_output(request: GenerationRequest, prompt_len: int, max_len: int) -
 
 
 def too_long(param: str, prompt_len: int, max_len: int, asked: int | None = None) -> ApiError:
-    """The refusal of a prompt, with the output that is asked for, beyond ``max_len`` tokens."""
+    """The error for a prompt that does not fit into ``max_len`` tokens together with the requested
+    output."""
     many = "at least " if prompt_len > max_len else ""
     output = f" and {asked} output tokens are asked for" if asked is not None else ""
     return ApiError(
@@ -174,14 +175,15 @@ def too_long(param: str, prompt_len: int, max_len: int, asked: int | None = None
 
 
 def max_read_len(request: GenerationRequest, max_len: int) -> int:
-    """How many tokens of a prompt are of interest: what is cut away may be beyond ``max_len``."""
+    """Number of prompt tokens to compute ids for: a prompt that is truncated may be longer than
+    ``max_len``."""
     return max_len if request.truncate_prompt_tokens is None else LOOKUP_LENS * max_len
 
 
 def truncated(prompt: _AnyIds, request: GenerationRequest, max_len: int) -> _AnyIds:
-    """The last ``truncate_prompt_tokens`` tokens, or with ``truncation_side`` "right" the first; -1
+    """The last ``truncate_prompt_tokens`` tokens, or with ``truncation_side`` "right" the first. -1
     stands for as many as leave room for the output within ``max_len``. Raises ApiError for a prompt
-    of which not all may have been read."""
+    that may not have been read whole."""
     length = request.truncate_prompt_tokens
     if length is None:
         return prompt

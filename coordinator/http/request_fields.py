@@ -1,5 +1,5 @@
-"""What the structs of request_schemas.py are made of: errors that name a field, and fields that
-other servers have and this one does not, which are refused unless they are empty."""
+"""Parts of the structs in request_schemas.py: errors that name a field, and fields that other
+servers have and this one does not, which are refused unless they are empty."""
 
 import typing
 from collections.abc import Sequence
@@ -18,18 +18,19 @@ _END = r"$(?!\n)"
 
 
 def whole(pattern: str) -> Meta:
-    """Of a text that matches ``pattern`` from its beginning to its end."""
+    """Metadata of a text field whose whole value must match ``pattern``."""
     return Meta(pattern=f"^{pattern}{_END}")
 
 
 def published(pattern: str) -> str:
-    """A pattern of a field as OpenAPI has it, in which ``$`` is the end: engines without look-ahead
-    read it too."""
+    """The pattern of a field for OpenAPI, where ``$`` is the end: engines without look-ahead read
+    it too."""
     return pattern.replace(_END, "$")
 
 
 class FieldError(ValueError):
-    """A field is wrong. ``param`` is its path from the struct that raises this; "" for itself."""
+    """A field is wrong. ``param`` is its path from the struct that raises this; "" for the struct
+    itself."""
 
     def __init__(self, param: str, message: str, code: str = "invalid_value") -> None:
         super().__init__(message)
@@ -38,7 +39,7 @@ class FieldError(ValueError):
 
 
 def harmless(*values: Any) -> Meta:
-    """Of an unsupported field: it passes when it is empty or one of ``values``."""
+    """Metadata of an unsupported field that is accepted if it is empty or one of ``values``."""
     return Meta(description=_NOT_YET, extra_json_schema={"enum": [*_EMPTY, *values]})
 
 
@@ -46,7 +47,7 @@ Unsupported = Annotated[Raw, harmless()] | UnsetType
 
 
 class RequestBody(Struct, kw_only=True, omit_defaults=True):
-    """Raises FieldError for an unsupported field with another value than a harmless one."""
+    """A body that raises FieldError for an unsupported field, unless its value is harmless."""
 
     def __post_init__(self) -> None:
         for name, harmless in unsupported_fields(type(self)).items():

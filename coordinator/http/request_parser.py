@@ -1,4 +1,4 @@
-"""From the bytes of a body to a request, or to an error that names the field at fault.
+"""Parses the bytes of a body to a request, or to an error that names the field at fault.
 
 msgspec refuses what is not JSON (NaN, deep nesting, lone surrogates) and stops at the first error.
 """
@@ -39,8 +39,11 @@ AnyRequest = (
 )
 
 STRUCTURE_BYTES = 512 * 1024
-"""The most bytes that a body may hold besides its prompt, messages, input, system prompt or
-tokens."""
+"""Limit of the bytes of a body besides its prompt, messages, input, system prompt or tokens."""
+
+READABLE_DEPTH = 900
+"""A body that nests at most this deep can be decoded. The exact limit is the interpreter's: 1,000
+levels, together with the frames of the callers."""
 
 _QUICK_BYTES = 2 * 1024 * 1024
 
@@ -63,7 +66,8 @@ _OF_A_TYPE = re.compile(r"(?:(tools)|.*\.content)\[\d+\]\.type")
 
 
 class _LongFields(msgspec.Struct):
-    """The fields that may be long, and those that some send too long; the others are skipped."""
+    """The fields that may be long, and those that some clients send too long. Others are
+    skipped."""
 
     prompt: msgspec.Raw = msgspec.Raw()
     messages: msgspec.Raw = msgspec.Raw()
@@ -87,10 +91,10 @@ _long_fields = msgspec.json.Decoder(_LongFields)
 
 
 def parse(kind: Kind, body: bytes) -> AnyRequest:
-    """The validated body, whatever its content type; raises ApiError."""
+    """The validated body. Raises ApiError."""
     decode = _DECODERS[kind].decode
     try:
-        body.decode()  # msgspec skips what no field wants, also where that is not UTF-8
+        body.decode()  # msgspec skips unknown fields even if they are not UTF-8
         if len(body) > STRUCTURE_BYTES:
             _check_structure(body)
         try:
@@ -101,21 +105,24 @@ def parse(kind: Kind, body: bytes) -> AnyRequest:
             return decode(_with_whole_numbers(body))
     except msgspec.ValidationError as error:
         raise _from_validation(error) from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except RecursionError:
+        message = f"Invalid JSON: arrays and objects are nested more than {READABLE_DEPTH} deep"
+        raise ApiError(400, message, code="invalid_json") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ApiError(400, f"Invalid JSON: {error}", code="invalid_json") from None
 
 
 def check_long_fields(pieces: Sequence[bytes]) -> None:
-    """Raises ApiError where a field of the body is too long for any request. Takes 1 ms at most,
-    and so leaves larger bodies, and all other faults, to ``parse``."""
+    """Raises ApiError if a field of the body is too long for any request. Takes at most 1 ms, so it
+    leaves larger bodies, and all other faults, to ``parse``."""
     if STRUCTURE_BYTES < sum(map(len, pieces)) <= _QUICK_BYTES:
-        with suppress(msgspec.DecodeError):
+        with suppress(msgspec.DecodeError, RecursionError):
             _check_structure(b"".join(pieces))
 
 
 def _with_whole_numbers(body: bytes) -> bytes:
-    """The body with integers for what some clients send as ``5.0``, in its fields and in lists of
-    numbers."""
+    """The body with integers in place of numbers like ``5.0``, which some clients send, in its
+    fields and in lists of numbers."""
     fields = msgspec.json.decode(body, type=dict[str, Any])
     for name, value in fields.items():
         fields[name] = [_whole(v) for v in value] if isinstance(value, list) else _whole(value)
@@ -127,13 +134,13 @@ def _whole(value: Any) -> Any:
 
 
 def _check_structure(body: bytes) -> None:
-    """Raises ApiError for a body whose values would take long to make, though no prompt needs
+    """Raises ApiError for a body whose values would take long to build, although no prompt needs
     them."""
     fields = _long_fields.decode(body)
-    # Within a text every quote is escaped, so that these are no more than the roles.
+    # Quotes within a text are escaped, so this counts no more than the roles.
     if (num_roles := bytes(fields.messages).count(b'"role"')) > MAX_MESSAGES:
         raise invalid("messages", f"at most {MAX_MESSAGES} messages and parts, got {num_roles}")
-    # Each item of an input has a role or a type, and so has each of its parts.
+    # Each item of an input, and each of its parts, has a role or a type.
     items = bytes(fields.input)
     if (num_marks := items.count(b'"role"') + items.count(b'"type"')) > 2 * MAX_MESSAGES:
         raise invalid("input", f"at most {MAX_MESSAGES} items and parts, got {num_marks // 2}")
@@ -151,7 +158,7 @@ def _check_structure(body: bytes) -> None:
 
 
 def _from_validation(error: msgspec.ValidationError) -> ApiError:
-    """What msgspec says, ``text - at `$.path` ``, as a 400."""
+    """The message of msgspec, ``text - at `$.path` ``, as a 400."""
     text, _, path = str(error).rpartition(_AT)
     param = path.rstrip("`").removeprefix(".") if text else ""
     text, code = text or path, "invalid_value"
@@ -165,7 +172,7 @@ def _from_validation(error: msgspec.ValidationError) -> ApiError:
         what = found[1] or "parts"
         text, code = f"{what} of type {quote(unknown[1])} are not supported", UNSUPPORTED
     if part := _PART.fullmatch(param):
-        param = part[1]  # OpenAI names the message's content, not the part of it
+        param = part[1]  # OpenAI names the content of the message, not its part
     return invalid(param, text.replace(" | null`", "`"), code)
 
 

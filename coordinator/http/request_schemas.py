@@ -1,8 +1,8 @@
-"""The bodies of requests: what msgspec decodes, and what /openapi.json says of them.
+"""The bodies of requests: decoded by msgspec, described in /openapi.json.
 
-Types, ranges, and what one field says of another are checked here; what depends on the model or
-the settings, in sampling.py and prompts.py. Unknown fields are ignored, null means absent. A field
-that other servers have and this one does not is ``Unsupported``: refused, never ignored.
+Types, ranges and relations between fields are checked here; what depends on the model or the
+settings, in sampling.py and prompts.py. Unknown fields are ignored, null means absent. A field that
+other servers have and this one does not is ``Unsupported``: refused, never ignored.
 """
 
 from typing import Annotated, Any, ClassVar, Literal
@@ -42,8 +42,8 @@ class StreamOptions(Struct, kw_only=True, omit_defaults=True):
 
 
 class GenerationRequest(KnownFields, kw_only=True):
-    """What chat and completions have in common. ``prompt_param`` is the field with the prompt,
-    ``num_logprobs`` how many of the most probable tokens come with each token; None: no
+    """The fields that chats and completions share. ``prompt_param``: the field with the prompt.
+    ``num_logprobs``: how many of the most probable tokens are returned with each token; None: no
     log-probabilities."""
 
     prompt_param: ClassVar[str]
@@ -93,30 +93,30 @@ class GenerationRequest(KnownFields, kw_only=True):
 
     @property
     def num_echoed_logprobs(self) -> int | None:
-        """The same for the tokens of an echoed prompt."""
+        """``num_logprobs`` for the tokens of an echoed prompt."""
         return None
 
     @property
     def num_prompt_logprobs(self) -> int | None:
-        """The same for the tokens of the prompt, wherever they go."""
+        """``num_logprobs`` for the tokens of the prompt, for all fields that need them."""
         asked = (self.num_echoed_logprobs, self.prompt_logprobs)
         return max((num for num in asked if num is not None), default=None)
 
     @property
     def answers_without_output(self) -> bool:
-        """Whether there is something to answer with ``max_tokens`` 0."""
+        """True if there is something to answer with ``max_tokens`` 0."""
         return self.prompt_logprobs is not None
 
     @property
     def max_tokens_asked(self) -> tuple[int | None, str]:
-        """Tokens of output at most, and the field that says so; None: the default."""
+        """The requested limit of output tokens (None: the default), and the field that sets it."""
         if self.max_completion_tokens is not None:
             return self.max_completion_tokens, "max_completion_tokens"
         return self.max_tokens, "max_tokens"
 
     @property
     def num_output_asked(self) -> int | None:
-        """Tokens of output at most; None: as many as fit."""
+        """Limit of output tokens; None: as many as fit."""
         asked, _ = self.max_tokens_asked
         return self.default_max_tokens if asked is None else asked
 
@@ -161,7 +161,7 @@ class ChatRequest(GenerationRequest, kw_only=True):
         check_number(self.messages)
         if self.top_logprobs and not self.logprobs:
             raise FieldError("top_logprobs", "needs logprobs to be true")
-        if self.thinking_token_budget == -1:  # vLLM's word for no limit
+        if self.thinking_token_budget == -1:  # vLLM's value for no limit
             self.thinking_token_budget = None
         if self.continue_final_message:
             check_continued(self.messages, self.add_generation_prompt)
@@ -169,7 +169,7 @@ class ChatRequest(GenerationRequest, kw_only=True):
 
     @property
     def template_variables(self) -> dict[str, Any]:
-        """What the chat template gets besides the messages and the tools."""
+        """Variables of the chat template, besides the messages and the tools."""
         effort = self.reasoning_effort
         given = {} if effort is None else {"enable_thinking": effort != "none"}
         return given | (self.chat_template_kwargs or {})
@@ -203,10 +203,10 @@ _PROMPT_SCHEMA: dict[str, Any] = {
 
 
 class CompletionRequest(GenerationRequest, kw_only=True):
-    """``POST /v1/completions``; prompts.py reads ``prompt``."""
+    """``POST /v1/completions``; prompts.py parses ``prompt``."""
 
     prompt_param = "prompt"
-    default_max_tokens = 16  # OpenAI's and vLLM's
+    default_max_tokens = 16  # the default of OpenAI and vLLM
 
     prompt: Annotated[Raw, Meta(extra_json_schema=_PROMPT_SCHEMA)]
     echo: bool | None = None

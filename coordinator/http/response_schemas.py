@@ -1,6 +1,6 @@
-"""The bodies of responses: what msgspec encodes, and what /openapi.json says of them.
+"""The bodies of responses: encoded by msgspec, described in /openapi.json.
 
-A field that is UNSET is left out; ``token_ids`` and ``prompt_token_ids`` are there when a request
+A field that is UNSET is left out; ``token_ids`` and ``prompt_token_ids`` are present if a request
 asks for token ids. The timeline of a request is in timeline.py.
 """
 
@@ -30,13 +30,13 @@ class ErrorBody(Struct):
 
 
 class PromptTokensDetails(Body, kw_only=True):
-    """``cached_tokens`` came from the prefix cache: no choice had to compute them."""
+    """``cached_tokens``: tokens of the prompt that came from the prefix cache, for all choices."""
 
     cached_tokens: int = 0
 
 
 class Usage(Body, kw_only=True):
-    """Tokens of a request: each prompt once, the output of all its choices."""
+    """Numbers of tokens of a request: each prompt once, the output of all its choices."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -64,7 +64,7 @@ class TokenLogprob(TopLogprob, kw_only=True):
 
 
 class PromptLogprob(Body, kw_only=True):
-    """``rank`` is 1 for the most probable token."""
+    """Log-probability of a prompt token; ``rank`` is 1 for the most probable token."""
 
     logprob: float
     rank: int
@@ -73,7 +73,7 @@ class PromptLogprob(Body, kw_only=True):
 
 PromptLogprobs = list[dict[str, PromptLogprob] | None] | UnsetType
 """For each token of a prompt, by token id: its own log-probability first, then the most probable
-ones in its place; null for the first token, which follows nothing."""
+alternatives; null for the first token, which follows nothing."""
 
 
 class ChatLogprobs(Body, kw_only=True):
@@ -82,7 +82,7 @@ class ChatLogprobs(Body, kw_only=True):
 
 
 class FunctionCall(Body, kw_only=True):
-    """``arguments`` is a JSON object as text."""
+    """A call of a function; ``arguments`` is a JSON object as text."""
 
     name: str
     arguments: str
@@ -95,7 +95,8 @@ class ToolCall(Body, kw_only=True):
 
 
 class AssistantMessage(Body, kw_only=True):
-    """``reasoning_content`` and ``reasoning`` (vLLM's newer name) are the thought."""
+    """The answer of the model. ``reasoning_content`` and ``reasoning`` (vLLM's newer name) are the
+    thought."""
 
     role: Literal["assistant"] = "assistant"
     content: str | None
@@ -135,8 +136,8 @@ class FunctionCallDelta(Body, kw_only=True):
 
 
 class ToolCallDelta(Body, kw_only=True):
-    """Call ``index`` of the message: its first delta has id and name, every one a piece of the
-    arguments."""
+    """A part of call ``index`` of the message: the first part has id and name, each one a piece of
+    the arguments."""
 
     index: int
     id: str | UnsetType = UNSET
@@ -176,7 +177,8 @@ class ChatCompletionChunk(Body, kw_only=True):
 
 
 class CompletionLogprobs(Body, kw_only=True):
-    """With ``echo`` of the prompt too, whose first token has null for the log-probabilities."""
+    """Log-probabilities of the output; with ``echo`` also those of the prompt, whose first token
+    has null."""
 
     tokens: list[str]
     token_logprobs: list[float | None]

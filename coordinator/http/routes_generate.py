@@ -1,11 +1,11 @@
-"""The endpoints of chats and of completions."""
+"""The endpoints for chats and completions."""
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from coordinator.http.answer import ChunkedAnswer
 from coordinator.http.app_context import AppContext, new_id
-from coordinator.http.body import Bodies
+from coordinator.http.bodies.bodies import Bodies
 from coordinator.http.chat_writer import ChatWriter
 from coordinator.http.generation import respond, sequence_requests
 from coordinator.http.openapi import answers, request_body

@@ -1,7 +1,7 @@
 """The endpoints that list requests and their timelines.
 
-The timelines of 200 requests take 50 ms to read and lay out, on the loop that streams: a few at a
-time, no more often than twice a second, and once for all clients that ask meanwhile.
+Reading and laying out the timelines of 200 requests takes 50 ms on the loop that streams. So it is
+done in parts, at most twice a second, and once for all clients that ask meanwhile.
 """
 
 import asyncio
@@ -17,8 +17,8 @@ from coordinator.core.contract import History
 from coordinator.http.errors import ApiError, json_response, quote
 from coordinator.http.openapi import answers
 from coordinator.http.response_names import ResponseNames
+from coordinator.http.shared_answer import SharedAnswer
 from coordinator.http.timeline import RequestList, RequestTimeline, timeline
-from coordinator.http.turns import SharedAnswer
 from transport.wire.errors import BatonError, MalformedMessage
 
 log = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ MAX_LISTED = 200
 
 _RETRY_AFTER_S = 2.0
 _EVERY_S = 0.5
-_LAID_OUT_A_TURN = 20
+_LAID_OUT_PER_TURN = 20
 _ERRORS = {
     400: "limit is not a number in its range.",
     404: "No such request, or it ended more than an hour ago; or its record is damaged.",
@@ -36,15 +36,16 @@ _ERRORS = {
 
 
 class LastRequests:
-    """Over a History; one for each app. ``now`` gives Unix seconds, as create_app has it."""
+    """The most recent requests of a History; one per app. ``now`` returns Unix seconds, as in
+    create_app."""
 
     def __init__(self, history: History, now: Callable[[], float]) -> None:
         self._history, self._now = history, now
-        self._most = 0  # that a request waits for
+        self._most = 0  # of all requests that wait
         self._shared = SharedAnswer(self._read, every_s=_EVERY_S)
 
     async def get(self, most: int) -> list[msgspec.Raw]:
-        """The JSON of up to ``most`` RequestTimelines, the last one first; raises what the history
+        """The JSON of up to ``most`` RequestTimelines, the newest first. Raises what the history
         raises."""
         self._most = max(self._most, most)
         return (await self._shared.get())[:most]
@@ -54,15 +55,15 @@ class LastRequests:
         records = await self._history.recent(most)
         now = self._now()
         entries: list[msgspec.Raw] = []
-        for first in range(0, len(records), _LAID_OUT_A_TURN):
-            some = records[first : first + _LAID_OUT_A_TURN]
+        for first in range(0, len(records), _LAID_OUT_PER_TURN):
+            some = records[first : first + _LAID_OUT_PER_TURN]
             entries += [msgspec.Raw(msgspec.json.encode(timeline(r, now))) for r in some]
             await asyncio.sleep(0)
         return entries
 
 
 def history_routes(history: History, now: Callable[[], float], names: ResponseNames) -> APIRouter:
-    """``now`` gives Unix seconds, as create_app has it."""
+    """The routes; ``now`` returns Unix seconds, as in create_app."""
     router = APIRouter(tags=["history"])
 
     last = LastRequests(history, now)
@@ -101,7 +102,7 @@ def history_routes(history: History, now: Callable[[], float], names: ResponseNa
 
 
 def _unavailable(error: BatonError) -> ApiError:
-    # The answer does not say where Redis is. The store warns when it is gone; pages ask repeatedly.
+    # The answer must not say where Redis is. Only DEBUG: the store warns, and pages ask repeatedly.
     log.debug("a request's record cannot be read: %s", error)
     message = "The record of requests cannot be read now: Redis does not answer."
     return ApiError(503, message, code="record_unavailable", retry_after_s=_RETRY_AFTER_S)

@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from coordinator.core.contract import ServiceStatus
 from coordinator.http.app_context import AppContext
-from coordinator.http.body import Bodies
+from coordinator.http.bodies.bodies import Bodies
 from coordinator.http.errors import ApiError, json_response
 from coordinator.http.openapi import answers, request_body
 from coordinator.http.request_schemas import DetokenizeRequest, TokenizeRequest
@@ -21,7 +21,7 @@ from coordinator.http.response_schemas import (
     Tokenized,
     Version,
 )
-from coordinator.http.turns import SharedAnswer
+from coordinator.http.shared_answer import SharedAnswer
 from telemetry.metrics import CONTENT_TYPE
 
 _RETRY_AFTER_S = 2.0
@@ -45,7 +45,7 @@ def info_routes(context: AppContext, bodies: Bodies) -> APIRouter:
             max_model_len=context.max_model_len,
         )
 
-    # A path with a parameter of any text would take it for a model without a name.
+    # The route below would take this path for a model with an empty name.
     @router.get("/v1/models/", include_in_schema=False)
     @router.get("/v1/models", responses=answers(ModelList))
     async def models() -> Response:
@@ -64,12 +64,13 @@ def info_routes(context: AppContext, bodies: Bodies) -> APIRouter:
     @router.get("/ping", include_in_schema=False)
     @router.post("/ping", include_in_schema=False)
     async def ping() -> Response:
-        """The same for load balancers that ask so."""
+        """The same, for load balancers that use this path."""
         return json_response(Health())
 
     @router.get("/ready", responses=answers(Ready, 503))
     async def ready() -> Response:
-        """The service takes work, though with the problems that are named; 503 says why not."""
+        """The service takes work, though with the problems that are named; 503 says why it does
+        not."""
         status = core.status()
         problems = list(status.problems)
         if status.ready and not status.draining:
@@ -82,12 +83,12 @@ def info_routes(context: AppContext, bodies: Bodies) -> APIRouter:
 
     @router.get("/status", responses=answers(ServiceStatus))
     async def status() -> Response:
-        """Queues and workers as they are now."""
+        """Queues and workers now."""
         return json_response(core.status())
 
     @router.get("/metrics", responses={200: {"content": {"text/plain": {}}}})
     async def metrics() -> Response:
-        """Prometheus text."""
+        """Metrics in Prometheus' text format."""
         return Response(await rendered.get(), media_type=CONTENT_TYPE)
 
     @router.get("/version", responses=answers(Version))

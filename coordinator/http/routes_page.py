@@ -1,8 +1,8 @@
 """The page at ``/``: a playground, the workers and the last requests.
 
-Static files (page/), read once. They need nothing from elsewhere, and the policy they are
-sent with forbids it: no other origin, nothing inline, no frame around it. They hold no secret, so
-they are open even where the API asks for keys; the page asks its reader for one.
+Its static files (page/) are read once. They load nothing from other servers, and the policy they
+are sent with forbids it: no other origin, nothing inline, no frame around it. They hold no secret,
+so they are open even if the API asks for keys; the page asks its user for one.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""A request's sampling fields, with the checkpoint's defaults, as the wire's structs."""
+"""A request's sampling fields, with the checkpoint's defaults, as the structs of the wire."""
 
 import hashlib
 import secrets
@@ -11,11 +11,12 @@ from coordinator.text.tokenizer import Tokenizer
 from transport.wire.sampling import SamplingParams, StopRule
 
 _SEED_MASK = 2**63 - 1
-_GREEDY_BELOW = 1e-5  # a temperature this low would only overflow the logits
+_GREEDY_BELOW = 1e-5  # a lower temperature would only overflow the logits
 
 
 def sampling_params(request: GenerationRequest, tokenizer: Tokenizer) -> SamplingParams:
-    """Everything but the seed (``seeds`` below). Raises ApiError for ids the model lacks."""
+    """All sampling parameters but the seed (``seeds`` below). Raises ApiError for ids that the
+    model lacks."""
     defaults = tokenizer.info.sampling_defaults
 
     def chosen(value: float | None, name: str, fallback: float) -> float:
@@ -23,7 +24,7 @@ def sampling_params(request: GenerationRequest, tokenizer: Tokenizer) -> Samplin
 
     temperature = chosen(request.temperature, "temperature", 1.0)
     top_p = chosen(request.top_p, "top_p", 1.0)
-    if top_p == 0:  # OpenAI's range includes it: the most probable token alone is left
+    if top_p == 0:  # OpenAI's range includes 0: only the most probable token is left
         temperature, top_p = 0.0, 1.0
     logit_bias = request.token_biases()
     check_token_ids("logit_bias", logit_bias, tokenizer)
@@ -42,8 +43,9 @@ def sampling_params(request: GenerationRequest, tokenizer: Tokenizer) -> Samplin
 
 
 def stop_rule(request: GenerationRequest, tokenizer: Tokenizer, *, max_tokens: int) -> StopRule:
-    """``max_tokens`` is what the prompt leaves or the request asks for. With 0 one token is
-    computed all the same (choice.NoOutput): a request ends with a token."""
+    """When the output ends. ``max_tokens``: the number requested, or the room that the prompt
+    leaves. For 0 one token is computed all the same (choice.NoOutput): a request ends with a
+    token."""
     min_tokens = request.min_tokens or 0
     if min_tokens > max_tokens:
         raise invalid("min_tokens", f"must be at most max_tokens, which is {max_tokens}")
@@ -58,14 +60,14 @@ def stop_rule(request: GenerationRequest, tokenizer: Tokenizer, *, max_tokens: i
 
 
 def seeds(seed: int | None, n: int) -> list[int]:
-    """One seed a choice, in 63 bits: random ones, or distinct ones that follow from ``seed``."""
+    """One seed of 63 bits per choice: random, or distinct ones derived from ``seed``."""
     if seed is None:
         return [secrets.randbits(63) for _ in range(n)]
     return [seed & _SEED_MASK, *(_derived(seed, choice) for choice in range(1, n))][:n]
 
 
 def check_caps(request: GenerationRequest, settings: HttpSettings) -> None:
-    """Raises ApiError where a request asks for more than the settings allow."""
+    """Raises ApiError if a request asks for more than the settings allow."""
     stops = request.stop_strings
     for param, num, cap in (
         ("n", request.n or 1, settings.max_n),

@@ -1,4 +1,4 @@
-"""The sampling fields of a request, as vLLM has them."""
+"""The sampling fields of a request, named as in vLLM."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -44,7 +44,7 @@ class SamplingFields(RequestBody, kw_only=True):
         return (self.stop,) if isinstance(self.stop, str) else self.stop or ()
 
     def token_biases(self) -> dict[int, float]:
-        """``logit_bias`` by token id; raises FieldError that names the entry."""
+        """``logit_bias`` by token id. Raises FieldError that names the entry."""
         biases = {}
         for key, value in (self.logit_bias or {}).items():
             try:

@@ -1,4 +1,4 @@
-"""A streamed response: the server-sent events of each delta, at once."""
+"""A streamed response: the server-sent events of each delta, sent at once."""
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
@@ -11,7 +11,7 @@ from coordinator.core.contract import GenerationFailed
 from coordinator.http.answer import Answer
 from coordinator.http.choice import Choice, merged
 from coordinator.http.errors import ApiError, from_core, internal_error
-from coordinator.http.while_connected import ClientLeft, while_connected
+from coordinator.http.while_connected import ClientDisconnected, while_connected
 
 log = logging.getLogger(__name__)
 
@@ -23,13 +23,13 @@ _HEADERS = [
 
 
 class EventStream(Response):
-    """The life of a stream:
+    """A streamed response. Its life:
 
     1. Nothing is sent before the first delta, so an early failure still gets its own status.
     2. Each delta is sent as its events; a failure from here on is an event too.
-    3. The answer's last event always ends it, unless the client left; ``recorded`` comes before.
-       Where it is not sent, ``cut`` is called.
-    4. However it ends, no choice goes on: what has not ended is cancelled.
+    3. The answer's last event always ends it, unless the client has disconnected; ``recorded``
+       comes before. If it is not sent, ``cut`` is called.
+    4. However it ends, all choices that have not ended are cancelled.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await while_connected(self._deliver(scope, receive, send), receive)
-        except ClientLeft as left:
+        except ClientDisconnected as left:
             log.debug("stream abandoned", extra={"reason": str(left)})
         finally:
             self._cancel()

@@ -1,9 +1,9 @@
-"""A request's record as a timeline: queue → prefill → handoff → decode. Pure.
+"""The record of a request as a timeline: queue → prefill → handoff → decode. Pure.
 
-Each stage begins where the one before ends, so that they add up to what the attempt took, all by
-the coordinator's clock. What a stage consists of by the workers' own clocks, where it is known,
-are its parts. Requests that end in a stage have none of the later ones; without a handoff (the
-first token was the last one, or a colocated worker has it) there is none of that name.
+Each stage begins when the previous one ends, so the stages add up to the duration of the attempt,
+by the coordinator's clock. The parts of a stage are durations by the workers' clocks, if they are
+known. A request that ends in a stage has none of the later ones. A request without a handoff (its
+first token was its last, or a colocated worker has it) has no stage of that name.
 """
 
 from typing import Annotated, Literal
@@ -79,8 +79,8 @@ class RequestList(Body, kw_only=True):
 
 
 def timeline(record: RequestRecord, now: float) -> RequestTimeline:
-    """``now`` is in Unix seconds, for a request that has not ended. ``start_s`` counts from when
-    the request was received."""
+    """The timeline of a record. ``now``: Unix seconds, for a request that has not ended.
+    ``start_s`` counts from the moment at which the request was received."""
     ended_at = record.ended_at if record.ended and record.ended_at is not None else now
     received_at = _first(record.received_at, record.queued_at, ended_at)
     assert received_at is not None, "ended_at is not None"

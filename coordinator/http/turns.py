@@ -1,32 +1,28 @@
-"""Work of many requests at once, a few of them a turn of the event loop.
+"""Spreads the start of many simultaneous requests over turns of the event loop.
 
 Hundreds of connections that all have a request ready would otherwise have it served in one turn,
-however little each takes, and running streams stand still for as long. An answer that takes long
-to compute is computed once for all requests that wait for it.
+however little each takes, and running streams would stand still for as long.
 """
 
 import asyncio
-import time
 from collections import deque
-from collections.abc import Awaitable, Callable
-from typing import Generic, TypeVar
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-A_TURN = 8  # 2 to 4 ms of work, as requests for a status or a page go
+STARTED_PER_TURN = 8  # 2 to 4 ms of work for requests of a status or a page
 
 
 class Turns:
-    """Lets ``A_TURN`` callers go on in one turn of the event loop, in the order they came; the
-    others wait until everything else that is ready has run."""
+    """Lets ``STARTED_PER_TURN`` callers continue in one turn of the event loop, in order of
+    arrival. The others wait until everything else that is ready has run."""
 
     def __init__(self) -> None:
-        self._left = A_TURN
+        self._left = STARTED_PER_TURN
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._turning = False
 
     async def wait(self) -> None:
-        """Until it is the caller's turn; at once while few come."""
+        """Wait for the caller's turn; returns at once while there are few callers."""
         loop = asyncio.get_running_loop()
         if not self._turning:
             self._turning = True
@@ -39,19 +35,19 @@ class Turns:
         await mine
 
     def _turn(self) -> None:
-        self._left = A_TURN
+        self._left = STARTED_PER_TURN
         while self._left and self._waiting:
             first = self._waiting.popleft()
             if not first.done():  # else it was cancelled
                 first.set_result(None)
                 self._left -= 1
-        self._turning = self._left < A_TURN
+        self._turning = self._left < STARTED_PER_TURN
         if self._turning:
             asyncio.get_running_loop().call_soon(self._turn)
 
 
-class InTurns:
-    """The outermost middleware: lets requests begin ``A_TURN`` at a time."""
+class RequestThrottle:
+    """The outermost middleware: lets requests begin ``STARTED_PER_TURN`` at a time."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -61,51 +57,3 @@ class InTurns:
         assert scope["type"] == "http", "the server has WebSockets and lifespans turned off"
         await self._turns.wait()
         await self._app(scope, receive, send)
-
-
-_T = TypeVar("_T")
-
-
-class SharedAnswer(Generic[_T]):
-    """Computes at most ``burst`` times at once and then every ``every_s``.
-
-    An answer is never older than the request for it: the computation began afterwards, and all
-    requests that came meanwhile get the same one.
-    """
-
-    def __init__(
-        self,
-        compute: Callable[[], Awaitable[_T]],
-        *,
-        every_s: float,
-        burst: int = 8,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._compute = compute
-        self._every_s = every_s
-        self._burst = burst
-        self._clock = clock
-        self._due_at = float("-inf")  # when the burst would be used up, were it asked for at once
-        self._one_at_a_time = asyncio.Lock()
-        self._turns = Turns()
-        self._next: asyncio.Task[_T] | None = None
-
-    async def get(self) -> _T:
-        """Raises what the computation raises; all callers that wait for it get the same."""
-        if self._next is None:
-            self._next = asyncio.create_task(self._run())
-        # A caller that is cancelled must not cancel the others' answer.
-        answer = await asyncio.shield(self._next)
-        await self._turns.wait()  # all callers that waited go on now
-        return answer
-
-    async def _run(self) -> _T:
-        async with self._one_at_a_time:
-            await asyncio.sleep(self._wait_s())
-            self._next = None  # a caller from here on waits for the next one
-            return await self._compute()
-
-    def _wait_s(self) -> float:
-        now = self._clock()
-        self._due_at = max(self._due_at, now - self._burst * self._every_s) + self._every_s
-        return max(0.0, self._due_at - now)

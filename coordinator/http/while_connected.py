@@ -1,4 +1,4 @@
-"""Work that is cancelled when its client leaves."""
+"""Cancels work when its client disconnects."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -9,7 +9,7 @@ from starlette.types import Receive
 _T = TypeVar("_T")
 
 
-class ClientLeft(Exception):
+class ClientDisconnected(Exception):
     """The client closed the connection, or was disconnected."""
 
 
@@ -17,15 +17,15 @@ async def while_connected(
     work: Coroutine[Any, Any, _T],
     receive: Receive,
 ) -> _T:
-    """The result of ``work``; raises ClientLeft, with the work cancelled and over, as soon as the
-    server reports a disconnect."""
+    """The result of ``work``. Raises ClientDisconnected, once the work is cancelled and over, as
+    soon as the server reports a disconnect."""
     task = asyncio.create_task(work)
     gone = asyncio.create_task(_disconnected(receive))
     try:
         done, _ = await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
         if task in done:
             return task.result()
-        raise ClientLeft("connection closed by the client")
+        raise ClientDisconnected("connection closed by the client")
     finally:
         task.cancel()
         gone.cancel()

@@ -1,4 +1,5 @@
-"""From the choices of a completion to its bodies, and what all writers of bodies share."""
+"""Makes the bodies of a completion from its choices; and the parts that all writers of bodies
+share."""
 
 import time
 from collections.abc import Sequence
@@ -22,11 +23,11 @@ class Writer(Protocol):
     """Makes the bodies of one response, whole or in chunks."""
 
     def chunk(self, index: int, delta: Delta, usage: Usage | UnsetType | None) -> Struct | None:
-        """None where there is nothing to send yet."""
+        """The chunk of a delta; None if there is nothing to send yet."""
         ...
 
     def last_chunk(self, usage: Usage) -> Struct:
-        """The chunk that only tells the usage."""
+        """The chunk that has only the usage."""
         ...
 
     def body(self, choices: Sequence[Delta], usage: Usage) -> Struct: ...
@@ -34,7 +35,7 @@ class Writer(Protocol):
 
 @dataclass
 class Head:
-    """What every body of a response says. ``prompt_ids`` has the ids of each prompt where the
+    """The fields that all bodies of a response share. ``prompt_ids``: ids of each prompt if the
     request asks for token ids."""
 
     response_id: str
@@ -51,8 +52,8 @@ class Head:
 
 
 class CompletionWriter:
-    """Choice ``i`` belongs to prompt ``i // n``. ``echoes`` has the text of each prompt where it is
-    asked for."""
+    """Writes a completion. Choice ``i`` belongs to prompt ``i // n``. ``echoes``: the text of each
+    prompt, if requested."""
 
     def __init__(self, head: Head, *, n: int, echoes: Sequence[str] | None) -> None:
         self._head = head

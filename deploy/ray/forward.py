@@ -26,7 +26,7 @@ from yarl import URL
 
 from coordinator.http.errors import ApiError
 from coordinator.http.messages.error_form import OVERLOADED
-from coordinator.http.while_connected import ClientLeft, while_connected
+from coordinator.http.while_connected import ClientDisconnected, while_connected
 from deploy.ray.nodes import RETRY_AFTER_S, Nodes, unavailable
 from deploy.ray.pass_through import last_events, request_headers, response_headers, target
 
@@ -61,7 +61,7 @@ class Forwarded(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await while_connected(self._answer(scope, receive, send), receive)
-        except ClientLeft:
+        except ClientDisconnected:
             log.debug("the client has left")
         finally:
             self._drop_body()

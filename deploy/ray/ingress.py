@@ -15,8 +15,8 @@ from ray.serve.handle import DeploymentHandle
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from coordinator.http.errors import CLIENT_LEFT, ApiError
-from coordinator.http.held_bytes import BodyBytes, HeldBytes
+from coordinator.http.bodies.held_bytes import BodyBytes, HeldBytes
+from coordinator.http.errors import CLIENT_CLOSED_REQUEST, ApiError
 from deploy.ray.conversation import conversation_key
 from deploy.ray.fetch import new_session
 from deploy.ray.forward import Forwarded
@@ -46,7 +46,7 @@ class Ingress:
             except ApiError as error:
                 return error.response()
             except ClientDisconnect:
-                return Response(status_code=CLIENT_LEFT)
+                return Response(status_code=CLIENT_CLOSED_REQUEST)
             if self._session is None:
                 self._session = new_session()
             wanted: dict[str, Any] = {"key": conversation_key(request.headers, body)}

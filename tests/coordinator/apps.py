@@ -7,8 +7,8 @@ from fastapi import FastAPI
 
 from coordinator.core.contract import Core, History, StoredResponses
 from coordinator.http.api import create_app
+from coordinator.http.bodies.parsers import BodyParsers
 from coordinator.http.http_settings import HttpSettings
-from coordinator.http.readers import Readers
 from coordinator.record.record import RequestRecord
 from coordinator.record.stored_response import ConversationUnavailable, StoredResponse
 from coordinator.text.tokenizer import Tokenizer
@@ -23,14 +23,14 @@ def make_app(
     *,
     history: History | None = None,
     stored: StoredResponses | None = None,
-    readers: Readers | None = None,
+    parsers: BodyParsers | None = None,
     now: Callable[[], float] | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> FastAPI:
     """As create_app, with what a test does not care for."""
     return create_app(
         core, tokenizer, settings, Metrics(settings.served_model_name), history or NoHistory(),
-        stored or NoStoredResponses(), readers or Readers(tokenizer.folder),
+        stored or NoStoredResponses(), parsers or BodyParsers(tokenizer.folder),
         now=now or SteadyClock(), clock=clock,
     )  # fmt: skip
 

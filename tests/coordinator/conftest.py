@@ -10,8 +10,8 @@ import pytest
 from hypothesis import settings as hypothesis_settings
 from redis import Redis
 
+from coordinator.http.bodies.parsers import BodyParsers
 from coordinator.http.http_settings import HttpSettings
-from coordinator.http.readers import Readers
 from coordinator.record.store import Store
 from coordinator.text.tokenizer import Tokenizer
 from tests.coordinator.answers import CHAT, USER
@@ -66,23 +66,25 @@ def says(tokenizer: Tokenizer) -> Callable[..., FakeCore]:
 
 
 @pytest.fixture(scope="session")
-def readers(checkpoint: Path) -> Iterator[Readers]:
-    readers = Readers(checkpoint)
-    yield readers
-    readers.close()
+def parsers(checkpoint: Path) -> Iterator[BodyParsers]:
+    parsers = BodyParsers(checkpoint)
+    yield parsers
+    parsers.close()
 
 
 @pytest.fixture
 async def client_of(
-    tokenizer: Tokenizer, readers: Readers
+    tokenizer: Tokenizer, parsers: BodyParsers
 ) -> AsyncIterator[Callable[..., httpx.AsyncClient]]:
     """An HTTP client of an app over a core, without a socket."""
     async with AsyncExitStack() as stack:
 
         def make(core: FakeCore, **settings: Any) -> httpx.AsyncClient:
-            app = make_app(core, tokenizer, HttpSettings("tiny", **settings), readers=readers)
+            app = make_app(core, tokenizer, HttpSettings("tiny", **settings), parsers=parsers)
             client = httpx.AsyncClient(
-                transport=httpx.ASGITransport(app, raise_app_exceptions=True), base_url="http://t"
+                transport=httpx.ASGITransport(app, raise_app_exceptions=True),
+                base_url="http://t",
+                headers={"content-type": "application/json"},
             )
             stack.push_async_callback(client.aclose)
             return client

@@ -66,7 +66,8 @@ async def leave(app: Any, path: str, num: int) -> list[int]:
 
         scope = {
             "type": "http", "method": "POST", "path": path, "raw_path": path.encode(),
-            "headers": [], "query_string": b"", "asgi": {"version": "3.0"}, "scheme": "http",
+            "headers": [(b"content-type", b"application/json")], "query_string": b"",
+            "asgi": {"version": "3.0"}, "scheme": "http",
             "root_path": "", "http_version": "1.1",
         }  # fmt: skip
         await app(scope, receive, send)

@@ -5,6 +5,7 @@ from typing import Any
 import httpx
 import pytest
 
+from coordinator.http.request_parser import READABLE_DEPTH
 from tests.coordinator.answers import CHAT, COMPLETIONS, USER, check_error
 from tests.coordinator.fake_core import ClientOf, Says
 from tests.coordinator.little_work import little_work
@@ -42,6 +43,40 @@ async def test_bytes_that_are_no_request(checked_client: httpx.AsyncClient, name
     with little_work():
         response = await checked_client.post(CHAT, content=RAW[name])
     check_error(response, 400)
+
+
+DEEP = b"[" * 300_000 + b"]" * 300_000
+
+
+@pytest.mark.parametrize("size", ["small", "above 512 KiB", "above 2 MiB"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        CHAT, COMPLETIONS, "/v1/responses", "/v1/messages", "/v1/messages/count_tokens",
+        "/tokenize", "/detokenize",
+    ],
+)  # fmt: skip
+async def test_a_body_that_nests_deeply_is_a_400_that_names_the_depth(
+    checked_client: httpx.AsyncClient, path: str, size: str
+) -> None:
+    deep = {"small": DEEP[295_000:305_000], "above 512 KiB": DEEP}.get(size, DEEP + b" " * 2**21)
+    for field in (b"zz", b"prompt", b"messages", b"tools"):
+        response = await checked_client.post(path, content=b'{"%b":%b}' % (field, deep))
+        assert response.status_code == 400
+    response = await checked_client.post(path, content=b'{"zz":%b}' % deep)
+    assert f"nested more than {READABLE_DEPTH} deep" in response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS, "/v1/responses", "/v1/messages", "/tokenize"])
+async def test_a_body_of_the_depth_that_is_named_is_read(
+    checked_client: httpx.AsyncClient, path: str
+) -> None:
+    """It lacks fields that are required: the error is about these."""
+    deep = b"[" * (READABLE_DEPTH - 1) + b"]" * (READABLE_DEPTH - 1)
+    for content in (b'{"zz":%b}' % deep, b'{"zz":%b}%b' % (deep, b" " * 600_000)):
+        response = await checked_client.post(path, content=content)
+        assert response.status_code in (400, 413)
+        assert "nested" not in response.json()["error"]["message"]
 
 
 async def test_nan_inside_a_string_is_just_text(says: Says, client_of: ClientOf) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 import os
 import resource
 import socket
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.http.server.connections import Connections
+from coordinator.http.server.connections import MIN_SILENT_S, Connections
 from coordinator.http.server.open_files import SPARE_FILES
 from tests.coordinator.served import serving
 from transport.wire.channel import WorkerChannel
@@ -28,6 +29,10 @@ Client = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 class Fake:
     def __init__(self, name: str, evicted: list[str]) -> None:
         self.name, self._evicted = name, evicted
+        self.unread = False
+
+    def has_unread(self) -> bool:
+        return self.unread
 
     def evict(self) -> None:
         self._evicted.append(self.name)
@@ -35,44 +40,69 @@ class Fake:
 
 def test_the_longest_idle_goes_first_and_the_busy_stay() -> None:
     evicted: list[str] = []
-    connections = Connections(3)
+    connections = Connections(3, min_silent_s=0.0)
     a, b, c = (Fake(name, evicted) for name in "abc")
     for fake in (a, b, c):
-        assert connections.admits()
-        connections.came()
-        connections.idle(fake)
-    connections.busy(a)
-    connections.idle(a)
-    connections.busy(b)
-    assert connections.admits()
+        assert connections.can_accept()
+        connections.opened()
+        connections.mark_idle(fake)
+    connections.mark_busy(a)
+    connections.mark_idle(a)
+    connections.mark_busy(b)
+    assert connections.can_accept()
     assert evicted == [], "before one has come"
-    connections.came()
+    connections.opened()
     assert evicted == ["c"]
-    connections.idle(c)  # what it says while it closes does not count
-    connections.came()
+    connections.mark_idle(c)  # what it says while it closes does not count
+    connections.opened()
     assert evicted == ["c", "a"]
-    assert not connections.admits(), "b is busy, and two are new"
+    assert not connections.can_accept(), "b is busy, and two are new"
     room: list[bool] = []
-    connections.on_room = lambda: room.append(connections.admits())
-    connections.left(c)
-    connections.left(a)
+    connections.on_room = lambda: room.append(connections.can_accept())
+    connections.closed(c)
+    connections.closed(a)
     assert room == [], "these two were made room for already"
-    connections.left()
+    connections.closed()
     assert room == [True]
     assert connections.num_open == 2
 
 
 def test_one_that_becomes_idle_makes_room() -> None:
     evicted: list[str] = []
-    connections = Connections(1)
-    connections.came()
-    assert not connections.admits()
+    connections = Connections(1, min_silent_s=0.0)
+    connections.opened()
+    assert not connections.can_accept()
     room: list[bool] = []
-    connections.on_room = lambda: room.append(connections.admits())
-    connections.idle(Fake("a", evicted))
+    connections.on_room = lambda: room.append(connections.can_accept())
+    connections.mark_idle(Fake("a", evicted))
     assert (room, evicted) == ([True], [])
-    connections.came()
+    connections.opened()
     assert evicted == ["a"]
+
+
+def test_only_a_connection_that_has_been_silent_for_long_enough_is_closed() -> None:
+    evicted: list[str] = []
+    now = 0.0
+    connections = Connections(3, min_silent_s=1.0, clock=lambda: now)
+    a, b, c = (Fake(name, evicted) for name in "abc")
+    for fake in (a, b, c):
+        connections.opened()
+        connections.mark_idle(fake)
+        now += 0.25
+    assert not connections.can_accept()
+    assert connections.next_eviction_in_s() == 0.25
+    connections.mark_receiving(a)
+    assert connections.next_eviction_in_s() == 0.5
+    now += 0.5
+    b.unread = True  # its bytes wait in the kernel
+    assert not connections.can_accept()
+    now += 0.25
+    assert connections.can_accept()
+    connections.opened()
+    assert evicted == ["c"]
+    now += 10.0
+    assert not connections.can_accept()
+    assert connections.next_eviction_in_s() == math.inf
 
 
 def test_a_limit_of_none_is_refused() -> None:
@@ -81,7 +111,9 @@ def test_a_limit_of_none_is_refused() -> None:
 
 
 @asynccontextmanager
-async def served(limit: int, gate: asyncio.Event, begun: asyncio.Semaphore) -> AsyncIterator[int]:
+async def served(
+    limit: int, gate: asyncio.Event, begun: asyncio.Semaphore, min_silent_s: float = MIN_SILENT_S
+) -> AsyncIterator[int]:
     """A server of ``limit`` connections that answers once the gate is open, and counts in
     ``begun``."""
 
@@ -92,7 +124,7 @@ async def served(limit: int, gate: asyncio.Event, begun: asyncio.Semaphore) -> A
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": b"ok"})
 
-    async with serving(app, max_connections=limit) as (_, port):
+    async with serving(app, max_connections=limit, min_silent_s=min_silent_s) as (_, port):
         try:
             yield port
         finally:
@@ -111,14 +143,14 @@ async def all_of(count: int, begun: asyncio.Semaphore) -> None:
             await begun.acquire()
 
 
-async def answer(client: Client) -> bytes:
-    async with asyncio.timeout(5.0):
+async def answer(client: Client, timeout_s: float = 5.0) -> bytes:
+    async with asyncio.timeout(timeout_s):
         return await client[0].readuntil(b"ok")
 
 
 async def test_idle_connections_keep_no_client_out() -> None:
     gate, begun = asyncio.Event(), asyncio.Semaphore(0)
-    async with served(4, gate, begun) as port:
+    async with served(4, gate, begun, min_silent_s=0.1) as port:
         busy = [await connect(port, REQUEST) for _ in range(2)]
         await all_of(2, begun)
         idle = [await connect(port) for _ in range(20)]
@@ -130,6 +162,44 @@ async def test_idle_connections_keep_no_client_out() -> None:
             for reader, _ in idle[:17]:
                 with suppress(ConnectionResetError):
                     assert await reader.read() == b""
+
+
+async def test_a_burst_above_the_limit_loses_no_request() -> None:
+    """All have connected before the first sends its request."""
+    gate, begun = asyncio.Event(), asyncio.Semaphore(0)
+    gate.set()
+    async with served(10, gate, begun) as port:
+        clients = [await connect(port) for _ in range(200)]
+        for _, writer in clients:
+            writer.write(REQUEST)
+        for client in clients:
+            assert (await answer(client, 30.0)).startswith(b"HTTP/1.1 200")
+
+
+async def test_a_part_of_a_head_keeps_its_connection() -> None:
+    gate, begun = asyncio.Event(), asyncio.Semaphore(0)
+    gate.set()
+    async with served(1, gate, begun, min_silent_s=0.05) as port:
+        first = await connect(port, REQUEST[:10])
+        second = await connect(port, REQUEST)
+        with pytest.raises(TimeoutError):
+            await answer(second, 0.3)
+        first[1].write(REQUEST[10:])
+        assert (await answer(first)).startswith(b"HTTP/1.1 200")
+        assert (await answer(second)).startswith(b"HTTP/1.1 200")
+
+
+async def test_while_others_wait_a_connection_ends_with_its_answer() -> None:
+    gate, begun = asyncio.Event(), asyncio.Semaphore(0)
+    async with served(1, gate, begun, min_silent_s=30.0) as port:
+        first = await connect(port, REQUEST[:10])
+        second = await connect(port, REQUEST)
+        with pytest.raises(TimeoutError):
+            await answer(second, 0.1)
+        first[1].write(REQUEST[10:])
+        gate.set()
+        assert b"connection: close" in await answer(first)
+        assert b"connection: close" not in await answer(second)
 
 
 async def test_a_request_behind_another_of_its_connection_keeps_it_busy() -> None:
@@ -204,7 +274,7 @@ async def app(scope, receive, send):
 async def main():
     limit = int(sys.argv[2])
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
-    connections = Connections(allow_open_files("max_open", 50))
+    connections = Connections(allow_open_files("max_open", 50), min_silent_s=0.1)
     channel = CoordinatorChannel("ipc://" + sys.argv[1])
     listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
     asyncio.ensure_future(HttpServer(app, listener, HttpSettings("tiny"), connections).serve())

@@ -85,7 +85,8 @@ class Client:
 
     async def ask(self) -> None:
         scope = {
-            "type": "http", "method": "POST", "path": "/v1/completions", "headers": [],
+            "type": "http", "method": "POST", "path": "/v1/completions",
+            "headers": [(b"content-type", b"application/json")],
             "query_string": b"", "http_version": "1.1", "scheme": "http", "root_path": "",
         }  # fmt: skip
         asked = asyncio.Event()

@@ -278,7 +278,8 @@ async def test_each_token_leaves_at_once(says: Says, tokenizer: Tokenizer) -> No
     body = json.dumps({"messages": USER, "stream": True}).encode()
     received.put_nowait({"type": "http.request", "body": body})
     scope: dict[str, Any] = {
-        "type": "http", "method": "POST", "path": CHAT, "raw_path": CHAT.encode(), "headers": [],
+        "type": "http", "method": "POST", "path": CHAT, "raw_path": CHAT.encode(),
+        "headers": [(b"content-type", b"application/json")],
         "query_string": b"", "asgi": {"version": "3.0"}, "scheme": "http", "root_path": "",
     }  # fmt: skip
     running = asyncio.create_task(app(scope, received.get, sent.put))  # type: ignore[arg-type]

@@ -15,7 +15,9 @@ from tests.coordinator.served import serving
 
 HEAD_TIMEOUT_S = 0.3
 REQUEST = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
-POST = b'POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 14\r\n\r\n{"prompt":"x"'
+JSON = b"Content-Type: application/json\r\n"
+POST = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n" + JSON
+POST += b'Content-Length: 14\r\n\r\n{"prompt":"x"'
 
 
 @pytest.fixture

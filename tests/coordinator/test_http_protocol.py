@@ -13,6 +13,7 @@ from tests.coordinator.apps import make_app
 from tests.coordinator.fake_core import Says
 from tests.coordinator.served import post, serving
 
+BODY = b'{"prompt": "x"}'
 UPGRADE = b"Host: x\r\nConnection: Upgrade\r\nUpgrade: "
 
 
@@ -111,6 +112,91 @@ async def test_what_is_no_http_gets_an_error_of_our_shape(port: int, said: bytes
     head, body = await exchange(port, said)
     assert head.startswith(b"http/1.1 400")
     assert json.loads(body)["error"]["type"] == "invalid_request_error"
+
+
+# ---- framing
+
+
+def chunked(rest: bytes, coding: bytes = b"chunked", version: bytes = b"1.1") -> bytes:
+    line = b"POST /v1/completions HTTP/%b\r\nHost: x\r\n" % version
+    line += b"Content-Type: application/json\r\n"
+    return line + b"Transfer-Encoding: %b\r\n\r\n" % coding + rest
+
+
+WHOLE = b"%x\r\n%b\r\n0\r\n" % (len(BODY), BODY)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        chunked(b"zz\r\nabc\r\n"),
+        chunked(b"-5\r\nabc\r\n"),
+        chunked(b"5\r\n" + b"abcdefgh"),
+        chunked(b"f" * 17 + b"\r\n"),
+        chunked(WHOLE + b"Content-Length: 5\r\n\r\n"),
+        chunked(WHOLE + b"Host: y\r\n\r\n"),
+        chunked(WHOLE + b"Transfer-Encoding: chunked\r\n\r\n"),
+        chunked(WHOLE + b"\r\n", coding=b"xchunked"),
+        chunked(WHOLE + b"\r\n", coding=b"gzip"),
+        chunked(WHOLE + b"\r\n", coding=b"gzip, chunked"),
+        chunked(WHOLE + b"\r\n", coding=b"chunked\r\nTransfer-Encoding: chunked"),
+        chunked(WHOLE + b"\r\n", version=b"1.0"),
+        b"GET /health HTTP/1.1\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n",
+        b"GET /health HTTP/1.0\r\nHost: x\r\nHost: y\r\n\r\n",
+    ],
+)
+@pytest.mark.parametrize("behind", [b"", b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"])
+async def test_framing_that_is_malformed_or_ambiguous_is_a_400_at_once(
+    port: int, said: bytes, behind: bytes
+) -> None:
+    """Also behind a request that was answered. ``exchange`` waits for 5 s at most."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    if behind:
+        writer.write(behind)
+        assert b"200 OK" in await reader.readuntil(b'{"status":"ok"}')
+    writer.write(said)
+    async with asyncio.timeout(5):
+        answer = await reader.read(-1)
+    writer.close()
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 ")
+    assert b"connection: close" in head.lower()
+    error = json.loads(body)["error"]
+    assert (error["type"], error["code"]) == ("invalid_request_error", "invalid_http")
+
+
+async def test_chunks_that_break_off_in_their_middle_are_a_400_at_once(port: int) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(chunked(b'5\r\n{"pro\r\n'))
+    await asyncio.sleep(0.05)  # the request waits for the rest of its body
+    writer.write(b"zz\r\n")
+    async with asyncio.timeout(5):
+        assert (await reader.read(-1)).startswith(b"HTTP/1.1 400 ")
+    writer.close()
+
+
+async def test_a_body_in_chunks_with_a_trailer_is_read_and_the_trailer_ignored(port: int) -> None:
+    said = chunked(WHOLE + b"Authorization: Bearer x\r\n\r\n")
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    for _ in range(2):  # the connection stays good
+        writer.write(said)
+        async with asyncio.timeout(5):
+            assert b"200 OK" in await reader.readuntil(b'"one two"')
+            await reader.readuntil(b"}")
+    writer.close()
+
+
+async def test_a_malformed_body_behind_a_running_answer_does_not_replace_it(port: int) -> None:
+    said = post({"prompt": "x", "stream": True}) + chunked(b"zz\r\n")
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(said)
+    async with asyncio.timeout(5):
+        answer = await reader.read(-1)
+    writer.close()
+    first, _, second = answer.partition(b"data: [DONE]\n\n")
+    assert first.startswith(b"HTTP/1.1 200 ")
+    assert b"HTTP/1.1 400 " in second
 
 
 PIECES = [

@@ -93,6 +93,26 @@ async def test_without_a_prefill_worker_prompts_are_served_and_the_loss_is_a_pro
     assert site.hub.status().problems == ("no live prefill worker", "no live decode worker")
 
 
+async def test_requests_wait_while_the_only_worker_of_a_role_is_gone(site: Site) -> None:
+    """They are refused only before the first workers have joined."""
+    request = SequenceRequest("r", packed((1, 2)), SamplingParams(), StopRule(4))
+    with pytest.raises(Overloaded, match="no live prefill worker; no live decode worker"):
+        site.hub.submit(request)
+    prefill, decode = site.join("p-1", "prefill"), site.join("d-1", "decode")
+    await asyncio.to_thread(prefill.session.join, DEADLINE_S)
+    await asyncio.to_thread(decode.session.join, DEADLINE_S)
+    for worker in (prefill, decode):
+        worker.session.leave()
+    async with asyncio.timeout(DEADLINE_S):
+        while site.hub.status().workers:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    site.hub.submit(request)
+    assert (site.hub.status().ready, site.hub.status().queued) == (False, 1)
+    successor = site.join("p-2", "prefill")
+    await asyncio.to_thread(successor.session.join, DEADLINE_S)
+    assert (await asyncio.to_thread(successor.hear, Prefill)).request_id == "r"
+
+
 async def test_what_is_open_when_a_drain_ends_fails_and_is_not_sent_to_a_worker_first(
     site: Site,
 ) -> None:

@@ -145,7 +145,7 @@ async def test_a_text_longer_than_the_context_is_told_in_tokens(
 async def test_openapi_is_truthful(says: Says, client_of: ClientOf) -> None:
     schema = (await client_of(says()).get("/openapi.json")).json()
     chat = schema["paths"]["/v1/chat/completions"]["post"]
-    assert set(chat["responses"]) == {"200", "400", "404", "408", "413", "500", "503", "504"}
+    assert set(chat["responses"]) == {"200", "400", "404", "408", "413", "415", "500", "503", "504"}
     body = schema["components"]["schemas"]["ChatRequest"]
     assert {"messages", "stream", "max_tokens", "tools"} <= set(body["properties"])
     assert body["required"] == ["messages"]

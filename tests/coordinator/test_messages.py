@@ -6,7 +6,7 @@ import pytest
 from anthropic.types import MessageTokensCount
 
 from coordinator.core.contract import GenerationFailed
-from coordinator.http.body import HEAVY_BYTES
+from coordinator.http.bodies.bodies import HEAVY_BYTES
 from coordinator.http.messages.requests import IGNORED
 from coordinator.text.tokenizer import Tokenizer
 from tests.coordinator.anthropic_sdk import (

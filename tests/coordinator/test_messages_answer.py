@@ -25,7 +25,7 @@ WORDS = TEXT.map(lambda text: text.strip() or "so")
 
 def answer_to(*, thinks: bool = False, tells: bool = True, fills: bool = False) -> MessagesAnswer:
     parser = AnswerParser(thinks=thinks, tools=PARAMETERS)
-    return MessagesAnswer("msg_1", "m", 5, parser, tells_thought=tells, fills_context=fills)
+    return MessagesAnswer("msg_1", "m", 5, parser, includes_thought=tells, fills_context=fills)
 
 
 def delta(text: str, finish: Any = None, stop: str | None = None) -> Delta:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from coordinator.http.errors import ApiError
 from coordinator.http.messages.requests import CountTokensRequest, MessagesRequest
-from coordinator.http.messages.translation import chat_of, fields_as_given
+from coordinator.http.messages.translation import chat_of, client_field_names
 from coordinator.http.request_parser import parse
 from coordinator.http.request_schemas import ChatRequest
 from tests.coordinator.anthropic_sdk import asked
@@ -235,11 +235,11 @@ def test_counting_takes_the_fields_of_a_prompt() -> None:
 def test_errors_name_the_fields_of_the_request() -> None:
     schema = "response_format.json_schema.schema"
     with pytest.raises(ApiError, match=r"^output_config.format.schema: bad$") as renamed:  # noqa: SIM117
-        with fields_as_given():
+        with client_field_names():
             raise ApiError(400, f"{schema}: bad", param=schema, code="c")
     assert renamed.value.param == "output_config.format.schema"
     assert renamed.value.code == "c"
-    with pytest.raises(ApiError, match=r"^temperature: bad$"), fields_as_given():
+    with pytest.raises(ApiError, match=r"^temperature: bad$"), client_field_names():
         raise ApiError(400, "temperature: bad", param="temperature")
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from coordinator.http.http_settings import HttpSettings
-from coordinator.http.while_connected import ClientLeft, while_connected
+from coordinator.http.while_connected import ClientDisconnected, while_connected
 from coordinator.text.tokenizer import Tokenizer
 from tests.coordinator.apps import make_app
 from tests.coordinator.fake_core import ClientOf, FakeCore, Says
@@ -18,7 +18,8 @@ Message = MutableMapping[str, Any]
 def post_scope(path: str, headers: list[tuple[bytes, bytes]]) -> dict[str, Any]:
     return {
         "type": "http", "method": "POST", "path": path, "raw_path": path.encode(),
-        "headers": headers, "query_string": b"", "asgi": {"version": "3.0"}, "scheme": "http",
+        "headers": [(b"content-type", b"application/json"), *headers], "query_string": b"",
+        "asgi": {"version": "3.0"}, "scheme": "http",
         "root_path": "", "http_version": "1.1",
     }  # fmt: skip
 
@@ -186,7 +187,7 @@ async def test_work_is_over_before_the_departure_is_reported() -> None:
         await left.wait()
         return {"type": "http.disconnect"}
 
-    with pytest.raises(ClientLeft):
+    with pytest.raises(ClientDisconnected):
         await while_connected(work(), receive)
     assert cleaned
 

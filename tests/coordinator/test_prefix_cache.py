@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from coordinator.core.contract import SequenceRequest
 from coordinator.http.auth.api_keys import parse_api_keys
-from coordinator.http.body import HEAVY_BYTES
+from coordinator.http.bodies.bodies import HEAVY_BYTES
 from coordinator.http.cache_salt import salt_of
 from coordinator.http.http_settings import HttpSettings
 from tests.coordinator import anthropic_sdk

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from coordinator.core.contract import SequenceRequest
-from coordinator.http.prompt_logprobs import A_TURN, PromptReader
+from coordinator.http.prompt_logprobs import WRITTEN_PER_TURN, PromptLogprobsWriter
 from coordinator.text.tokenizer import Tokenizer
 from tests.coordinator.answers import CHAT, COMPLETIONS, USER, check_error, events, post
 from tests.coordinator.fake_core import ClientOf, Says, prompt_rows
@@ -229,7 +229,7 @@ async def test_long_prompts_leave_the_event_loop_to_others(tokenizer: Tokenizer)
     """Half a million log-probabilities are made in many turns of the loop."""
     ids = packed(range(65, 90)) * 5_000
     spec = SequenceRequest("r", ids, SamplingParams(prompt_logprobs=1), StopRule(1))
-    reader = PromptReader(ids, tokenizer.token_bytes, num_echoed=1, num_own=1)
+    reader = PromptLogprobsWriter(ids, tokenizer.token_bytes, num_echoed=1, num_own=1)
     rows = prompt_rows(spec)
     turns = 0
 
@@ -244,5 +244,5 @@ async def test_long_prompts_leave_the_event_loop_to_others(tokenizer: Tokenizer)
     made = await reader.read(rows)
     print(f"{len(ids)} tokens took {time.monotonic() - began:.2f} s")
     counting.cancel()
-    assert turns >= 2 * len(ids) / A_TURN - 1
+    assert turns >= 2 * len(ids) / WRITTEN_PER_TURN - 1
     assert made.echoed["token_logprobs"].count(b",") == len(ids) - 1

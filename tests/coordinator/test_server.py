@@ -65,7 +65,8 @@ async def raw(url: str, request: bytes) -> tuple[asyncio.StreamReader, asyncio.S
 
 def http_post(path: str, body: dict[str, Any]) -> bytes:
     content = json.dumps(body).encode()
-    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(content)}\r\n\r\n"
+    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    head += f"Content-Length: {len(content)}\r\n\r\n"
     return head.encode() + content
 
 
@@ -103,7 +104,7 @@ async def test_a_body_of_100_mb_is_refused(
     says: Says, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     linger_s = 40.0  # longer than a busy machine takes to send it
-    monkeypatch.setattr("coordinator.http.body._LINGER_S", linger_s)
+    monkeypatch.setattr("coordinator.http.bodies.body_limit._LINGER_S", linger_s)
     size = 100 * 2**20
 
     async def content() -> AsyncIterator[bytes]:
@@ -111,7 +112,8 @@ async def test_a_body_of_100_mb_is_refused(
             yield b"x" * 2**20
 
     async with serving(says(), tokenizer) as url, httpx.AsyncClient(base_url=url) as client:
-        for headers in ({"content-length": str(size)}, {}):
+        for length in ({"content-length": str(size)}, {}):
+            headers = {"content-type": "application/json", **length}
             started = time.perf_counter()
             response = await client.post(COMPLETIONS, content=content(), headers=headers)
             assert response.status_code == 413

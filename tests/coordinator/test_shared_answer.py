@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from coordinator.http.turns import SharedAnswer
+from coordinator.http.shared_answer import SharedAnswer
 
 
 class Computed:

@@ -1,6 +1,7 @@
 """What clients of other servers take for granted."""
 
 import gzip
+import json
 
 import httpx
 import pytest
@@ -53,6 +54,33 @@ async def test_a_compressed_body_is_refused_as_such(checked_client: httpx.AsyncC
         CHAT, content=gzip.compress(b"{}"), headers={"content-encoding": "gzip"}
     )
     assert check_error(response, 415)["code"] == "unsupported_media_type"
+
+
+@pytest.mark.parametrize(
+    "declared",
+    ["text/plain", "application/x-www-form-urlencoded", "", "multipart/form-data", "json"],
+)
+@pytest.mark.parametrize("path", [CHAT, "/v1/messages", "/v1/responses", "/tokenize"])
+async def test_a_body_that_is_not_declared_as_json_is_a_415(
+    says: Says, client_of: ClientOf, path: str, declared: str
+) -> None:
+    client = client_of(says())
+    del client.headers["content-type"]
+    headers = {"content-type": declared} if declared else {}
+    answer = await client.post(path, content=b'{"messages": [], "prompt": "x"}', headers=headers)
+    assert answer.status_code == 415
+    assert "application/json" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    "declared", ["application/json; charset=utf-8", "Application/JSON", "application/vnd.api+json"]
+)
+async def test_json_by_its_other_names_is_taken(
+    says: Says, client_of: ClientOf, declared: str
+) -> None:
+    body = json.dumps({"messages": USER})
+    answer = await client_of(says()).post(CHAT, content=body, headers={"content-type": declared})
+    assert answer.status_code == 200
 
 
 @pytest.mark.parametrize("method", ["GET", "POST"])

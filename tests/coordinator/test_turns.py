@@ -2,7 +2,7 @@
 
 import asyncio
 
-from coordinator.http.turns import A_TURN, InTurns
+from coordinator.http.turns import STARTED_PER_TURN, RequestThrottle
 
 
 class Begun:
@@ -25,7 +25,7 @@ class Begun:
 
 async def test_a_crowd_begins_in_order_over_many_turns() -> None:
     begun = Begun()
-    app = InTurns(begun)
+    app = RequestThrottle(begun)
     counting = asyncio.create_task(begun.count_turns())
     crowd = [
         asyncio.create_task(app({"type": "http", "number": i}, None, None)) for i in range(200)
@@ -34,15 +34,15 @@ async def test_a_crowd_begins_in_order_over_many_turns() -> None:
     await asyncio.gather(*crowd, return_exceptions=True)
     counting.cancel()
     assert begun.order == [i for i in range(200) if i != 50]
-    assert max(begun.by_turn.values()) <= A_TURN
-    assert len(begun.by_turn) >= 199 // A_TURN
+    assert max(begun.by_turn.values()) <= STARTED_PER_TURN
+    assert len(begun.by_turn) >= 199 // STARTED_PER_TURN
 
 
 async def test_one_alone_begins_at_once_each_time() -> None:
     begun = Begun()
-    app = InTurns(begun)
-    for number in range(3 * A_TURN):
+    app = RequestThrottle(begun)
+    for number in range(3 * STARTED_PER_TURN):
         await app({"type": "http", "number": number}, None, None)
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-    assert begun.order == list(range(3 * A_TURN))
+    assert begun.order == list(range(3 * STARTED_PER_TURN))

@@ -1,12 +1,14 @@
 """Clients that take nothing, or little, of what is sent to them."""
 
 import asyncio
+import logging
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from unittest.mock import Mock
 
+import pytest
 from starlette.types import Receive, Scope, Send
 from uvicorn.config import Config
 from uvicorn.server import ServerState
@@ -14,8 +16,8 @@ from uvicorn.server import ServerState
 from coordinator.http.http_settings import HttpSettings
 from coordinator.http.server.connections import Connections
 from coordinator.http.server.head_deadline import HeadDeadline
-from coordinator.http.server.http_protocol import WriteDeadline
 from coordinator.http.server.http_server import HttpServer
+from coordinator.http.server.write_deadline import WriteDeadline
 from coordinator.text.tokenizer import Tokenizer
 from tests.coordinator.apps import make_app
 from tests.coordinator.fake_core import FakeCore, Says
@@ -36,6 +38,11 @@ def long_answer(sent: asyncio.Event) -> App:
     return app
 
 
+def read_all(client: socket.socket) -> None:
+    while client.recv(2**20):
+        pass
+
+
 async def test_a_client_that_takes_nothing_of_any_answer_is_disconnected() -> None:
     sent = asyncio.Event()
     async with serving(long_answer(sent), write_timeout_s=0.2) as (server, port):
@@ -47,6 +54,62 @@ async def test_a_client_that_takes_nothing_of_any_answer_is_disconnected() -> No
             while server.server_state.connections:  # noqa: ASYNC110, uvicorn has no event for it
                 await asyncio.sleep(0.01)
         client.close()
+
+
+async def test_a_pipelining_client_that_takes_nothing_is_reset_and_told_of_in_one_line(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Nothing of the answers stays in the kernel, and the running request learns it."""
+    caplog.set_level(logging.INFO)
+    ended: list[bool] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        headers = [(b"content-length", b"%d" % LONG)]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        for part in range(8):
+            body = bytes(LONG // 8)
+            await send({"type": "http.response.body", "body": body, "more_body": part < 7})
+        ended.append((await receive())["type"] == "http.disconnect")
+
+    async with serving(app, write_timeout_s=0.2) as (server, port):
+        client = socket.create_connection(("127.0.0.1", port))
+        client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 30)
+        async with asyncio.timeout(5):
+            while not ended:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        assert not server.server_state.connections
+        assert not server.server_state.tasks
+        client.settimeout(5.0)
+        with pytest.raises(ConnectionResetError):
+            read_all(client)
+        client.close()
+    assert ended == [True], "requests behind the first one were served"
+    lines = [r for r in caplog.records if not r.name.startswith("uvicorn.error")]
+    assert [(r.levelname, r.args and "reads nothing" in r.msg) for r in lines] == [("INFO", True)]
+    assert not [r for r in caplog.records if r.levelno > logging.INFO]
+
+
+async def test_a_pipelining_client_that_disconnects_leaves_no_traceback(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    sent, gone = asyncio.Event(), asyncio.Event()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        sent.set()
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        await send({"type": "http.response.body", "body": b"late"})
+        gone.set()
+
+    async with serving(app) as (_, port), asyncio.timeout(5):
+        client = socket.create_connection(("127.0.0.1", port))
+        client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 5)
+        await sent.wait()
+        client.close()
+        await gone.wait()
+    assert not [r for r in caplog.records if r.levelno > logging.INFO]
 
 
 class Transport:
@@ -61,6 +124,9 @@ class Transport:
 
     def get_write_buffer_size(self) -> int:
         return self.num_waiting
+
+    def get_extra_info(self, name: str) -> None:
+        return None
 
     def abort(self) -> None:
         self.aborted = True

@@ -192,6 +192,18 @@ def test_nothing_outlives_a_killed_supervisor(up):
     assert not segment_of(baton).exists()
 
 
+def test_the_guardian_is_given_no_settings(up):
+    secrets = {"BATON_API_KEYS": "a:sk-0123456789abcdef", "BATON_CHANNEL_SECRET": "s" * 40}
+    baton = up(STUB_DECODE="ready", **secrets)
+    baton.start()
+    guardian = child_pid(baton, "deploy.rundir")
+    environ = Path(f"/proc/{guardian}/environ").read_bytes()
+    assert b"PATH=" in environ
+    assert b"BATON_" not in environ
+    baton.signal(signal.SIGTERM)
+    baton.exit_code()
+
+
 def test_the_next_start_removes_what_a_supervisor_killed_with_its_guardian_left(up):
     baton = up(STUB_DECODE="segment helper ready")
     baton.start()

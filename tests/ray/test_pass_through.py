@@ -41,6 +41,14 @@ def test_headers_of_a_connection_are_not_passed_on() -> None:
     ]  # fmt: skip
 
 
+def test_the_origin_of_its_own_page_is_not_passed_on() -> None:
+    """The node has another address, and would take the page for a foreign one."""
+    own = request("/", host="a:8000", origin="http://a:8000")
+    assert request_headers(own) == []
+    foreign = request("/", host="a:8000", origin="http://b:8000")
+    assert request_headers(foreign) == [("origin", "http://b:8000")]
+
+
 @pytest.mark.parametrize(
     ("path", "name", "told"),
     [

@@ -1,15 +1,17 @@
-"""What each API key has used, and whether it may go on.
+"""Quotas of the API keys: what each key has used, and whether it may go on.
 
-Looking (GET) costs nothing. Any other request is admitted while its key has at least one request
-and one token left, and submitted while it still has a token left; then
+GET costs nothing. Any other request is admitted while its key has at least one request and one
+token left, and submitted while it still has a token left. Then
 
-- it counts as one request at once, whatever becomes of it;
-- its prompts' tokens are charged when the core has accepted it (each prompt once, also for n > 1);
-- its output is charged token by token as it comes out of the core, streamed or not. A client
-  that leaves pays for what was generated until then, and a stream is never cut off for a quota.
+- it counts as one request at once, whatever its outcome;
+- the tokens of its prompts are charged when the core has accepted it (each prompt once, also for n
+  > 1);
+- its output is charged token by token as it leaves the core, streamed or not. A client that
+  disconnects pays for what was generated until then, and a stream is never cut off for a quota.
 
-So an admitted request may overdraw its key's tokens; the next requests of the key wait until that
-is made up for. What is charged is what ``usage`` reports: prompt_tokens + completion_tokens."""
+So an admitted request may overdraw the tokens of its key; the next requests of the key wait until
+that is made up for. The charge is what ``usage`` reports: prompt_tokens + completion_tokens.
+"""
 
 import math
 import time
@@ -25,18 +27,18 @@ from coordinator.http.errors import ApiError
 from telemetry.metrics import Metrics
 
 _MINUTE_S = 60.0
-_ROUNDING = 1e-9  # a client that waited as long as told is not refused for the last digit
+_ROUNDING = 1e-9  # a client that waited for Retry-After is not refused for the last digit
 
 
 class Quota(Protocol):
-    """What an account may use of something."""
+    """A limit of requests or tokens."""
 
     def wait_s(self) -> float:
-        """Seconds until there is at least one; 0 now."""
+        """Seconds until at least one is left; 0 if there is one now."""
         ...
 
     def take(self, amount: int) -> None:
-        """Use ``amount``, there or not: the next requests wait for what is overdrawn."""
+        """Use ``amount``, even if less is left: the next requests wait for what is overdrawn."""
         ...
 
     def level(self) -> QuotaLevel | None:
@@ -45,9 +47,9 @@ class Quota(Protocol):
 
 
 class TokenBucket:
-    """Holds at most what a minute brings, and begins full: after a quiet minute all of it may be
-    used at once, and over any span of t minutes at most ``per_minute`` × (1 + t) is used, besides
-    what requests overdraw that were admitted together while something was left."""
+    """Holds at most one minute's worth, and starts full. After a quiet minute all of it may be used
+    at once. Over t minutes at most ``per_minute`` × (1 + t) is used, besides what requests overdraw
+    that were admitted together while something was left."""
 
     def __init__(self, per_minute: int, clock: Callable[[], float]) -> None:
         assert per_minute > 0, "the parser of the settings refuses this"
@@ -97,18 +99,18 @@ QUOTA_USED_UP = 429
 
 
 class Account(Protocol):
-    """What a request is charged to."""
+    """The account that a request is charged to."""
 
     name: str
 
     def check_tokens(self) -> None:
-        """Raises ApiError (429) where others have used up the tokens since ``admit``."""
+        """Raises ApiError (429) if other requests have used up the tokens since ``admit``."""
         ...
 
     def charge(self, num_tokens: int) -> None: ...
 
     def metered(self, stream: TokenStream) -> TokenStream:
-        """``stream``, charged for each token that comes."""
+        """``stream``, charging the account for each token."""
         ...
 
 
@@ -125,17 +127,17 @@ class KeyAccount:
         self._num_tokens = metrics.key_tokens.labels(key.name)
 
     def admit(self) -> None:
-        """Take a request; raises ApiError (429) where the quota is used up."""
+        """Count a request; raises ApiError (429) if the quota is used up."""
         self._check(self._requests, f"{self._key.requests_per_minute} requests")
         self.check_tokens()
         self._requests.take(1)
 
     def count(self, *, refused: bool) -> None:
-        """Say what became of a request: refused for a quota, or not."""
+        """Count the outcome of a request in the metrics: refused for a quota, or not."""
         (self._refused if refused else self._admitted).inc()
 
     def headers(self) -> list[tuple[bytes, bytes]]:
-        """What the key may still use, for its next answer."""
+        """The rate limit headers of the key's next answer."""
         levels = {"requests": self._requests.level(), "tokens": self._tokens.level()}
         return list(rate_limit_headers(levels))
 
@@ -162,7 +164,7 @@ class KeyAccount:
 
 
 class NoAccount:
-    """The account where no keys are set: nothing is refused or counted."""
+    """The account of all requests if no keys are set: nothing is refused or counted."""
 
     name = ""
 
@@ -177,7 +179,7 @@ class NoAccount:
 
 
 class Accounts:
-    """One account for each key, for the life of the process."""
+    """One account per key, for the life of the process."""
 
     def __init__(
         self,
@@ -200,7 +202,7 @@ def open_account(scope: Scope, account: Account) -> None:
 
 
 def account_of(scope: Scope) -> Account:
-    """What the HTTP request of this ASGI scope is charged to."""
+    """The account that the HTTP request of this ASGI scope is charged to."""
     account: Account = scope.get(_IN_SCOPE, _NO_ACCOUNT)
     return account
 

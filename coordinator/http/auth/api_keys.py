@@ -25,7 +25,7 @@ _FORM = "name:key[:requests_per_minute[:tokens_per_minute]]"
 
 @dataclass(frozen=True)
 class ApiKey:
-    """``digest`` is the key's (``digest_of``); a quota of None is no limit."""
+    """An API key by its digest (``digest_of``); a quota of None is no limit."""
 
     name: str
     digest: bytes
@@ -61,7 +61,7 @@ def parse_api_keys(text: str, setting: str) -> tuple[ApiKey, ...]:
 
 
 def owner(presented: bytes, keys: Sequence[ApiKey]) -> ApiKey | None:
-    """The key that was presented, in a time that does not depend on how much of it is right."""
+    """The key that was presented, or None. The time does not depend on how much of it is right."""
     digest, found = digest_of(presented), None
     for key in keys:
         if hmac.compare_digest(digest, key.digest):
@@ -70,7 +70,8 @@ def owner(presented: bytes, keys: Sequence[ApiKey]) -> ApiKey | None:
 
 
 def _parsed(entry: str) -> ApiKey:
-    """Raises ValueError that shows no part of ``entry``: in a malformed one any may be the key."""
+    """Parse one entry. Raises ValueError that shows no part of ``entry``: in a malformed one any
+    part may be the key."""
     name, *rest = entry.split(":")
     if not _NAME.fullmatch(name):
         raise ValueError("the name must be 1 to 64 letters, digits, '.', '_' or '-'")

@@ -1,4 +1,4 @@
-"""The middleware that asks every request for its API key, where keys are set."""
+"""The middleware that asks every request for its API key, if keys are set."""
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -7,16 +7,14 @@ from coordinator.http.errors import ApiError
 from coordinator.http.routes_page import PATHS as PAGE
 
 OPEN_PATHS = frozenset({"/health", "/ping", "/ready", "/metrics"}) | PAGE
-"""Probes and scrapers have no key, and these tell nothing about what clients ask; nor does the
-page, which asks its reader for one."""
+"""Paths without a key: probes and scrapers have none, and these tell nothing about what clients
+ask. The page asks its user for a key."""
 
 
 class KeyCheck:
-    """Answers 401 to a request without a key that is known here, and 429 to one that computes
-    something (POST) whose key has used up its quota, before anything of its body is read. Each of
-    those is counted once, as refused or not: the last token may be gone before it is submitted.
-    Answers tell what the key's quotas still allow.
-    """
+    """Answers 401 to a request without a known key. Answers 429 to a POST whose key has used up its
+    quota, before anything of its body is read. Each POST is counted once, as refused or not: the
+    last token may be gone before it is submitted. Answers tell what is left of the key's quotas."""
 
     def __init__(self, app: ASGIApp, accounts: Accounts) -> None:
         self._app = app
@@ -57,7 +55,7 @@ class KeyCheck:
             await error.response()(scope, receive, send_counted)
         finally:
             if not counted:
-                account.count(refused=False)  # its client left
+                account.count(refused=False)  # its client has disconnected
 
     def _account(self, scope: Scope) -> KeyAccount:
         account = self._accounts.of(_presented(scope))

@@ -1,5 +1,5 @@
-"""The ``x-ratelimit-*`` headers, as OpenAI's clients read them: what a key's quotas allow a minute,
-what is left of that now, and when all of it is there again."""
+"""The ``x-ratelimit-*`` headers that OpenAI's clients read: what a key's quotas allow per minute,
+what is left of that now, and when they are full again."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -13,7 +13,8 @@ RATE_LIMIT_HEADERS = tuple(
 
 
 class QuotaLevel(NamedTuple):
-    """``left`` is 0 where requests have overdrawn the quota; full again in ``reset_s``."""
+    """State of a quota. ``left`` is 0 if requests have overdrawn it; it is full again in
+    ``reset_s``."""
 
     limit: int
     left: int
@@ -30,6 +31,6 @@ def rate_limit_headers(levels: Mapping[str, QuotaLevel | None]) -> Iterator[tupl
 
 
 def duration(seconds: float) -> str:
-    """Whole seconds as OpenAI writes them: ``7s``, ``6m0s``."""
+    """Whole seconds in OpenAI's notation: ``7s``, ``6m0s``."""
     minutes, rest = divmod(math.ceil(seconds), 60)
     return f"{minutes}m{rest}s" if minutes else f"{rest}s"

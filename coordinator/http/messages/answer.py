@@ -28,8 +28,8 @@ from telemetry.logs import bound_request
 class MessagesAnswer:
     """The Answer (coordinator/http/answer.py) of one choice.
 
-    ``fills_context``: the output ends where the context does, before the ``max_tokens`` that were
-    asked for.
+    ``fills_context``: the output is limited by the context, to fewer than the requested
+    ``max_tokens``.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class MessagesAnswer:
         prompt_tokens: int,
         parser: AnswerParser,
         *,
-        tells_thought: bool,
+        includes_thought: bool,
         fills_context: bool,
     ) -> None:
         self._id = message_id
@@ -47,7 +47,7 @@ class MessagesAnswer:
         self._prompt_tokens = prompt_tokens
         self._parser = parser
         self._fills_context = fills_context
-        self._blocks = BlockEvents(tells_thought=tells_thought)
+        self._blocks = BlockEvents(includes_thought=includes_thought)
         self._output_tokens = self._cached_tokens = 0
         self._started = False
         self._last = Delta()

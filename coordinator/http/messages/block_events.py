@@ -25,11 +25,12 @@ from coordinator.text.tool_parser import Arguments, CallBegins, Content
 
 
 class BlockEvents:
-    """One block is open at a time; a piece of another kind, or another call, begins the next.
-    Without ``tells_thought`` the block of the thought stays empty."""
+    """Events of the blocks of an answer. One block is open at a time; a piece of another kind, or
+    another call, begins the next. Without ``tells_thought`` the block of the thought stays
+    empty."""
 
-    def __init__(self, *, tells_thought: bool) -> None:
-        self._tells_thought = tells_thought
+    def __init__(self, *, includes_thought: bool) -> None:
+        self._includes_thought = includes_thought
         self._index = -1
         self._open: type[ContentBlock] | None = None
         self._thought = hashlib.sha256()
@@ -41,7 +42,7 @@ class BlockEvents:
                     if self._open is not ThinkingBlock:
                         yield from self._begin(ThinkingBlock(thinking="", signature=""))
                     self._thought.update(text.encode())
-                    if self._tells_thought:
+                    if self._includes_thought:
                         yield ContentBlockDelta(self._index, ThinkingDelta(text))
                 case Content(text):
                     if self._open is not TextBlock:
@@ -54,7 +55,7 @@ class BlockEvents:
                     yield ContentBlockDelta(self._index, InputJsonDelta(text))
 
     def close(self) -> Iterator[BlockEvent]:
-        """The end of the block that is open, if one is."""
+        """End the block that is open, if one is."""
         if self._open is ThinkingBlock:
             signature = self._thought.hexdigest()
             yield ContentBlockDelta(self._index, SignatureDelta(signature))
@@ -70,7 +71,7 @@ class BlockEvents:
 
 
 def whole_blocks(events: Iterable[BlockEvent]) -> list[ContentBlock]:
-    """The blocks that a client makes of these events."""
+    """The blocks that a client assembles from these events."""
     blocks: list[ContentBlock] = []
     arguments = ""
     for event in events:
@@ -93,8 +94,8 @@ def whole_blocks(events: Iterable[BlockEvent]) -> list[ContentBlock]:
 
 
 def completed(text: str) -> dict[str, Any]:
-    """The JSON object that ``text`` is, or that it becomes where a call was cut off: the parameter
-    that it ends in keeps the text it has, or is null."""
+    """The JSON object in ``text``. If a call was cut off, its last parameter keeps the text it has,
+    or is null."""
     for end in ("", "}", '"}', "null}"):
         try:
             found = json.loads(text + end)

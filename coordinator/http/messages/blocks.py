@@ -1,7 +1,7 @@
-"""The messages of a Messages request, and the blocks that they are made of.
+"""The messages of a Messages request, and their blocks.
 
-A block of another type (an image, a document, what a server tool answered) is refused by its name.
-``cache_control`` and ``citations`` change nothing here and are not looked at.
+A block of another type (an image, a document, the result of a server tool) is refused by its name.
+``cache_control`` and ``citations`` change nothing here and are not read.
 """
 
 from collections.abc import Iterable, Sequence
@@ -35,7 +35,7 @@ class ToolUseParam(Struct, tag_field="type", tag="tool_use"):
 
 
 class ToolResultParam(Struct, tag_field="type", tag="tool_result"):
-    """What a call gave; ``is_error`` is told to the model by the word ``Error:`` before it."""
+    """The result of a call. ``is_error`` puts the word ``Error:`` before it."""
 
     tool_use_id: str
     content: str | list[TextPart] | None = None
@@ -68,7 +68,7 @@ class MessageParam(Struct, kw_only=True):
 
     @property
     def is_text(self) -> bool:
-        """Nothing but text, and some."""
+        """True if all blocks are text, and not empty."""
         texts = [block for block in self.blocks if isinstance(block, TextPart)]
         return len(texts) == len(self.blocks) and joined(texts) != ""
 

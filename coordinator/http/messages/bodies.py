@@ -1,4 +1,4 @@
-"""The bodies and events of the Messages API: what msgspec encodes, and what /openapi.json says."""
+"""The bodies and events of the Messages API: encoded by msgspec, described in /openapi.json."""
 
 from typing import Any, Literal, get_args
 
@@ -20,7 +20,7 @@ class TextBlock(Body, tag_field="type", tag="text"):
 
 
 class ThinkingBlock(Body, tag_field="type", tag="thinking"):
-    """``signature`` is a digest of the thought."""
+    """The thought; ``signature`` is a digest of it."""
 
     thinking: str
     signature: str
@@ -36,8 +36,8 @@ ContentBlock = TextBlock | ThinkingBlock | ToolUseBlock
 
 
 class MessagesUsage(Body, kw_only=True):
-    """Tokens of the prompt that were computed, of the whole answer until now, and those of the
-    prompt that came from the prefix cache. What is written to the cache is not told."""
+    """Numbers of tokens: of the prompt that were computed, of the whole answer until now, and of
+    the prompt that came from the prefix cache. Writes to the cache are not reported."""
 
     input_tokens: int
     output_tokens: int
@@ -57,7 +57,7 @@ class Message(Body, kw_only=True):
 
 
 class MessageStart(Body, tag_field="type", tag="message_start"):
-    """``message`` is empty yet."""
+    """The first event; ``message`` has no content yet."""
 
     message: Message
 
@@ -67,7 +67,7 @@ class Ping(Body, tag_field="type", tag="ping"):
 
 
 class ContentBlockStart(Body, tag_field="type", tag="content_block_start"):
-    """Block ``index`` of the message, empty yet."""
+    """Block ``index`` of the message begins; it is empty yet."""
 
     index: int
     content_block: ContentBlock
@@ -129,7 +129,7 @@ class ErrorDetails(Body, kw_only=True):
 
 
 class MessagesError(Body, kw_only=True):
-    """``details`` name the cause, by the code that errors have on the other paths."""
+    """An error; ``details`` have the code that errors have on the other paths."""
 
     type: ErrorType
     message: str

@@ -1,4 +1,4 @@
-"""What a Messages request says of tools, of the thought and of the form of the answer."""
+"""The fields of a Messages request about tools, the thought and the form of the answer."""
 
 from typing import Annotated, Any, Literal
 
@@ -30,7 +30,7 @@ class ToolChoiceAuto(_Parallel, tag_field="type", tag="auto"):
 
 
 class ToolChoiceAny(_Parallel, tag_field="type", tag="any"):
-    """One call at least."""
+    """At least one call."""
 
 
 class ToolChoiceTool(_Parallel, tag_field="type", tag="tool"):
@@ -47,14 +47,14 @@ ToolChoice = ToolChoiceAuto | ToolChoiceAny | ToolChoiceTool | ToolChoiceNone
 
 
 class ThinkingEnabled(Struct, tag_field="type", tag="enabled", kw_only=True):
-    """A thought of ``budget_tokens`` at most. ``omitted``: its text is not told."""
+    """A thought of at most ``budget_tokens``. ``omitted``: its text is not returned."""
 
     budget_tokens: Annotated[int, Meta(ge=1, le=INT32_MAX)]
     display: Display | None = None
 
 
 class ThinkingAdaptive(Struct, tag_field="type", tag="adaptive", kw_only=True):
-    """A thought as long as the model makes it."""
+    """A thought of any length."""
 
     display: Display | None = None
 
@@ -69,13 +69,13 @@ Thinking = ThinkingEnabled | ThinkingAdaptive | ThinkingDisabled
 class OutputFormat(
     Struct, tag_field="type", tag="json_schema", kw_only=True, rename={"schema_": "schema"}
 ):
-    """JSON that the schema allows."""
+    """JSON that fits a schema."""
 
     schema_: dict[str, Any]
 
 
 class OutputConfig(Struct, kw_only=True):
-    """``effort`` changes nothing: the model has no such degrees."""
+    """Settings of the output. ``effort`` has no effect: the model has no such degrees."""
 
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
     format: OutputFormat | None = None

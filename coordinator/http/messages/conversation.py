@@ -1,4 +1,4 @@
-"""From the system prompt and the messages of a Messages request to those of a chat."""
+"""From the system prompt and the messages of a Messages request to the messages of a chat."""
 
 from collections.abc import Iterator, Sequence
 
@@ -20,7 +20,7 @@ _BILLING = "x-anthropic-billing-header:"
 def conversation(
     system: str | Sequence[TextPart] | None, messages: Sequence[MessageParam]
 ) -> Iterator[ChatMessage]:
-    """The system prompt and the messages, as a chat has them."""
+    """The system prompt and the messages, as messages of a chat."""
     yield from _system(system or ())
     for message in messages:
         match message.role:
@@ -42,7 +42,8 @@ def _system(content: str | Sequence[TextPart]) -> Iterator[ChatMessage]:
 
 
 def _from_user(message: MessageParam) -> Iterator[ChatMessage]:
-    """Each result is a message of its own; the texts between two results are one."""
+    """Messages of a user's message: each result is one, and so are the texts between two
+    results."""
     texts: list[Block] = []
     for block in message.blocks:
         if isinstance(block, ToolResultParam):

@@ -1,4 +1,4 @@
-"""Errors as Anthropic's clients expect them, on the paths of the Messages API."""
+"""Errors in the form that Anthropic's clients expect, on the paths of the Messages API."""
 
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -12,7 +12,7 @@ from coordinator.http.messages.bodies import (
 
 PATH = "/v1/messages"
 OVERLOADED = 529
-"""Anthropic's own status, which its clients know as a reason to wait or to take another model."""
+"""Anthropic's own status, for which its clients wait or take another model."""
 
 _TYPES: Mapping[int, ErrorType] = {
     HTTPStatus.UNAUTHORIZED: "authentication_error",
@@ -36,10 +36,10 @@ def messages_status(status: int, code: str | None) -> int:
 def messages_error(
     status: int, message: str, code: str | None, request_id: str
 ) -> MessagesErrorBody:
-    """``status`` and ``code`` as on the other paths."""
+    """The error body; ``status`` and ``code`` are those of the other paths."""
     status = messages_status(status, code)
     if code == "context_length_exceeded":
-        message = f"prompt is too long: {message}"  # by these words agents know when to compact
+        message = f"prompt is too long: {message}"  # agents look for these words to compact
     general: ErrorType = "invalid_request_error" if status < 500 else "api_error"
     error = MessagesError(type=_TYPES.get(status, general), message=message)
     if code is not None:

@@ -36,8 +36,8 @@ IGNORED = {
 
 
 class CountTokensRequest(RequestBody, kw_only=True):
-    """What makes a prompt. ``output_format`` is the older name of ``output_config.format``, and
-    ``chat_template_kwargs`` is vLLM's."""
+    """The fields that make a prompt. ``output_format`` is the older name of
+    ``output_config.format``; ``chat_template_kwargs`` is vLLM's."""
 
     model: str
     messages: MessageParams
@@ -59,7 +59,7 @@ class CountTokensRequest(RequestBody, kw_only=True):
         try:
             super().__post_init__()
         except FieldError as error:
-            if error.param == "thread":  # by this code Anthropic's tool runner goes on without
+            if error.param == "thread":  # Anthropic's tool runner then tries without
                 error.code = "thread_unsupported_request"
             raise
         check_number_of_blocks(self.messages)
@@ -78,12 +78,12 @@ class CountTokensRequest(RequestBody, kw_only=True):
 
     @property
     def continues(self) -> bool:
-        """Whether the answer goes on where the last message ends."""
+        """True if the answer continues the last message."""
         return self.messages[-1].role == "assistant"
 
     @property
     def form(self) -> OutputFormat | None:
-        """The form of the answer, None for any text."""
+        """The form of the answer; None for any text."""
         return self.output_format or (self.output_config.format if self.output_config else None)
 
 
@@ -100,7 +100,7 @@ class MessagesRequest(CountTokensRequest, kw_only=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        # With tools Anthropic takes it, as a budget of all thoughts between the calls.
+        # With tools it is the budget of all thoughts between the calls, and may be larger.
         if isinstance(self.thinking, ThinkingEnabled) and not self.tools:
             budget, most = self.thinking.budget_tokens, self.max_tokens
             if budget >= most:

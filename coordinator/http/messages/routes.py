@@ -1,9 +1,8 @@
 """``POST /v1/messages`` and ``POST /v1/messages/count_tokens``, Anthropic's Messages API.
 
-A request is translated into the chat that it asks for (translation.py), and is then prepared,
-limited, recorded and generated as a chat is; only its answer (answer.py) and its errors
-(error_form.py) have forms of their own. ``anthropic-version`` and ``anthropic-beta`` are not
-looked at: there is one version.
+A request is translated to a chat (translation.py), and is then prepared, limited, recorded and
+generated as a chat. Only its answer (answer.py) and its errors (error_form.py) have forms of their
+own. ``anthropic-version`` and ``anthropic-beta`` are not read: there is one version.
 """
 
 from fastapi import APIRouter, Request
@@ -11,7 +10,7 @@ from starlette.responses import Response
 
 from coordinator.http.answer_form import tool_parameters
 from coordinator.http.app_context import AppContext, new_id
-from coordinator.http.body import Bodies
+from coordinator.http.bodies.bodies import Bodies
 from coordinator.http.generation import respond, sequence_requests
 from coordinator.http.messages.answer import MessagesAnswer
 from coordinator.http.messages.bodies import (
@@ -22,7 +21,7 @@ from coordinator.http.messages.bodies import (
 )
 from coordinator.http.messages.error_form import OVERLOADED, PATH
 from coordinator.http.messages.requests import CountTokensRequest, MessagesRequest
-from coordinator.http.messages.translation import fields_as_given
+from coordinator.http.messages.translation import client_field_names
 from coordinator.http.openapi import answers, request_body
 from coordinator.http.request_schemas import ChatRequest
 from coordinator.http.response_names import noted_name
@@ -44,7 +43,7 @@ def messages_routes(context: AppContext, bodies: Bodies) -> APIRouter:
         prepared = await bodies.generation(http, "messages")
         request, request_id = prepared.request, new_id()
         assert isinstance(request, ChatRequest)
-        with fields_as_given():
+        with client_field_names():
             specs = await sequence_requests(context, http, prepared, request_id)
         thinks = context.tokenizer.opens_thought(prepared.prompts[0])
         answer = MessagesAnswer(
@@ -52,7 +51,7 @@ def messages_routes(context: AppContext, bodies: Bodies) -> APIRouter:
             context.settings.served_model_name,
             prepared.prompt_tokens,
             AnswerParser(thinks=thinks, tools=tool_parameters(request)),
-            tells_thought=request.include_reasoning is not False,
+            includes_thought=request.include_reasoning is not False,
             fills_context=request.max_completion_tokens is not None,
         )
         return await respond(context, http, request, specs, answer)
@@ -63,7 +62,7 @@ def messages_routes(context: AppContext, bodies: Bodies) -> APIRouter:
         openapi_extra=request_body(CountTokensRequest),
     )
     async def count_tokens(http: Request) -> Response:
-        """How many tokens the prompt has, with its tools and all that the template adds."""
+        """The number of tokens of the prompt, with its tools and all that the template adds."""
         answer = await bodies.lookup(http, "count_tokens")
         return Response(answer, media_type="application/json")
 

@@ -1,4 +1,4 @@
-"""From a Messages request to the chat that it asks for."""
+"""Translates a Messages request to a chat."""
 
 from functools import partial
 from typing import Any
@@ -30,12 +30,12 @@ _NAMES = {
     "max_completion_tokens": "max_tokens",
     "stop": "stop_sequences",
 }
-"""What the fields of a chat are called in a Messages request."""
-fields_as_given = partial(fields_renamed, _NAMES)
+"""Fields of a chat and their names in a Messages request."""
+client_field_names = partial(fields_renamed, _NAMES)
 
 
 def chat_of(request: CountTokensRequest) -> ChatRequest:
-    """The chat with the same prompt, and with the same answer where ``request`` asks for one."""
+    """The chat with the same prompt, and with the same answer if ``request`` asks for one."""
     return ChatRequest(
         model=request.model,
         messages=list(conversation(request.system, request.messages)),

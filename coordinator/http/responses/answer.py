@@ -1,4 +1,4 @@
-"""From the deltas of an answer to a response, whole or as events."""
+"""From the deltas of an answer to a response of the Responses API, whole or as events."""
 
 import asyncio
 import time
@@ -31,15 +31,15 @@ from coordinator.http.responses.schemas import (
     ResponseUsage,
 )
 
-_PUSHED_A_TURN = 100
-"""Tokens with log-probabilities that are taken in one turn of the loop, in about 1 ms."""
-Keep = Callable[[ResponseBody], Awaitable[bool]]
+_PUSHED_PER_TURN = 100
+"""Tokens with log-probabilities that are processed in one turn of the loop, in about 1 ms."""
+Store = Callable[[ResponseBody], Awaitable[bool]]
 
 
 class ResponseAnswer:
-    """One response, as ``Answer`` says. ``body`` is its body in progress. ``thought_end`` is the
-    token that ends the thought; None: there is none. ``keep`` stores the response, and says whether
-    it could."""
+    """The Answer (coordinator/http/answer.py) of one response. ``body``: the response in progress.
+    ``thought_end``: the token that ends the thought; None without a thought. ``keep`` stores the
+    response, and returns whether it could."""
 
     def __init__(
         self,
@@ -47,13 +47,13 @@ class ResponseAnswer:
         output: Output,
         prompt_tokens: int,
         thought_end: int | None,
-        keep: Keep,
+        store: Store,
     ) -> None:
         self._body = body
         self._output = output
         self._prompt_tokens = prompt_tokens
         self._thought_end = thought_end
-        self._keep = keep
+        self._store = store
         self._thinks = thought_end is not None
         self._num_tokens = self._num_thought = self._num_cached = self._num_events = 0
         self._cut_off = False
@@ -88,7 +88,7 @@ class ResponseAnswer:
         (whole,) = choices
         for number, delta in enumerate(_by_token(whole) if whole.scores else [whole], start=1):
             self._push(delta)
-            if number % _PUSHED_A_TURN == 0:
+            if number % _PUSHED_PER_TURN == 0:
                 await asyncio.sleep(0)
         return await self._whole()
 
@@ -103,19 +103,19 @@ class ResponseAnswer:
         return events
 
     def _counted(self, delta: Delta) -> list[Any]:
-        """Counts the tokens, and returns the log-probabilities of those that follow the thought."""
+        """Count the tokens, and return the log-probabilities of those after the thought."""
         told = []
         for token, score in zip_longest(delta.tokens, delta.scores):
             self._num_tokens += 1
             if self._thinks:
                 self._num_thought += 1
                 self._thinks = token.token_id != self._thought_end
-            elif score is not None and token.finish != "stop":  # that one has no text
+            elif score is not None and token.finish != "stop":  # a stop token has no text
                 told.append(score)
         return told
 
     async def _whole(self) -> ResponseBody:
-        """The body at the end, once the response is kept."""
+        """The body at the end, once the response is stored."""
         body = structs.replace(
             self._body,
             completed_at=None if self._cut_off else int(time.time()),
@@ -126,7 +126,7 @@ class ResponseAnswer:
             output=self._output.items,
             usage=self._usage(),
         )
-        body.store = body.store and await self._keep(body)
+        body.store = body.store and await self._store(body)
         return body
 
     def _usage(self) -> ResponseUsage:
@@ -153,7 +153,7 @@ def _response_error(error: ApiError) -> ResponseError:
 
 
 def _by_token(whole: Delta) -> list[Delta]:
-    """A whole answer as one delta for each token, so that each log-probability is told with its
+    """A whole answer as one delta per token, so that each log-probability is returned with its
     text."""
     ends = [*whole.offsets[1:], len(whole.text)]
     deltas = [

@@ -1,5 +1,5 @@
 """From the items of a conversation to the messages that the chat template renders, without the
-oldest where the conversation is too long. Pure."""
+oldest ones if the conversation is too long. Pure."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
@@ -16,8 +16,8 @@ _SYSTEM = ("system", "developer")
 
 
 class Earlier(Struct, frozen=True):
-    """What earlier responses hold of a conversation: the items of all turns before this one, and
-    those that ``item_reference`` items of this turn name."""
+    """What earlier responses hold of a conversation. ``items``: those of all turns before this one.
+    ``referenced``: those that ``item_reference`` items of this turn name."""
 
     items: list[InputItem] = []
     referenced: dict[str, InputItem] = {}
@@ -28,22 +28,22 @@ class Earlier(Struct, frozen=True):
 
 
 def new_items(given: str | list[InputItem], referenced: Mapping[str, InputItem]) -> list[InputItem]:
-    """The items of this turn, with those that are only named in full. Raises FieldError."""
+    """The items of this turn, with references resolved. Raises FieldError."""
     if isinstance(given, str):
         return [InputItem(role="user", content=given)]
     return [_resolved(item, referenced) for item in given]
 
 
 def messages_of(instructions: str | None, items: Sequence[InputItem]) -> list[ChatMessage]:
-    """Raises FieldError for a result without its call."""
+    """The messages of ``items``. Raises FieldError for a result without its call."""
     messages: list[ChatMessage] = []
     if instructions is not None:
         messages.append(ChatMessage(role="system", content=instructions))
-    thought = ""  # of the assistant's message that follows
+    thought = ""  # for the next message of the assistant
     called: set[str | None] = set()
     for item in items:
         if item.is_cut_off:
-            continue  # its arguments are no JSON, so that no template can render them
+            continue  # no template can render its arguments, which are not JSON
         match item.type:
             case "reasoning":
                 thought += text_of(item.content) or text_of(item.summary)
@@ -75,8 +75,9 @@ def messages_of(instructions: str | None, items: Sequence[InputItem]) -> list[Ch
 def fitting(
     messages: list[ChatMessage], fits: Callable[[list[ChatMessage]], bool]
 ) -> list[ChatMessage]:
-    """For ``truncation: "auto"``: the longest end of the conversation that fits and begins with a
-    user's message, after all system messages before it; where none fits, the shortest."""
+    """The messages for ``truncation: "auto"``: the longest end of the conversation that fits and
+    begins with a user's message, after all system messages before it. If none fits, the shortest
+    end."""
     if fits(messages):
         return messages
     starts = [i for i, message in enumerate(messages) if message.role == "user"]

@@ -1,5 +1,5 @@
-"""What a body needs of earlier responses: the conversation that it continues, and the items that it
-only names."""
+"""Reads what a body needs of earlier responses: the conversation that it continues, and the items
+that it references."""
 
 from collections.abc import Sequence
 
@@ -15,8 +15,9 @@ from transport.wire.errors import BatonError
 
 _RETRY_AFTER_S = 2.0
 _PARAM = "previous_response_id"
-MAX_NAMED_BYTES = 4 * 1024 * 1024
-"""Of the responses whose items an input names; the store bounds a conversation alike."""
+MAX_REFERENCED_BYTES = 4 * 1024 * 1024
+"""Limit of the responses whose items an input references, in bytes; the store limits a conversation
+alike."""
 
 
 class _Item(Struct):
@@ -34,8 +35,8 @@ _items = msgspec.json.Decoder(list[Raw])
 
 
 async def earlier(stored: StoredResponses, owner: str, references: bytes) -> bytes:
-    """The JSON of an Earlier for a body with these References (their JSON), b"" where it has none;
-    raises ApiError."""
+    """The JSON of an Earlier for a body with these References (their JSON); b"" if it has none.
+    Raises ApiError."""
     named = _references.decode(references)
     if named.previous_response_id is None and not named.item_ids:
         return b""
@@ -48,7 +49,7 @@ async def earlier(stored: StoredResponses, owner: str, references: bytes) -> byt
 
 
 def unavailable(param: str) -> ApiError:
-    """The answer while what is kept cannot be read; it does not say where Redis is."""
+    """The error while stored responses cannot be read; it does not say where Redis is."""
     message = "Stored responses cannot be read now: Redis does not answer."
     return ApiError(
         503, message, param=param, code="record_unavailable", retry_after_s=_RETRY_AFTER_S
@@ -70,8 +71,8 @@ async def _conversation(stored: StoredResponses, owner: str, response_id: str | 
 async def _referenced(
     stored: StoredResponses, owner: str, item_ids: Sequence[str]
 ) -> dict[str, Raw]:
-    """Those of the items that are kept, by their ids. Reads one response after another, so that a
-    short body does not bring all that is kept into this process at once."""
+    """The items that are stored, by id. Reads one response after another, so that a short body does
+    not load all that is stored into this process at once."""
     ids = sorted({found for each in item_ids if (found := response_of(each)) is not None})
     known: dict[str, Raw] = {}
     num_bytes = 0
@@ -80,7 +81,7 @@ async def _referenced(
         if body is None:
             continue
         num_bytes += len(body)
-        if num_bytes > MAX_NAMED_BYTES:
+        if num_bytes > MAX_REFERENCED_BYTES:
             message = "The responses whose items the input names are too large to be read at once."
             raise ApiError(400, message, param="input", code="context_length_exceeded")
         known |= {_id_of.decode(item).id: item for item in _body.decode(body).output}

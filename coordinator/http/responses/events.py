@@ -1,5 +1,5 @@
-"""The events of a streamed response. ``type`` is the name of each, too; ``sequence_number`` counts
-them from 0."""
+"""The events of a streamed response. ``type`` is also the name of each event; ``sequence_number``
+counts them from 0."""
 
 from msgspec import Struct
 
@@ -38,7 +38,7 @@ class ResponseFailed(Event, tag="response.failed", kw_only=True):
 
 
 class StreamError(Event, tag="error", kw_only=True):
-    """Comes before ``response.failed``, for clients that read only this."""
+    """Sent before ``response.failed``, for clients that read only this event."""
 
     code: str | None
     message: str
@@ -61,7 +61,7 @@ class ItemEvent(Event, kw_only=True):
 
 
 class PartEvent(ItemEvent, kw_only=True):
-    """About part 0 of an item, which has no other."""
+    """An event about part 0 of an item, which has no other part."""
 
     content_index: int = 0
 

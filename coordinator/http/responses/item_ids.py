@@ -1,5 +1,5 @@
-"""The ids of responses and of the items of their output. An item's id tells its response, so that
-it is found where a client only names it."""
+"""The ids of responses and of the items of their output. An item's id contains that of its
+response, so it can be found by its id alone."""
 
 import re
 from typing import Literal
@@ -24,6 +24,6 @@ def item_id(prefix: ItemPrefix, response_id: str, index: int) -> str:
 
 
 def response_of(item_id: str) -> str | None:
-    """The id of the response that has this item; None where no response of this server can."""
+    """The id of the response that has this item; None if no response of this server can have it."""
     found = _ITEM.fullmatch(item_id)
     return f"resp_{found[1]}" if found else None

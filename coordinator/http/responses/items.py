@@ -1,4 +1,4 @@
-"""The items of a response's ``input``: messages, calls of functions, their results, thoughts."""
+"""The items of a response's ``input``: messages, function calls, their results, thoughts."""
 
 from typing import Annotated, Literal
 
@@ -41,7 +41,7 @@ Texts = str | list[Part] | list[SummaryTextPart] | None
 
 class InputItem(Struct, kw_only=True, omit_defaults=True):
     """One item; ``type`` may be left out of a message. ``encrypted_content`` of a thought is not
-    read: what this server returns has its text."""
+    read: the thoughts of this server have their text."""
 
     type: Annotated[str, Meta(extra_json_schema={"enum": list(TYPES)})] = "message"
     id: str | None = None
@@ -72,12 +72,12 @@ class InputItem(Struct, kw_only=True, omit_defaults=True):
 
     @property
     def is_cut_off(self) -> bool:
-        """A call whose arguments the model could not finish."""
+        """True for a call whose arguments the model could not finish."""
         return self.type == "function_call" and self.status == "incomplete"
 
     @property
     def num_parts(self) -> int:
-        """The item and its parts."""
+        """Number of the item's parts, plus one for the item."""
         lists = (self.content, self.output, self.summary)
         return 1 + sum(len(parts) for parts in lists if isinstance(parts, list))
 

@@ -1,4 +1,4 @@
-"""Items of the output while they are written: the events of their beginning, their text, their
+"""Items of the output while they are written: the events of their beginning, their text and their
 end."""
 
 from collections.abc import Sequence
@@ -37,14 +37,15 @@ from coordinator.http.responses.schemas import (
 
 
 class OpenItem(Protocol):
-    """``begin`` once, ``more`` for each piece of text, ``end`` once."""
+    """An item that is being written: ``begin`` once, ``more`` for each piece of text, ``end``
+    once."""
 
     def begin(self) -> list[Event]: ...
 
     def more(self, text: str, logprobs: Sequence[TokenLogprob] = ()) -> list[Event]: ...
 
     def end(self, status: ItemStatus) -> tuple[OutputItem, list[Event]]:
-        """The whole item too."""
+        """The last events, and the whole item."""
         ...
 
 
@@ -158,7 +159,7 @@ class OpenCall(_Open):
         try:
             decoded_arguments(self.text)
         except ValueError:
-            status = "incomplete"  # a stop string, or the model's own end, came within them
+            status = "incomplete"  # a stop string or the end of the turn cut them off
         item = self._item(status)
         done = ArgumentsDone(**self.place, name=self.name, arguments=item.arguments)
         return item, [done, self.done(item)]

@@ -19,9 +19,8 @@ from coordinator.text.tool_parser import Arguments, CallBegins, Content
 
 
 class Output:
-    """Takes the text of one answer in pieces of any length. ``items`` are those that have ended;
-    their ids follow from ``response_id``. ``summarizes``: the thought is returned as its
-    summary."""
+    """Takes the text of one answer in pieces of any length. ``items``: those that have ended; their
+    ids derive from ``response_id``. ``summarizes``: the thought is returned as its summary."""
 
     def __init__(self, response_id: str, parser: AnswerParser, *, summarizes: bool) -> None:
         self.items: list[OutputItem] = []
@@ -34,9 +33,10 @@ class Output:
     def push(
         self, text: str, logprobs: Sequence[TokenLogprob] = (), *, last: bool = False
     ) -> list[Event]:
-        """``logprobs`` are those of the tokens of ``text``; a message tells its own."""
+        """The events of a piece of text. ``logprobs``: those of the tokens of ``text``; a message
+        returns its own."""
         parts = self._parser.push(text, last=last)
-        told = self._told(text, parts, logprobs)
+        told = self._message_logprobs(text, parts, logprobs)
         events: list[Event] = []
         for piece in parts.pieces:
             match piece:
@@ -55,7 +55,7 @@ class Output:
         return events
 
     def end(self, status: ItemStatus) -> list[Event]:
-        """The output has ended, and its last item as ``status`` says. A completed output has a
+        """End the output, and its last item with ``status``. A completed output has at least a
         message or a call, if only an empty message."""
         thought_only = isinstance(self._open, self._thought) or not (self._open or self.items)
         events = self._end(status)
@@ -71,7 +71,8 @@ class Output:
         text: str,
         logprobs: Sequence[TokenLogprob] = (),
     ) -> list[Event]:
-        """A piece of text for the open item, or for a new one where that is of another kind."""
+        """Add a piece of text to the open item, or to a new one if the open item is of another
+        kind."""
         events: list[Event] = []
         if not isinstance(self._open, kind):
             events += self._end("completed")
@@ -98,7 +99,7 @@ class Output:
     def _id(self, prefix: ItemPrefix) -> str:
         return item_id(prefix, self._response_id, self._index)
 
-    def _told(
+    def _message_logprobs(
         self, text: str, parts: Parts, logprobs: Sequence[TokenLogprob]
     ) -> list[TokenLogprob]:
         """The log-probabilities of the content in ``parts``, with those of tokens whose text was

@@ -1,6 +1,6 @@
-"""What a body names of earlier responses: the response that it continues, and single items.
+"""References of a body to earlier responses: the response that it continues, and single items.
 
-Finding this reads the whole body. So a heavy one is read in another process, as ``Bodies`` does it.
+Finding them reads the whole body. So a heavy one is parsed in another process (bodies/bodies.py).
 """
 
 import msgspec
@@ -8,14 +8,14 @@ from msgspec import Raw, Struct
 
 
 class ReferringBody(Struct):
-    """A body of ``POST /v1/responses``, as far as it names earlier responses."""
+    """The fields of ``POST /v1/responses`` that reference earlier responses."""
 
     previous_response_id: str | None = None
     input: Raw = Raw()
 
 
 class References(Struct, frozen=True):
-    """The ids that a body names."""
+    """The ids that a body references."""
 
     previous_response_id: str | None
     item_ids: list[str]
@@ -30,7 +30,8 @@ _items = msgspec.json.Decoder(list[_Item])
 
 
 def references_of(body: ReferringBody) -> References:
-    """No items where the input is none; the parser of the whole body says what is wrong."""
+    """The references of a body; no items if its input is malformed, which the parser of the whole
+    body reports."""
     return References(body.previous_response_id, sorted(_item_ids(bytes(body.input))))
 
 

@@ -1,4 +1,4 @@
-"""The body of ``POST /v1/responses``: what msgspec decodes, and what /openapi.json says of it.
+"""The body of ``POST /v1/responses``: decoded by msgspec, described in /openapi.json.
 
 Source: OpenAI's Responses API, as the types of its Python client have it. What OpenAI computes with
 its own services (built-in tools, stored prompts, conversations) is refused.
@@ -28,8 +28,8 @@ Included = Literal[
     "web_search_call.results", "web_search_call.action.sources", "code_interpreter_call.outputs",
     "message.input_image.image_url", "computer_call_output.output.image_url",
 ]  # fmt: skip
-"""What a response may include. There is nothing to include but log-probabilities: thoughts are not
-encrypted, and no tool of OpenAI's is called."""
+"""Values of ``include``. Only log-probabilities have an effect: thoughts are not encrypted, and no
+tool of OpenAI's is called."""
 _Short = Annotated[str, Meta(max_length=512)]
 
 
@@ -77,7 +77,7 @@ class ResponseToolChoice(Struct, kw_only=True, omit_defaults=True):
 class ResponseJsonSchema(
     Struct, tag_field="type", tag="json_schema", kw_only=True, rename={"schema_": "schema"}
 ):
-    """JSON that a schema allows."""
+    """JSON that fits a schema."""
 
     name: str
     schema_: dict[str, Any]
@@ -91,7 +91,8 @@ class TextSettings(Struct, kw_only=True, omit_defaults=True):
 
 
 class ReasoningSettings(Struct, kw_only=True, omit_defaults=True):
-    """``summary``: the thought itself is returned as its summary, as nothing shortens it."""
+    """Settings of the thought. ``summary``: the thought itself is returned as its summary, as
+    nothing shortens it."""
 
     effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
     summary: Literal["auto", "detailed"] | None = None
@@ -101,7 +102,7 @@ class ReasoningSettings(Struct, kw_only=True, omit_defaults=True):
 
 
 class ResponseStreamOptions(Struct, kw_only=True, omit_defaults=True):
-    """Nothing is obfuscated, whatever ``include_obfuscation`` says."""
+    """Options of a stream. Nothing is obfuscated, whatever ``include_obfuscation`` says."""
 
     include_obfuscation: bool | None = None
 
@@ -146,13 +147,13 @@ class ResponseRequest(KnownFields, kw_only=True):
     previous_input_messages: Unsupported = UNSET
     previous_response: Unsupported = UNSET
     prompt: Unsupported = UNSET
-    request_id: Unsupported = UNSET  # items name their response by its id
+    request_id: Unsupported = UNSET  # the ids of items contain that of their response
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.stream_options is not None and not self.stream:
             raise FieldError("stream_options", "only allowed when stream is true")
-        if self.top_logprobs and not self.tells_logprobs:
+        if self.top_logprobs and not self.includes_logprobs:
             raise FieldError("top_logprobs", f"needs include to have {LOGPROBS!r}")
         if isinstance(self.input, list):
             if not self.input and self.previous_response_id is None:
@@ -160,17 +161,17 @@ class ResponseRequest(KnownFields, kw_only=True):
             check_number(self.input)
 
     @property
-    def tells_logprobs(self) -> bool:
+    def includes_logprobs(self) -> bool:
         return LOGPROBS in (self.include or ())
 
     @property
-    def is_kept(self) -> bool:
-        """Whether the client wants the response to be found again."""
+    def is_stored(self) -> bool:
+        """True if the client wants the response to be stored."""
         return self.store is not False
 
     @property
     def summarizes(self) -> bool:
-        """Whether the thought is returned as its summary."""
+        """True if the thought is returned as its summary."""
         settings = self.reasoning
         return bool(settings and (settings.summary or settings.generate_summary))
 

@@ -10,7 +10,7 @@ from coordinator.core.contract import StoredResponses
 from coordinator.http.answer_form import tool_parameters
 from coordinator.http.app_context import AppContext, new_id
 from coordinator.http.auth.accounts import account_of
-from coordinator.http.body import Bodies
+from coordinator.http.bodies.bodies import Bodies
 from coordinator.http.errors import ApiError, invalid, json_response, quote
 from coordinator.http.generation import respond, sequence_requests
 from coordinator.http.openapi import answers, request_body
@@ -23,7 +23,7 @@ from coordinator.http.responses.item_ids import is_response_id, response_id
 from coordinator.http.responses.output import Output
 from coordinator.http.responses.request import ResponseRequest
 from coordinator.http.responses.schemas import DeletedResponse, ResponseBody, body_of
-from coordinator.http.responses.translation import fields_as_given
+from coordinator.http.responses.translation import client_field_names
 from coordinator.http.responses.turn import Turn
 from coordinator.record.stored_response import StoredResponse
 from coordinator.text.answer_parser import AnswerParser
@@ -48,7 +48,7 @@ def response_routes(context: AppContext, bodies: Bodies, stored: StoredResponses
     async def create_response(http: Request) -> Response:
         """The model's response to an input; with ``stream`` as server-sent events."""
         owner = account_of(http.scope).name
-        with fields_as_given():
+        with client_field_names():
             prepared = await bodies.generation(http, "response", partial(earlier, stored, owner))
             turn, request_id = _turn.decode(prepared.origin), new_id()
             specs = await sequence_requests(context, http, prepared, request_id)
@@ -59,7 +59,7 @@ def response_routes(context: AppContext, bodies: Bodies, stored: StoredResponses
                 response_id(request_id),
                 context.settings.served_model_name,
             )
-            # Its id stays its own: it is the name of what is kept.
+            # The response keeps its own id: it is stored under that.
             context.names.named(request_id, noted_name(http.scope))
             answer = ResponseAnswer(
                 body,
@@ -70,7 +70,7 @@ def response_routes(context: AppContext, bodies: Bodies, stored: StoredResponses
                 ),
                 prepared.prompt_tokens,
                 context.tokenizer.thought_end if thinks else None,
-                partial(_keep, stored, owner, turn),
+                partial(_store, stored, owner, turn),
             )
             return await respond(context, http, prepared.request, specs, answer)
 
@@ -96,7 +96,7 @@ def response_routes(context: AppContext, bodies: Bodies, stored: StoredResponses
         responses=answers(DeletedResponse, 404, 503, descriptions=_ERRORS),
     )
     async def delete_response(http: Request, response_id: str) -> Response:
-        """Forget a stored response. Those that continue it cannot be continued any more."""
+        """Delete a stored response. Responses that continue it cannot be continued any more."""
         _check_id(response_id)
         try:
             deleted = await stored.delete(account_of(http.scope).name, response_id)
@@ -109,7 +109,7 @@ def response_routes(context: AppContext, bodies: Bodies, stored: StoredResponses
     return router
 
 
-async def _keep(stored: StoredResponses, owner: str, turn: Turn, body: ResponseBody) -> bool:
+async def _store(stored: StoredResponses, owner: str, turn: Turn, body: ResponseBody) -> bool:
     """Store a response that has ended, with all that it adds to its conversation."""
     output = [msgspec.Raw(msgspec.json.encode(item)) for item in body.output]
     items = [*msgspec.json.decode(turn.items, type=list[msgspec.Raw]), *output]

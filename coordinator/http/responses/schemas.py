@@ -1,4 +1,4 @@
-"""The body of a response, as OpenAI's Responses API has it, and the items of its output.
+"""The body of a response of OpenAI's Responses API, and the items of its output.
 
 A field that is UNSET is left out.
 """
@@ -25,7 +25,8 @@ ResponseStatus = Literal["in_progress", "completed", "incomplete", "failed"]
 
 
 class OutputText(Struct, tag_field="type", tag="output_text", kw_only=True):
-    """``logprobs`` are those of the tokens of ``text``; empty unless asked for."""
+    """A piece of the answer. ``logprobs``: those of the tokens of ``text``; empty unless
+    requested."""
 
     text: str
     annotations: list[Any] = []
@@ -48,7 +49,7 @@ class OutputMessage(Struct, tag_field="type", tag="message", kw_only=True):
 
 
 class FunctionCallItem(Struct, tag_field="type", tag="function_call", kw_only=True):
-    """``arguments`` is a JSON object as text; cut off where the status is ``incomplete``."""
+    """A call. ``arguments`` is a JSON object as text; cut off if the status is ``incomplete``."""
 
     id: str
     call_id: str
@@ -58,7 +59,7 @@ class FunctionCallItem(Struct, tag_field="type", tag="function_call", kw_only=Tr
 
 
 class ReasoningItem(Struct, tag_field="type", tag="reasoning", kw_only=True):
-    """The thought: in ``summary`` where the request asks for a summary, else in ``content``."""
+    """The thought: in ``summary`` if the request asks for a summary, else in ``content``."""
 
     id: str
     summary: list[SummaryText]
@@ -88,7 +89,7 @@ class ResponseUsage(Body, kw_only=True):
 
 
 class ResponseError(Body, kw_only=True):
-    """``code`` is one of OpenAI's, ``type`` this server's own."""
+    """An error; ``code`` is one of OpenAI's, ``type`` this server's own."""
 
     code: ErrorCode
     message: str
@@ -100,7 +101,7 @@ class IncompleteDetails(Body, kw_only=True):
 
 
 class ResponseBody(Body, kw_only=True):
-    """``store``: whether the response can be found by its id."""
+    """A response; ``store``: it can be found by its id."""
 
     id: str
     object: Literal["response"] = "response"
@@ -143,8 +144,8 @@ class DeletedResponse(Body, kw_only=True):
 def body_of(
     request: ResponseRequest, sampling: SamplingParams, response_id: str, model: str
 ) -> ResponseBody:
-    """The body of a response in progress, by the request's fields and the defaults of those that
-    it lacks."""
+    """The body of a response in progress, with the defaults of the fields that the request
+    lacks."""
     text = request.text or TextSettings()
     return ResponseBody(
         id=response_id,
@@ -161,7 +162,7 @@ def body_of(
         prompt_cache_key=request.prompt_cache_key,
         reasoning=request.reasoning or ReasoningSettings(),
         safety_identifier=request.safety_identifier,
-        store=request.is_kept,
+        store=request.is_stored,
         temperature=sampling.temperature,
         text=TextSettings(format=text.format or TextFormat(), verbosity=text.verbosity),
         tool_choice=request.tool_choice or "auto",

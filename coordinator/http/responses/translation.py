@@ -1,4 +1,4 @@
-"""From a request for a response to the request for a chat that computes it. Pure."""
+"""Translates a request for a response to a chat. Pure."""
 
 from functools import partial
 from typing import Literal
@@ -32,8 +32,8 @@ _NAMES = {
     "response_format.json_schema.schema": "text.format.schema",
     "response_format": "text.format",
 }
-"""What the fields of a chat are called in a request for a response."""
-fields_as_given = partial(fields_renamed, _NAMES, max_tokens="max_output_tokens")
+"""Fields of a chat and their names in a request for a response."""
+client_field_names = partial(fields_renamed, _NAMES, max_tokens="max_output_tokens")
 
 Choice = Literal["none", "auto", "required"] | NamedTool | None
 
@@ -41,7 +41,7 @@ Choice = Literal["none", "auto", "required"] | NamedTool | None
 def chat_request(
     request: ResponseRequest, messages: list[ChatMessage] | None = None
 ) -> ChatRequest:
-    """The chat of ``messages``; without them, the one whose prompt is tokenized already. Raises
+    """The chat of ``messages``; without them, the chat whose prompt is already tokenized. Raises
     FieldError."""
     tools, choice = _tools(request)
     effort = request.reasoning.effort if request.reasoning else None
@@ -60,7 +60,7 @@ def chat_request(
         thinking_token_budget=request.thinking_token_budget,
         chat_template_kwargs=request.chat_template_kwargs,
         cache_salt=request.cache_salt,
-        logprobs=request.tells_logprobs,
+        logprobs=request.includes_logprobs,
         top_logprobs=request.top_logprobs,
         **sampling,
     )

@@ -1,4 +1,4 @@
-"""One turn of a conversation: what a request and earlier responses make of it."""
+"""One turn of a conversation, from a request and the earlier responses."""
 
 import msgspec
 from msgspec import Struct
@@ -15,21 +15,22 @@ from coordinator.http.responses.conversation import (
 from coordinator.http.responses.request import ResponseRequest, check_number
 from coordinator.http.responses.translation import chat_request
 
-MAX_KEPT_BYTES = 2 * 1024 * 1024
-"""More input than that is not stored, as the event loop would be busy with it for too long."""
+MAX_STORED_BYTES = 2 * 1024 * 1024
+"""Limit of an input that is stored, in bytes: a larger one would block the event loop for too
+long."""
 
 
 class Turn(Struct, frozen=True):
     """What the route needs besides the chat: the request without its input, and the JSON of the
-    items that it adds to the conversation (none where they are not to be kept)."""
+    items that it adds to the conversation (empty if they are not to be stored)."""
 
     request: ResponseRequest
     items: msgspec.Raw
 
 
 def turn_of(request: ResponseRequest, earlier: bytes) -> tuple[ChatRequest, Turn]:
-    """Takes the input away from ``request``. ``earlier`` is the JSON of an Earlier, or empty.
-    Raises ApiError."""
+    """The chat and the Turn of ``request``, whose input is removed. ``earlier`` is the JSON of an
+    Earlier, or empty. Raises ApiError."""
     try:
         known = Earlier.decoded(earlier)
     except msgspec.DecodeError as error:
@@ -45,8 +46,8 @@ def turn_of(request: ResponseRequest, earlier: bytes) -> tuple[ChatRequest, Turn
         status = 404 if error.code == ITEM_NOT_FOUND else 400
         param = error.param or "input"
         raise ApiError(status, f"{param}: {error}", param=param, code=error.code) from None
-    added = msgspec.json.encode(items) if request.is_kept else b"[]"
-    if len(added) > MAX_KEPT_BYTES:
+    added = msgspec.json.encode(items) if request.is_stored else b"[]"
+    if len(added) > MAX_STORED_BYTES:
         added, request.store = b"[]", False
     request.input = ""
     return chat, Turn(request, msgspec.Raw(added))

@@ -1,30 +1,41 @@
-"""uvicorn's HTTP protocol, for clients that are old, ask for another one, or read nothing: these
-are disconnected."""
+"""uvicorn's HTTP/1 protocol with strict framing, errors in the API's form, and a deadline for
+clients that read nothing."""
 
 import asyncio
 import http
-import logging
 from typing import Any, cast
 
 import httptools
 import msgspec
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from coordinator.http.errors import ApiError
+from coordinator.http.server.framing import (
+    CheckedBody,
+    check_head,
+    check_trailer,
+    invalid_http,
+)
+from coordinator.http.server.unframed import Unframed
+from coordinator.http.server.write_deadline import WriteDeadline
 
 _OF_UPGRADES = frozenset({b"connection", b"upgrade", b"http2-settings"})
 
 
 class HttpProtocol(HttpToolsProtocol):
-    """With ``write_timeout_s`` for a client to take anything of what waits for it, on every route.
+    """One connection.
 
-    - To HTTP/1.0 an answer of unknown length is sent without chunks and ends with the connection.
-    - What is not HTTP gets an error of our shape, unless an answer is under way there.
-    - h2c, which clients of HTTP/2 offer along with a request, is ignored, and the request served;
-      other upgrades, WebSocket among them, are refused.
+    - A client has ``write_timeout_s`` to take anything of what waits for it, on every route.
+    - A request that is malformed, or whose framing is ambiguous (framing.py), is a 400 at once.
+      If an answer is running on the connection, the connection is closed after it instead.
+    - An answer of unknown length to HTTP/1.0 is sent without chunks (unframed.py).
+    - An offer of h2c, which Java's HTTP client sends with each first request, is ignored, and the
+      request is served. uvicorn alone loses the body of such a request, and the next request.
+      Other upgrades, WebSocket among them, are refused.
+    - When the connection is lost, the running request learns it, also if others were pipelined
+      behind it; these are dropped.
     """
 
     def __init__(
@@ -37,6 +48,9 @@ class HttpProtocol(HttpToolsProtocol):
         super().__init__(config, server_state, app_state)
         self._write_timeout_s = write_timeout_s
         self._write_deadline: WriteDeadline
+        self._running: RequestResponseCycle | None = None
+        self._in_body = False
+        self._body_error: ApiError | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self._write_deadline = WriteDeadline(transport, self._write_timeout_s, self.loop)
@@ -44,6 +58,10 @@ class HttpProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._write_deadline.stop()
+        self.pipeline.clear()
+        if self._running is not None and not self._running.response_complete:
+            self._running.disconnected = True
+            self._running.message_event.set()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -52,19 +70,30 @@ class HttpProtocol(HttpToolsProtocol):
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as offer:
             # NOTE: the parser stops behind the head, and takes the body for the other protocol's.
-            self._turn_down(data[offer.args[0] :])
-        except httptools.HttpParserError:
-            self._refuse(ApiError(400, "this is not an HTTP/1.1 request", code="invalid_http"))
+            self._decline_upgrade(data[offer.args[0] :])
+        except httptools.HttpParserError as error:
+            raised = error.__context__  # by a callback
+            malformed = invalid_http(f"this is not a valid HTTP/1.1 request: {error}")
+            self._refuse(raised if isinstance(raised, ApiError) else malformed)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._in_body:
+            check_trailer(name)
+        else:
+            super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         if not self.parser.should_upgrade():
+            check_head(self.parser.get_http_version(), self.headers)
             super().on_headers_complete()
+            self._in_body = True
 
     def on_message_complete(self) -> None:
         if not self.parser.should_upgrade():
+            self._in_body = False
             super().on_message_complete()
 
-    def _turn_down(self, rest: bytes) -> None:
+    def _decline_upgrade(self, rest: bytes) -> None:
         offered = [value.lower() for name, value in self.headers if name == b"upgrade"]
         if offered != [b"h2c"]:
             message = "no upgrade is supported; answers stream as server-sent events"
@@ -82,9 +111,18 @@ class HttpProtocol(HttpToolsProtocol):
         HttpProtocol.data_received(self, head + rest)
 
     def _refuse(self, error: ApiError) -> None:
-        if self.cycle is not None and not self.cycle.response_complete:
-            self.cycle.keep_alive = False
+        cycle = self.cycle
+        if cycle is None or cycle.response_complete:
+            if not self._in_body:  # else it was answered before its body had arrived
+                self._answer(error)
+            self.transport.close()
             return
+        cycle.keep_alive = False
+        if self._in_body:
+            self._body_error = error
+            cycle.message_event.set()
+
+    def _answer(self, error: ApiError) -> None:
         body = msgspec.json.encode(error.body())
         status = http.HTTPStatus(error.status)
         head = (
@@ -92,92 +130,11 @@ class HttpProtocol(HttpToolsProtocol):
             f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
         )
         self.transport.write(head.encode() + body)
-        self.transport.close()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._running = cycle
         if cycle.scope["http_version"] == "1.0":
-            app = _Unframed(app, cycle)
+            app = Unframed(app, cycle)
+        elif any(name == b"transfer-encoding" for name, _ in cycle.scope["headers"]):
+            app = CheckedBody(app, cycle, lambda: self._body_error if cycle.more_body else None)
         super()._start_asgi_task(cycle, app)
-
-
-class _Unframed:
-    """An app whose answer ends with the connection, where it does not tell its length."""
-
-    def __init__(self, app: ASGIApp, cycle: RequestResponseCycle) -> None:
-        self._app = app
-        self._cycle = cycle
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        cycle, unframed = self._cycle, False
-        cycle.waiting_for_100_continue = False
-
-        async def send_unframed(message: Message) -> None:
-            nonlocal unframed
-            if message["type"] == "http.response.start":
-                names = {name.lower() for name, _ in message.get("headers", ())}
-                unframed = b"content-length" not in names
-                if unframed:
-                    cycle.chunked_encoding = False
-            elif unframed:
-                # NOTE: uvicorn compares this with what it sends, to the byte.
-                cycle.expected_content_length = len(message.get("body", b""))
-            await send(message)
-
-        await self._app(scope, receive, send_unframed)
-
-
-log = logging.getLogger(__name__)
-
-_CHECKS = 4  # within the time that a client has
-
-
-class WriteDeadline:
-    """Aborts a transport whose client takes no byte for ``timeout_s`` while some wait.
-
-    It stands in for ``transport``, so that it sees what is written; looks only while something
-    waits, and after up to a quarter of the time more.
-    """
-
-    def __init__(
-        self, transport: asyncio.Transport, timeout_s: float, loop: asyncio.AbstractEventLoop
-    ) -> None:
-        self._transport = transport
-        self._timeout_s = timeout_s
-        self._loop = loop
-        self._num_written = 0
-        self._num_taken = 0  # when it was last looked at
-        self._taken_at = 0.0
-        self._next_look: asyncio.TimerHandle | None = None
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
-
-    def write(self, data: bytes) -> None:
-        self._num_written += len(data)
-        self._transport.write(data)
-        if self._next_look is None:
-            self._taken_at = self._loop.time()
-            self._look_later()
-
-    def stop(self) -> None:
-        """The connection is closed."""
-        if self._next_look is not None:
-            self._next_look.cancel()
-
-    def _look(self) -> None:
-        self._next_look = None
-        num_waiting = self._transport.get_write_buffer_size()
-        num_taken = self._num_written - num_waiting
-        if num_waiting == 0:
-            return
-        now = self._loop.time()
-        if num_taken != self._num_taken:
-            self._num_taken, self._taken_at = num_taken, now
-        elif now - self._taken_at >= self._timeout_s:
-            log.info("the client reads nothing; %d bytes are dropped", num_waiting)
-            self._transport.abort()
-            return
-        self._look_later()
-
-    def _look_later(self) -> None:
-        self._next_look = self._loop.call_later(self._timeout_s / _CHECKS, self._look)

@@ -10,16 +10,16 @@ import uvicorn
 from fastapi import FastAPI
 
 from coordinator.http.http_settings import HttpSettings
-from coordinator.http.server.accept_throttle import AcceptThrottle
+from coordinator.http.server.acceptor import Acceptor
 from coordinator.http.server.connections import Connections
 from coordinator.http.server.head_deadline import HeadDeadline
 
 CLOSE_TIMEOUT_S = 5.0
-_BACKLOG = 65_535  # the kernel takes net.core.somaxconn if that is less
+_BACKLOG = 65_535  # the kernel lowers it to net.core.somaxconn
 
 
 class HttpServer(uvicorn.Server):
-    """uvicorn behind an AcceptThrottle, without its own signal handling: draining comes before
+    """uvicorn behind an Acceptor, without its own signal handling: draining comes before
     closing."""
 
     def __init__(
@@ -51,21 +51,21 @@ class HttpServer(uvicorn.Server):
         super().__init__(config)
 
     def exit_within(self, timeout_s: float) -> None:
-        """Take no more connections, and end once every answer has been taken by its client; after
-        ``timeout_s`` cut off what is left."""
+        """Accept no more connections, and end once every client has taken its answer. After
+        ``timeout_s`` the remaining answers are cut off."""
         self.config.timeout_graceful_shutdown = math.ceil(timeout_s)
         self.should_exit = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets=[])
-        self._throttle = AcceptThrottle(self._listener, self._protocol, self._connections)
-        self._throttle.open()
+        self._acceptor = Acceptor(self._listener, self._protocol, self._connections)
+        self._acceptor.open()
         self.is_open.set()
 
     def hand_over(self) -> None:
-        """Accept no more connections, and close each with the end of its next answer. Those that
-        come later are refused by the kernel, unless another process keeps the listener."""
-        self._throttle.stop()
+        """Accept no more connections, and close each one after its next answer. Later connections
+        are refused by the kernel, unless another process keeps the listener."""
+        self._acceptor.stop()
         if not self._listener_is_shared:
             self._listener.close()
         self._connections.closing = True
@@ -76,12 +76,12 @@ class HttpServer(uvicorn.Server):
     def accept_again(self) -> None:
         """Accept connections again, since no other process will."""
         if self._listener_is_shared:
-            self._throttle.open()
+            self._acceptor.open()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._throttle.close()
+        self._acceptor.close()
         await super().shutdown(sockets=[])
-        if self.server_state.tasks:  # they were cancelled, and note what they had not sent
+        if self.server_state.tasks:  # they were cancelled, and record what they had not sent
             await asyncio.wait(self.server_state.tasks, timeout=CLOSE_TIMEOUT_S)
 
     def _protocol(self) -> asyncio.Protocol:
@@ -99,7 +99,8 @@ class HttpServer(uvicorn.Server):
 
 
 def listening_socket(host: str, port: int) -> socket.socket:
-    """Raises ValueError that names the port where the address cannot be listened on."""
+    """A socket that listens at ``host`` and ``port``. Raises ValueError that names the port if it
+    cannot."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=_BACKLOG)

@@ -1,17 +1,20 @@
-"""How many files the coordinator may open: one for each connection, and some to spare."""
+"""The limit of open files of the coordinator: one per connection, and some to spare."""
 
 import resource
 
 SPARE_FILES = 512
-"""Besides the connections: Redis, workers, logs, those that are accepted and closed."""
-FEWEST = 1024  # connections where files allow them: a burst beyond a small limit is told so
+"""Files besides the connections: Redis, workers, logs, connections that are just accepted or
+closed."""
+FEWEST = 1024
+"""Connections that are allowed at least, if files allow them: requests beyond a small
+BATON_MAX_OPEN then get a 503 instead of waiting."""
 
 
 def allow_open_files(setting: str, connections: int) -> int:
-    """Raise this process's soft limit for so many connections, never lower it. Returns how many it
-    leaves room for: at most twice as many or ``FEWEST``, and never what is spare for others.
+    """Raise this process's soft limit for ``connections``, never lower it. Returns how many
+    connections it has room for: at most twice as many or ``FEWEST``, and never the spare ones.
 
-    Raises ValueError naming ``setting`` and both numbers when the hard limit forbids it.
+    Raises ValueError naming ``setting`` and both numbers if the hard limit forbids it.
     """
     needed = connections + SPARE_FILES
     most = max(2 * connections, FEWEST)

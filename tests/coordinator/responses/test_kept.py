@@ -11,8 +11,8 @@ import pytest
 from redis import Redis
 
 from coordinator.http.auth.api_keys import parse_api_keys
+from coordinator.http.bodies.parsers import BodyParsers
 from coordinator.http.http_settings import HttpSettings
-from coordinator.http.readers import Readers
 from coordinator.http.responses import earlier
 from coordinator.record import keys
 from coordinator.record.redis_link import Damage, RedisLink
@@ -36,13 +36,13 @@ Site = Callable[..., httpx.AsyncClient]
 
 
 @pytest.fixture
-async def site(tokenizer: Tokenizer, readers: Readers) -> AsyncIterator[Site]:
+async def site(tokenizer: Tokenizer, parsers: BodyParsers) -> AsyncIterator[Site]:
     """A client of an app that keeps responses in a store."""
     async with AsyncExitStack() as stack:
 
         def make(core: FakeCore, store: Store, **settings: Any) -> httpx.AsyncClient:
             app = make_app(
-                core, tokenizer, HttpSettings("tiny", **settings), readers=readers,
+                core, tokenizer, HttpSettings("tiny", **settings), parsers=parsers,
                 stored=store.responses,
             )  # fmt: skip
             client = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://t")
@@ -123,7 +123,7 @@ async def test_the_bytes_of_named_items_are_bounded(
     made = [await create(client) for _ in range(3)]
     references = [{"type": "item_reference", "id": each.output[0].id} for each in made]
     size = len((await client.get(f"/v1/responses/{made[0].id}")).content)
-    monkeypatch.setattr(earlier, "MAX_NAMED_BYTES", 2 * size + size // 2)
+    monkeypatch.setattr(earlier, "MAX_REFERENCED_BYTES", 2 * size + size // 2)
     await create(client, input=references[:2])
     answer = await client.post("/v1/responses", json={"input": references})
     assert check_error(answer, 400, "input")["code"] == "context_length_exceeded"

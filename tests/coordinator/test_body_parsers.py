@@ -10,11 +10,12 @@ from typing import Any, cast
 
 import pytest
 
-from coordinator.http import body_reader
-from coordinator.http import readers as readers_module
-from coordinator.http.body_reader import Job, ReaderDied, ReaderProcess, Reply
+from coordinator.http.bodies import parser_process
+from coordinator.http.bodies import parsers as parsers_module
+from coordinator.http.bodies.parser_process import ParserDied, ParserProcess
+from coordinator.http.bodies.parsers import BodyParsers
+from coordinator.http.bodies.wire import Job, Reply
 from coordinator.http.errors import ApiError
-from coordinator.http.readers import Readers
 from tests.coordinator.fake_core import ClientOf, Says
 
 PAD = " " * 70_000  # a body with so many spaces is heavy
@@ -40,16 +41,16 @@ class FakeProcess:
         FakeProcess.num_starts += 1
         assert self.may_start.wait(timeout=5)
         if self.starts_fail:
-            raise ReaderDied("at its start")
+            raise ParserDied("at its start")
         self.is_running = True
 
-    def ask(self, job: Job, body: list[bytes]) -> tuple[Reply, bytes]:
+    def parse(self, job: Job, body: list[bytes]) -> tuple[Reply, bytes]:
         self.start()
         self.begun.append(body[0])
         assert self.let.acquire(timeout=5)
         if body == [b"dies"]:
             self.is_running = False
-            raise ReaderDied("by the test")
+            raise ParserDied("by the test")
         return Reply(num_bytes=len(body[0])), body[0]
 
     def kill(self) -> None:
@@ -57,21 +58,21 @@ class FakeProcess:
 
 
 @pytest.fixture
-def two(monkeypatch: pytest.MonkeyPatch) -> Iterator[Readers]:
+def two(monkeypatch: pytest.MonkeyPatch) -> Iterator[BodyParsers]:
     FakeProcess.begun, FakeProcess.let = [], threading.Semaphore(0)
     FakeProcess.starts_fail, FakeProcess.num_starts = False, 0
     FakeProcess.may_start = threading.Event()
     FakeProcess.may_start.set()
-    monkeypatch.setattr(readers_module, "ReaderProcess", FakeProcess)
-    readers = Readers(Path(), 2)
-    yield readers
+    monkeypatch.setattr(parsers_module, "ParserProcess", FakeProcess)
+    parsers = BodyParsers(Path(), 2)
+    yield parsers
     FakeProcess.may_start.set()
     FakeProcess.let.release(100)
-    readers.close()
+    parsers.close()
 
 
-def ask(readers: Readers, owner: str, *bodies: str) -> list[asyncio.Task[Any]]:
-    return [asyncio.create_task(readers.read(owner, JOB, [body.encode()])) for body in bodies]
+def ask(parsers: BodyParsers, owner: str, *bodies: str) -> list[asyncio.Task[Any]]:
+    return [asyncio.create_task(parsers.parse(owner, JOB, [body.encode()])) for body in bodies]
 
 
 async def until_begun(num: int) -> list[bytes]:
@@ -81,7 +82,7 @@ async def until_begun(num: int) -> list[bytes]:
     return FakeProcess.begun
 
 
-async def test_an_owner_leaves_a_process_for_the_others(two: Readers) -> None:
+async def test_an_owner_leaves_a_process_for_the_others(two: BodyParsers) -> None:
     many = ask(two, "many", "m1", "m2", "m3")
     await until_begun(1)
     one = ask(two, "one", "o1")
@@ -90,7 +91,7 @@ async def test_an_owner_leaves_a_process_for_the_others(two: Readers) -> None:
     assert await asyncio.gather(*many, *one) == [b"m1", b"m2", b"m3", b"o1"]
 
 
-async def test_owners_take_turns(two: Readers) -> None:
+async def test_owners_take_turns(two: BodyParsers) -> None:
     first = ask(two, "a", "a1") + ask(two, "b", "b1")
     await until_begun(2)
     rest = ask(two, "a", "a2", "a3", "a4") + ask(two, "c", "c1") + ask(two, "d", "d1")
@@ -101,7 +102,7 @@ async def test_owners_take_turns(two: Readers) -> None:
     assert FakeProcess.begun[5:] == [b"a3", b"a4"]
 
 
-async def test_a_body_whose_client_left_in_the_queue_is_not_read(two: Readers) -> None:
+async def test_a_body_whose_client_left_in_the_queue_is_not_read(two: BodyParsers) -> None:
     asked = ask(two, "a", "a1", "a2", "a3")
     await until_begun(1)
     asked[1].cancel()
@@ -112,52 +113,52 @@ async def test_a_body_whose_client_left_in_the_queue_is_not_read(two: Readers) -
     assert FakeProcess.begun == [b"a1", b"a3"]
 
 
-async def test_queues_are_bounded(two: Readers, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readers_module, "MAX_WAITING_OF_ONE", 2)
-    monkeypatch.setattr(readers_module, "MAX_WAITING", 3)
+async def test_queues_are_bounded(two: BodyParsers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parsers_module, "MAX_WAITING_PER_OWNER", 2)
+    monkeypatch.setattr(parsers_module, "MAX_WAITING", 3)
     asked = ask(two, "a", "a1")
     await until_begun(1)
     asked += ask(two, "a", "a2", "a3")
     await asyncio.sleep(0)
     with pytest.raises(ApiError) as refused:
-        await two.read("a", JOB, [b"a4"])
+        await two.parse("a", JOB, [b"a4"])
     assert (refused.value.status, refused.value.headers["retry-after"]) == (429, "2")
     asked += ask(two, "b", "b1")
     await until_begun(2)
     asked += ask(two, "b", "b2")
     await asyncio.sleep(0)
     with pytest.raises(ApiError) as refused:
-        await two.read("c", JOB, [b"c1"])
+        await two.parse("c", JOB, [b"c1"])
     assert (refused.value.status, refused.value.headers["retry-after"]) == (503, "2")
     FakeProcess.let.release(5)
     assert len(await asyncio.gather(*asked)) == 5
 
 
 async def test_a_body_that_waits_too_long_is_refused(
-    two: Readers, monkeypatch: pytest.MonkeyPatch
+    two: BodyParsers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = ask(two, "a", "a1")
     await until_begun(1)
-    monkeypatch.setattr(readers_module, "_MAX_WAIT_S", 0.01)
+    monkeypatch.setattr(parsers_module, "_MAX_WAIT_S", 0.01)
     with pytest.raises(ApiError, match=r"waited 0.01 s") as refused:
-        await two.read("a", JOB, [b"a2"])
+        await two.parse("a", JOB, [b"a2"])
     assert refused.value.status == 503
     FakeProcess.let.release(2)
     assert await asked[0] == b"a1"
-    monkeypatch.setattr(readers_module, "_MAX_WAIT_S", 5.0)
-    assert await two.read("a", JOB, [b"a3"]) == b"a3"
+    monkeypatch.setattr(parsers_module, "_MAX_WAIT_S", 5.0)
+    assert await two.parse("a", JOB, [b"a3"]) == b"a3"
 
 
-async def test_a_process_that_died_costs_one_body(two: Readers) -> None:
+async def test_a_process_that_died_costs_one_body(two: BodyParsers) -> None:
     FakeProcess.let.release(2)
     with pytest.raises(ApiError, match="could not be read") as refused:
-        await two.read("a", JOB, [b"dies"])
+        await two.parse("a", JOB, [b"dies"])
     assert refused.value.status == 503
-    assert await two.read("a", JOB, [b"next"]) == b"next"
+    assert await two.parse("a", JOB, [b"next"]) == b"next"
 
 
 async def test_a_body_is_given_the_process_that_is_free_first_not_one_that_starts(
-    two: Readers,
+    two: BodyParsers,
 ) -> None:
     first = ask(two, "a", "a1")
     await until_begun(1)
@@ -177,40 +178,40 @@ async def test_a_body_is_given_the_process_that_is_free_first_not_one_that_start
 
 
 async def test_a_process_that_does_not_start_refuses_bodies_until_it_does(
-    two: Readers, caplog: pytest.LogCaptureFixture
+    two: BodyParsers, caplog: pytest.LogCaptureFixture
 ) -> None:
     FakeProcess.starts_fail = True
     refused = await asyncio.gather(
         *ask(two, "a", "a1"), *ask(two, "b", "b1"), return_exceptions=True
     )
     assert [cast(ApiError, error).status for error in refused] == [503, 503]
-    assert "a reader of bodies was not started" in caplog.text
+    assert "a body parser did not start" in caplog.text
     FakeProcess.starts_fail = False
     FakeProcess.let.release()
-    assert await two.read("a", JOB, [b"a2"]) == b"a2"
+    assert await two.parse("a", JOB, [b"a2"]) == b"a2"
 
 
 async def test_a_process_that_takes_too_long_is_killed_and_the_next_body_gets_another(
     checkpoint: Path,
 ) -> None:
-    readers = Readers(checkpoint, deadline_s=0.01)  # it has not even started by then
+    parsers = BodyParsers(checkpoint, deadline_s=0.01)  # it has not even started by then
     job = Job("tokenize", None, {"served_model_name": "tiny"}, 15)
     try:
         with pytest.raises(ApiError, match="could not be read"):
-            await readers.read("a", job, [b'{"prompt": "x"}'])
-        (used,) = [process for process in readers._all if process._process is not None]
+            await parsers.parse("a", job, [b'{"prompt": "x"}'])
+        (used,) = [process for process in parsers._all if process._process is not None]
         assert used._process.returncode is not None
-        for process in readers._all:
+        for process in parsers._all:
             process._deadline_s = 30.0
-        assert b'"count":1' in await readers.read("a", job, [b'{"prompt": "x"}'])
+        assert b'"count":1' in await parsers.parse("a", job, [b'{"prompt": "x"}'])
     finally:
-        readers.close()
+        parsers.close()
 
 
 def test_a_process_ends_with_its_coordinator(checkpoint: Path) -> None:
-    process = ReaderProcess(checkpoint, 30.0)
+    process = ParserProcess(checkpoint, 30.0)
     job = Job("tokenize", None, {"served_model_name": "tiny"}, 15)
-    process.ask(job, [b'{"prompt": "x"}'])
+    process.parse(job, [b'{"prompt": "x"}'])
     assert process._process is not None
     assert process._process.stdin is not None
     process._process.stdin.close()  # as when the coordinator's process ends, however it does
@@ -268,39 +269,39 @@ async def test_bodies_that_wait_are_bounded_by_owner(says: Says, client_of: Clie
         assert answer.status_code == 200
 
 
-async def test_the_process_that_is_started_early_gets_the_next_body(two: Readers) -> None:
+async def test_the_process_that_is_started_early_gets_the_next_body(two: BodyParsers) -> None:
     two.start_one()
     (asked,) = ask(two, "a", "one")
     await until_begun(1)
     FakeProcess.let.release()
     assert await asked == b"one"
     two.start_one()
-    assert (FakeProcess.num_starts, len(two._free), len(two._cold)) == (1, 1, 1)
+    assert (FakeProcess.num_starts, len(two._free), len(two._not_started)) == (1, 1, 1)
 
 
 def test_a_process_that_is_killed_while_it_starts_does_not_go_on(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    process = ReaderProcess(checkpoint, 30.0)
+    process = ParserProcess(checkpoint, 30.0)
 
     def killed_meanwhile(*args: Any, **kwargs: Any) -> Any:
         process.kill()
         return Popen(*args, **kwargs)
 
-    monkeypatch.setattr(body_reader, "Popen", killed_meanwhile)
-    with pytest.raises(ReaderDied):
+    monkeypatch.setattr(parser_process, "Popen", killed_meanwhile)
+    with pytest.raises(ParserDied):
         process.start()
     assert not process.is_running
 
 
 def test_a_process_that_was_started_early_is_the_one_asked(checkpoint: Path) -> None:
-    process = ReaderProcess(checkpoint, 30.0)
+    process = ParserProcess(checkpoint, 30.0)
     process.start()
     started = process._process
     process.start()
     body = b'{"model": "tiny", "prompt": "Hi"}'
     job = Job("tokenize", 1024, {"served_model_name": "tiny"}, len(body))
-    _, found = process.ask(job, [body])
+    _, found = process.parse(job, [body])
     assert json.loads(found)["count"] > 0
     assert process._process is started
     process.kill()

@@ -9,8 +9,8 @@ from itertools import pairwise
 import pytest
 import uvloop
 
-from coordinator.http.server import accept_throttle
-from coordinator.http.server.accept_throttle import LET_IN_A_TURN, AcceptThrottle
+from coordinator.http.server import acceptor
+from coordinator.http.server.acceptor import ACCEPTED_PER_TURN, Acceptor
 from coordinator.http.server.connections import Connections
 
 
@@ -46,8 +46,8 @@ async def burst(count: int) -> list[int]:
     loop = asyncio.get_running_loop()
     listener = listening()
     clients = [socket.create_connection(listener.getsockname()) for _ in range(count)]
-    entrance = AcceptThrottle(listener, lambda: Echo(made, lambda: turns), Connections(1024))
-    entrance.open()
+    accepting = Acceptor(listener, lambda: Echo(made, lambda: turns), Connections(1024))
+    accepting.open()
     turn()
     try:
         for client in clients:
@@ -56,7 +56,7 @@ async def burst(count: int) -> list[int]:
             assert await asyncio.wait_for(loop.sock_recv(client, 1), 10.0) == b"x"
     finally:
         running = False
-        entrance.close()
+        accepting.close()
         for client in clients:
             client.close()
     return made
@@ -65,7 +65,7 @@ async def burst(count: int) -> list[int]:
 def check(made: list[int]) -> None:
     assert len(made) == 200
     most = max(made.count(turn) for turn in made)
-    assert most <= LET_IN_A_TURN, f"{most} were let in within one turn"
+    assert most <= ACCEPTED_PER_TURN, f"{most} were let in within one turn"
 
 
 async def test_a_burst_is_let_in_a_few_a_turn() -> None:
@@ -77,7 +77,7 @@ def test_so_it_is_with_uvloop() -> None:
 
 
 async def test_without_a_free_file_it_pauses_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(accept_throttle, "_PAUSE_S", 0.05)
+    monkeypatch.setattr(acceptor, "_PAUSE_S", 0.05)
     loop, refused_at = asyncio.get_running_loop(), []
 
     class Exhausted(socket.socket):
@@ -89,15 +89,15 @@ async def test_without_a_free_file_it_pauses_and_goes_on(monkeypatch: pytest.Mon
 
     plain = listening()
     listener = Exhausted(fileno=plain.detach())
-    entrance = AcceptThrottle(listener, lambda: Echo([], lambda: 0), Connections(1024))
-    entrance.open()
+    accepting = Acceptor(listener, lambda: Echo([], lambda: 0), Connections(1024))
+    accepting.open()
     reader, writer = await asyncio.open_connection(*listener.getsockname())
     writer.write(b"x")
     assert await asyncio.wait_for(reader.readexactly(1), 10.0) == b"x"
     assert len(refused_at) == 3
     assert all(later - earlier > 0.04 for earlier, later in pairwise(refused_at))
     writer.close()
-    entrance.close()
+    accepting.close()
 
 
 async def test_one_that_has_gone_while_it_waited_holds_up_no_other() -> None:
@@ -110,28 +110,30 @@ async def test_one_that_has_gone_while_it_waited_holds_up_no_other() -> None:
         return Echo(made, lambda: 0)
 
     listener, connections = listening(), Connections(1024)
-    clients = [socket.create_connection(listener.getsockname()) for _ in range(2 * LET_IN_A_TURN)]
-    entrance = AcceptThrottle(listener, make, connections)
-    entrance.open()
+    clients = [
+        socket.create_connection(listener.getsockname()) for _ in range(2 * ACCEPTED_PER_TURN)
+    ]
+    accepting = Acceptor(listener, make, connections)
+    accepting.open()
     for client in clients[1:]:
         client.setblocking(False)
         await asyncio.get_running_loop().sock_sendall(client, b"x")
         async with asyncio.timeout(10.0):
             assert await asyncio.get_running_loop().sock_recv(client, 1) == b"x"
     assert connections.num_open == len(clients) - 1
-    entrance.close()
+    accepting.close()
     for client in clients:
         client.close()
 
 
 async def test_closing_ends_the_tasks_that_wait() -> None:
     listener = listening()
-    clients = [socket.create_connection(listener.getsockname()) for _ in range(3 * LET_IN_A_TURN)]
+    clients = [socket.create_connection(listener.getsockname()) for _ in range(ACCEPTED_PER_TURN)]
     made: list[int] = []
-    entrance = AcceptThrottle(listener, lambda: Echo(made, lambda: 0), Connections(1024))
-    entrance.open()
-    entrance._accept()
-    entrance.close()
+    accepting = Acceptor(listener, lambda: Echo(made, lambda: 0), Connections(1024))
+    accepting.open()
+    accepting._accept()
+    accepting.close()
     for client in clients:
         client.settimeout(5.0)
         assert client.recv(1) == b""

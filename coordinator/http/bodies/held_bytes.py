@@ -1,4 +1,4 @@
-"""How many bytes of bodies are held, in all and by whom."""
+"""Limits of the bytes of bodies that are held in memory, in all and per owner."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from coordinator.http.errors import ApiError
 
 _RETRY_AFTER_S = 2.0
-_SHARE = 2  # of all that is allowed, one owner has half at most
+_SHARE = 2  # one owner may hold half of the limit
 
 
 class BodyBytes:
-    """Counts bytes of bodies by their owners, keys or clients' addresses, up to ``max_bytes``."""
+    """Counts the bytes of held bodies per owner (an API key or a client's address), up to
+    ``max_bytes`` in all."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -18,12 +19,11 @@ class BodyBytes:
         self._num_held = 0
 
     def hold(self, *owners: str) -> "HeldBytes":
-        """Begin to count a body, for each of its ``owners``; ``release`` it when it is held no
-        longer."""
+        """Begin to count a body for each of its ``owners``; ``release`` ends it."""
         return HeldBytes(self, owners)
 
     def take(self, owners: Sequence[str], num_bytes: int) -> None:
-        """Raises ApiError, and takes nothing, where it is too much now."""
+        """Count ``num_bytes`` more; raises ApiError, and counts nothing, if that is too much."""
         most = self._max_bytes // _SHARE
         if (held := max(self._held[owner] for owner in owners)) + num_bytes > most:
             raise ApiError(
@@ -41,6 +41,7 @@ class BodyBytes:
         self.give_back(owners, -num_bytes)
 
     def give_back(self, owners: Sequence[str], num_bytes: int) -> None:
+        """Count ``num_bytes`` less."""
         self._num_held -= num_bytes
         for owner in owners:
             self._held[owner] -= num_bytes
@@ -49,16 +50,19 @@ class BodyBytes:
 
 
 class HeldBytes:
+    """The bytes of one body."""
+
     def __init__(self, bodies: BodyBytes, owners: Sequence[str]) -> None:
         self._bodies = bodies
         self._owners = owners
         self.num_bytes = 0
 
     def add(self, num_bytes: int) -> None:
-        """Raises ApiError where it is too much now."""
+        """Count ``num_bytes`` more; raises ApiError if that is too much now."""
         self._bodies.take(self._owners, num_bytes)
         self.num_bytes += num_bytes
 
     def release(self) -> None:
+        """Count nothing of this body any more."""
         self._bodies.give_back(self._owners, self.num_bytes)
         self.num_bytes = 0
