@@ -194,15 +194,15 @@ def test_a_member_of_another_generation_takes_no_part() -> None:
 
 
 def test_a_lender_counts_where_it_is_decided_whether_sharing_pays() -> None:
-    first, second = members = group(6, 6, enters="auto")
+    first, second = members = group(8, 8, enters="auto")
     lender = LendingRounds(1)
     lender.decide([member.published for member in members], willing=False)
     for _ in range(3):
         assert first.decide([second], 0.0, [lender.record]) == LOCAL
-        assert second.decide([first], 0.0, [lender.record]) == LOCAL, "12 rows pay for three"
+        assert second.decide([first], 0.0, [lender.record]) == LOCAL, "16 rows pay for three"
     lender.decide([member.published for member in members], willing=True)
     launched = run_until_together(members, lenders=[lender.record])
-    assert launched == [Together(launched[0].round, 6, 12, 1)] * 2
+    assert launched == [Together(launched[0].round, 8, 16, 1)] * 2
 
 
 def test_a_lone_member_shares_its_rows_with_lenders_only() -> None:

@@ -61,7 +61,7 @@ def test_sequences_that_a_step_has_no_room_for_sit_out_in_turn() -> None:
         assert len(step.rows) == 3
         for sequence in step.sequences:
             taken[sequences.index(sequence)] += 1
-        plan.take_in(step, tokens(step))
+        plan.process_results(step, tokens(step))
     assert taken == [6] * 4
     assert len(plan.schedule().rows) == 4, "all have room again"
 
