@@ -11,8 +11,8 @@ from engine.model.config import ModelConfig
 
 CONTEXT = 1024
 LIMIT_S, SHARED_LIMIT_S = 0.5, 8.0
-"""Of a step's waits. Members begin a case with some milliseconds between them; those that share a
-GPU compute in turns."""
+"""Limits of a step's waits: on a GPU for each member, which begin a case some milliseconds apart,
+and on one shared GPU, on which they compute in turns."""
 TARGET_MS = {2: {64: 10.3}, 4: {32: 5.1, 64: 6.4, 128: 7.5, 256: 9.4}}
 
 

@@ -14,7 +14,7 @@ from transport.wire.sampling import Constraint, SamplingParams, StopRule
 
 
 class Run(NamedTuple):
-    """Of some steps: the tokens of each, logits of the tokens that were verified, and the states
+    """Outcome of some steps: the tokens of each, logits of the verified tokens, and the states
     behind a last local step."""
 
     tokens: list[list[list[int]]]
@@ -75,8 +75,8 @@ class DraftBits:
         return Run(tokens if live else [], logits if live else [], self._states(live))
 
     def _begin(self, live: int) -> None:
-        """Prompts anew; every other sequence is sampled greedily, and every third one has penalties
-        or a constraint."""
+        """Compute the prompts again. Every second sequence is sampled greedily, and every third has
+        penalties or a constraint."""
         engine, place = self._engine.engine, self._engine.place
         rows, self._lengths = [], [PROMPT_LEN] * live
         for slot in range(live):
@@ -112,7 +112,7 @@ class DraftBits:
         return tokens
 
     def _logits(self, live: int, num_drafts: int, i: int) -> torch.Tensor:
-        """Of the tokens that the step launched last has sampled."""
+        """Logits of the tokens that the latest step sampled."""
         index = [
             slot * (num_drafts + 1) + place
             for slot, wanted in enumerate(_wanted(live, num_drafts, i))

@@ -65,7 +65,7 @@ class DraftEngine:
 
     @property
     def logits(self) -> torch.Tensor:
-        """Of all tokens of the step launched last, float32 [tokens, ids]."""
+        """Logits of all tokens of the latest step, float32 [tokens, ids]."""
         return self._drafts.logits
 
     def join(self, generation: int, place: int, handles: Sequence[str]) -> dict[str, Any]:
@@ -78,8 +78,8 @@ class DraftEngine:
     def launch_spread(
         self, batch: ForwardBatch, most: int, num_drafts: int, *, first: bool
     ) -> Step:
-        """A step of all members, of which the largest has ``most`` sequences, with ``num_drafts``
-        each."""
+        """Launch a step of all members. The largest has ``most`` sequences, with ``num_drafts``
+        drafts each."""
         self._round += 1
         shape = shape_for(self.spread.shapes, most, num_drafts)
         assert shape.num_drafts == num_drafts, "a case that the exchange has no room for"

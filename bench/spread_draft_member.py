@@ -98,7 +98,7 @@ class DraftMember:
         return self._engine.launch_spread(batch, live, num_drafts, first=first)
 
     def _waited(self, step: Step) -> Waited:
-        """Of a step that is now read."""
+        """Read a step, and return how long it waited for each member."""
         result = step.result()
         if isinstance(step, SpreadStep):
             assert not result.aborted, result.late

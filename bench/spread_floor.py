@@ -54,8 +54,9 @@ def by_group(
 def floors_us(
     config: ModelConfig, rows: int, num_tokens: int, sharing: int, context: int
 ) -> dict[str, float]:
-    """Of a step of ``rows`` tokens of one member, of sequences that have ``context`` of them;
-    ``num_tokens`` of all members choose experts, which ``sharing`` members read."""
+    """Least time in µs of each group of kernels in a step, by the bytes that it reads: ``rows``
+    tokens of one member, with ``context`` tokens of context each. ``num_tokens`` tokens of all
+    members activate experts, which ``sharing`` members read."""
     layers, hidden = len(config.layer_types), config.hidden_size
     num_linear = config.layer_types.count("linear_attention")
     num_full = layers - num_linear

@@ -3,6 +3,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from engine.kernels.triton_linear import aligned_rows
 from engine.kernels.triton_set import TritonKernels
 from engine.model.registry import build
 from engine.model_folder import read_model
+from engine.spread.group_memory import GroupMemory
 from engine.spread.member_steps import Draws, Settle
 from engine.spread.memory import ExchangeLayout
 from engine.spread.outcome import SpreadOutcome, Waited
@@ -90,11 +92,11 @@ class SpreadModel:
         )  # fmt: skip
         exchanged = ExchangeLayout(max_rows, config.num_experts_per_tok, config.hidden_size)
         self.own = CudaMemory()
+        opens = partial(open_handle, peer="a member")
+        group = GroupMemory(exchanged, self.own, opens, close_handle)
         self.steps = SpreadSteps(
-            Unsampled(self.graphs), self.kernels, exchanged, self.num_layers, self.own,
-            plain_shapes(self.buckets),
-            limit_s=limit_s,
-            open_peer=lambda handle: open_handle(handle, peer="a member"), close_peer=close_handle,
+            Unsampled(self.graphs), self.kernels, group, self.num_layers,
+            plain_shapes(self.buckets), limit_s=limit_s,
         )  # fmt: skip
         self.lender = BenchLender(self.model, exchanged, self.buckets, limit_s)
         self.exchange = self.steps.exchange

@@ -4,15 +4,15 @@ A process a GPU, each with the whole model, random weights and 1,024 tokens of c
 workers have. First a model of four layers, then the same with drafts, then one of full size, and
 the same with its draft layer:
 
-    bits    logits and states of spread steps against those of local ones, by the members' rows
-    drafts  tokens, logits and states of steps that verify drafts against those of local ones, and
-            of local ones behind two that not all members launch
-    stall   a member that does not launch: how long the others' steps take, and whom they name
-    time    ms a step, local and spread, by the sequences of all members together, and by drafts;
-            ms of a spread one that a member waits for the others, and for whom
-    lend    the same of a group whose last member has no rows and lends its bandwidth
-    parts   us a layer: the exchange alone, and with the experts
-    profile us a step by kernels, waits included, and times the floor (bench/spread_floor.py)
+    bits    Logits and states of spread steps against local steps, by the members' rows.
+    drafts  Tokens, logits and states of steps that verify drafts against local steps, also behind
+            two steps that not all members launch.
+    stall   A member does not launch: how long the others' steps take, and which member they name.
+    time    ms per step, local and spread, by the sequences of all members, and by drafts; ms of a
+            spread step that a member waits, by member.
+    lend    The same for a group whose last member has no rows and lends its bandwidth.
+    parts   µs per layer: the launches around the experts, one more at a time.
+    profile µs per step by kernel, waits included, and times the floor (bench/spread_floor.py).
 
 ``--table FILE`` writes what was timed as workers read it (BATON_SPREAD_TABLE).
 

@@ -30,7 +30,7 @@ BASIS = (
 
 
 def estimated(local: Local, drafts: int) -> list[StepTime]:
-    """Of one number of drafts, local and spread."""
+    """Estimated local and spread steps with ``drafts`` drafts."""
     tokens = 1 + drafts
     steps = [StepTime(LOCAL, rows, drafts, 1e3 * local.of(rows)) for rows in ROWS]
     for members in MEMBERS:

@@ -12,8 +12,8 @@ BASIS = "python -m bench.spread_step, full size, random weights, 1,024 tokens of
 
 
 def step_times(results: Mapping[str, Any], members: int) -> list[StepTime]:
-    """Of the cases whose members had as many sequences each. Where an engine with a draft layer was
-    timed too, its steps count, as workers have one."""
+    """Times of the cases in which all members had equally many sequences. Times of an engine with a
+    draft layer replace those without, because workers have one."""
     found: dict[tuple[int, int, int], float] = {}
     for model in ("full", "full-drafts"):
         for row in results.get(model, {}).get("time", ()):

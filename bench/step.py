@@ -72,7 +72,7 @@ class Bench:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self.num_constrained = 0
-        """So many sequences, the first ones, follow a JSON schema."""
+        """How many sequences, from the first on, follow a JSON schema."""
         self._generator = torch.Generator().manual_seed(0)
 
     def prefill(self, run: Run, max_batch_tokens: int) -> float:
@@ -101,7 +101,7 @@ class Bench:
         return time.perf_counter() - began
 
     def prefill_s(self, run: Run, max_batch_tokens: int) -> float:
-        """Of several times the median."""
+        """Median of several runs."""
         return statistics.median(self.prefill(run, max_batch_tokens) for _ in range(5))
 
     def alone(self, length: int, pages_each: int) -> float:
@@ -111,7 +111,7 @@ class Bench:
         return round(1e3 * statistics.median(seconds[1:]), 2)
 
     def decode(self, run: Run, num_steps: int) -> tuple[float, float]:
-        """(seconds a step, of which the host worked), after the prompts."""
+        """(seconds per step, seconds per step in which the host worked), after the prompts."""
         pending: Step | None = None
         began = waited = 0.0
         for step in range(num_steps + 8):

@@ -1,15 +1,15 @@
-"""In which rounds of a spread group a member without sequences lends its bandwidth. Pure.
+"""Which rounds of a spread group a member without sequences takes part in. Pure.
 
-A lender commits to nothing that others wait for: it comes to a round that all decoding members have
-committed to, or not, and their devices share the experts out among those that have come
-(engine/spread/triton_agree.py). Its record says
+No member waits for a lender. It may come to a round that all decoding members have committed to;
+the devices share the experts out among the members that have come (engine/spread/triton_agree.py).
+The stances in its record:
 
     APART       it computes prompts
     WILLING     it has nothing to compute, and no step under way
     COMMITTED   a step of this round is under way on its device
 
-so that others can count on it, and do not begin anew after an aborted step before it has ended its
-own (decode/lockstep.py).
+The others count on a lender by its stance. After an aborted step they wait until it has ended its
+own step (decode/lockstep.py).
 """
 
 from collections.abc import Sequence
@@ -20,8 +20,8 @@ from decode.spread_round import Together, agreed
 
 
 class LendingRounds:
-    """Of one member of one generation of a group. ``record`` is to be published whenever a method
-    has returned, and before the round is launched."""
+    """Rounds of one lender in one generation of a group. Publish ``record`` after each method, and
+    before the round is launched."""
 
     def __init__(self, generation: int) -> None:
         self.record = Record(generation)

@@ -1,12 +1,12 @@
 """How the members of a spread group agree on their next decode step. Pure: no memory, no clock.
 
-A spread step is one that all members of a group launch, each for its own sequences; its number is
-the *round*. Every member publishes one ``Record``, that all others can read, and decides from what
-it reads. Its stance is
+All members of a group launch a spread step, each for its own sequences; its number is the *round*.
+Every member publishes one ``Record`` that all others can read, and decides from what it reads. A
+record has one of three stances.
 
-    APART       it takes no part now: it computes prompts, drains, or waits for one that was late
-    WILLING     it runs local steps, and would take part
-    COMMITTED   it launches this round if all members commit to it, and nothing before that
+    APART       Takes no part now: computes prompts, drains, or waits for a late member.
+    WILLING     Runs local steps, and would take part.
+    COMMITTED   Launches this round if all members commit to it, and nothing before that.
 
 A member commits when all others are willing and the rows of all promise a gain, or when another one
 has committed. Once all have committed to a round each launches it, in the graph for the most rows
@@ -25,7 +25,7 @@ voids itself and the next one.
 
 *Lenders* are members without sequences, which may come to a round or not (decode/lending.py). No
 member waits for their records; they count where it is decided whether sharing pays, with as many as
-the most that a member has seen when it committed. After an aborted round the members begin anew
+the most that a member has seen when it committed. After an aborted round the members begin again
 only when no lender has a step under way: what it computes for the aborted one must not come late.
 """
 
@@ -95,8 +95,9 @@ class Lockstep:
         drafts: int = 0,
         acceptance: int = 0,
     ) -> Decision:
-        """What the next step of ``rows`` sequences is, which verify up to ``drafts`` drafts each,
-        of which so many per cent are accepted. WAIT: ask again, with the same rows and drafts.
+        """What the next step of ``rows`` sequences is. Each verifies up to ``drafts`` drafts, and
+        ``acceptance`` per cent of drafts are accepted. WAIT: ask again, with the same rows
+        and drafts.
 
         ``others`` are the records of all other members in their order, ``lenders`` those of
         lenders; None: unreadable. A member that has committed waits for the others whether it is
@@ -238,7 +239,7 @@ class Lockstep:
 
 
 def _present(records: Sequence[Record | None]) -> list[Record]:
-    """Of the members that take part, or would."""
+    """Records of the members that take part, or would."""
     return [each for each in records if each and each.stance is not Stance.APART]
 
 

@@ -16,8 +16,8 @@ from engine.spread.shapes import Shapes, fits, shape_for
 
 @dataclass(frozen=True, order=True)
 class Load:
-    """A member's next step: of ``rows`` sequences, each of which verifies up to ``drafts`` drafts.
-    ``acceptance`` is how often a draft is accepted whose predecessors were."""
+    """A member's next step: ``rows`` sequences, with up to ``drafts`` drafts to verify for each.
+    ``acceptance``: the share of drafts that are accepted when all before them were."""
 
     rows: int
     drafts: int = 0
@@ -86,6 +86,6 @@ class SpreadGain:
         return self.table.spread_ms(num_sharing, most, num_drafts, total * (1 + num_drafts))
 
     def _drafts_of(self, num_sharing: int, most_rows: int) -> list[int]:
-        """That a spread step may have, by its shapes, and by the table."""
+        """Numbers of drafts that both the shapes of spread steps and the table allow."""
         allowed = {shape_for(self.shapes, most_rows, num).num_drafts for num in self.drafts}
         return [num for num in sorted(allowed) if self.table.has(num_sharing, num)] or [0]

@@ -14,11 +14,11 @@ from engine.spread.shapes import Shapes, SpreadShape
 from transport.wire.spread import MAX_ROWS
 
 DEFAULT = "off"
-"""Of ``--spread``. To be ``auto`` when spread steps have run on GPUs: then in docker-compose.yml,
-.env.example and deploy/kubernetes/base/workers.env too."""
+"""Default of ``--spread``, as in docker-compose.yml, .env.example and
+deploy/kubernetes/base/workers.env."""
 ENTERS_FROM = {"estimated": 1.1, "measured": 1.03}
-"""So many times the tokens a second of local steps the table must promise, by its source. A group
-that has entered stays as long as it promises as many as local steps."""
+"""Gain in tokens per second over local steps from which a group enters spread steps, by the source
+of the times. A group that has entered stays while the gain is at least 1."""
 MOST_KEPT = 1024
 STAYS_ABOVE = 0.75
 """Where ``--spread`` is a number of tokens: a group stays with so much of them."""

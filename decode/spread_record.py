@@ -20,12 +20,12 @@ class Stance(IntEnum):
 
 @dataclass(frozen=True)
 class Record:
-    """What one member says. ``round`` is the next one that it may launch, or has committed to with
-    ``rows`` sequences that verify up to ``drafts`` drafts each; ``last_round`` the one that it
-    launched last, with ``last_rows`` and ``last_drafts``; 0: none. ``lenders`` and ``last_lenders``
-    are those on which it counted. ``beat`` rises with every decision, so that a member that stands
-    still shows. Of its drafts ``acceptance`` per cent are accepted, of those whose predecessors
-    were."""
+    """What one member tells the others. ``round`` is the next round that it may launch, or to which
+    it has committed ``rows`` sequences with up to ``drafts`` drafts each. ``last_round`` is the
+    round that it launched most recently, with ``last_rows`` and ``last_drafts``; 0: none.
+    ``lenders`` and ``last_lenders``: how many lenders it counted on. ``beat`` rises with every
+    decision, so that a member that stands still is noticed. ``acceptance``: the per cent of its
+    drafts that are accepted when all before them were."""
 
     generation: int
     round: int = 1
@@ -42,7 +42,7 @@ class Record:
 
     @property
     def load(self) -> Load:
-        """Of the step that is next."""
+        """Load of the next step."""
         return Load(self.rows, self.drafts, self.acceptance / 100)
 
     def load_in(self, number: int) -> Load:

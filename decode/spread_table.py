@@ -21,8 +21,8 @@ Curve = Sequence[tuple[float, float]]
 
 
 class StepTime(NamedTuple):
-    """Of a step of ``rows`` sequences of each of the members that share it, with ``drafts`` each
-    to be verified, from step to step."""
+    """Time of a step that ``sharing`` members compute, with ``rows`` sequences of each member and
+    ``drafts`` drafts to verify for each sequence: ms from one step to the next."""
 
     sharing: int
     rows: int
@@ -32,20 +32,20 @@ class StepTime(NamedTuple):
 
 @dataclass(frozen=True)
 class Experts:
-    """Of a layer there are ``num``, and a token chooses ``a_token`` of them. To read one in every
-    layer takes ``read_ms``. Routing is taken to be uniform."""
+    """The ``num`` experts of a layer; a token activates ``per_token`` of them. Reading one expert
+    in every layer takes ``read_ms``. Routing is assumed to be uniform."""
 
     num: int = 256
-    a_token: int = 8
+    per_token: int = 8
     read_ms: float = 0.0585
 
     def distinct(self, num_tokens: float) -> float:
-        """Of a layer, that so many tokens choose.
+        """Expected number of distinct experts that ``num_tokens`` tokens activate in one layer.
 
         >>> [round(Experts().distinct(n), 1) for n in (1, 16, 64)]
         [8.0, 102.0, 222.4]
         """
-        untouched: float = (1 - self.a_token / self.num) ** num_tokens
+        untouched: float = (1 - self.per_token / self.num) ** num_tokens
         return self.num * (1 - untouched)
 
 
@@ -93,13 +93,13 @@ class StepTable:
         return (self._nearest(sharing), drafts) in self._curves
 
     def local_ms(self, rows: int, drafts: int) -> float:
-        """Of a worker alone."""
+        """Time of a local step."""
         return between(self._curves[LOCAL, drafts], rows)
 
     def spread_ms(self, sharing: int, most_rows: int, drafts: int, num_tokens: int) -> float:
-        """Of ``sharing`` members of which none has more rows than ``most_rows``, and all together
-        ``num_tokens`` tokens: as if each had the most, less the experts that these fewer tokens
-        do not choose."""
+        """Time of a step that ``sharing`` members compute, with at most ``most_rows`` rows of one
+        member and ``num_tokens`` tokens in all: the time with ``most_rows`` of each, less the
+        reading of the experts that the missing tokens would have activated."""
         known = self._nearest(sharing)
         even_ms = between(self._curves[known, drafts], most_rows)
         distinct = self._experts.distinct
@@ -107,7 +107,7 @@ class StepTable:
         return even_ms - self._experts.read_ms * max(0.0, unread) / sharing
 
     def _nearest(self, sharing: int) -> int:
-        """That was measured: the most members that are no more, and not alone."""
+        """The most members in the table that are at most ``sharing``; its fewest if none are."""
         if sharing == LOCAL:
             return LOCAL
         shared = self._sharing[1:]
@@ -134,7 +134,7 @@ def document(
     """What ``read`` takes; ``basis`` says where the times are from."""
     return {
         "kind": "spread-steps", "source": source, "basis": basis, **more,
-        "experts": [experts.num, experts.a_token, experts.read_ms],
+        "experts": [experts.num, experts.per_token, experts.read_ms],
         "steps": [[s.sharing, s.rows, s.drafts, round(s.ms, 3)] for s in sorted(steps)],
     }  # fmt: skip
 
@@ -150,8 +150,8 @@ def read(path: Path, name: str = "spread_table") -> StepTable:
         ]
         if any(step.sharing < 1 or step.rows < 1 or step.ms <= 0 for step in steps):
             raise ValueError("a step of no member, of no sequence or of no time")
-        num, a_token, read_ms = found["experts"]
-        experts = Experts(int(num), int(a_token), float(read_ms))
+        num, per_token, read_ms = found["experts"]
+        experts = Experts(int(num), int(per_token), float(read_ms))
         return StepTable(steps, found["source"], experts, found.get("estimated", ()))
     except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
         raise ValueError(f"{name}: {path}: {error}") from None

@@ -21,6 +21,7 @@ from engine.model.qwen35 import Qwen35
 from engine.prefill_graphs import MAX_PROMPTS, PrefillGraphs
 from engine.prefill_graphs import TOKENS as PROMPT_TOKENS
 from engine.spread.engine_steps import EngineSpread
+from engine.spread.group_memory import GroupMemory
 from engine.spread.interface import Lending, Spreading
 from engine.spread.lending import LendingSteps
 from engine.spread.member_steps import DraftSteps, MemberSteps, PlainSteps
@@ -94,11 +95,11 @@ class CudaParts:
 
         assert isinstance(self._kernels, TritonKernels), "graphs are of its kernels"
         memory = own_memory("cuda", "spread")
+        opens = partial(open_handle, peer="a member of the spread group")
+        group = GroupMemory(exchange_layout(self._model.config), memory, opens, close_handle)
+        num_layers = len(self._model.config.layer_types)
         steps = SpreadSteps(
-            member, self._kernels, exchange_layout(self._model.config),
-            len(self._model.config.layer_types), memory, shapes, limit_s=SPREAD_WAIT_S,
-            open_peer=partial(open_handle, peer="a member of the spread group"),
-            close_peer=close_handle,
+            member, self._kernels, group, num_layers, shapes, limit_s=SPREAD_WAIT_S
         )  # fmt: skip
         with most_shared_memory():
             _capture(partial(steps.capture, self._config.group_sizes), "graphs of spread steps")

@@ -1,12 +1,12 @@
 """The loop body of every worker. Queues a request passes through here:
 
-1 prompts.waiting      accepted, no memory yet
-2 prompts.filling      has pages and a state slot; chunks are being computed
-3 offers               (Prefill) done, first token sent, readable by a decode worker until released
-4 transfers            (Decode) its cache is pulled from a prefill worker (handoff.py)
-5 sequences.running    takes part in every decode step
-6 launches             batches that the engine computes (decode_steps.py, prompt_batches.py)
-7 sequences.retiring   ended; waits for its last launched step
+1 prompts.waiting      Accepted, no memory yet.
+2 prompts.filling      It has pages and a state slot; chunks are being computed.
+3 offers               (Prefill) Done, first token sent; a decode worker can read it.
+4 transfers            (Decode) Its cache is pulled from a prefill worker (handoff.py).
+5 sequences.running    It takes part in every decode step.
+6 launches             Batches that the engine computes (decode_steps.py, prompt_batches.py).
+7 sequences.retiring   Ended; it waits for its last launched step.
 
 The order (orders.py) decides the way: ``Prefill`` takes 1, 2, 3; ``Decode`` 4, 5; ``Generate`` 1,
 2, 5 in the same pages and state slot.

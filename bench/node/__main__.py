@@ -176,7 +176,7 @@ def _sizes(name: str, levels: str, rounds: int) -> Sizes:
 
 
 def _some(given: str, known: tuple[N, ...], option: str) -> list[N]:
-    """Of ``known`` those that are named."""
+    """Split ``given`` into names. Raises ValueError unless all are ``known``."""
     named = given.split(",")
     if unknown := sorted(set(named) - set(known)):
         raise ValueError(f"{option}: {unknown[0]!r} is none of {', '.join(known)}")

@@ -21,7 +21,8 @@ class Earlier:
 
     @classmethod
     def read(cls, summary: Path) -> "Earlier":
-        """Of no calls where there is no summary. Raises ValueError where ``summary`` is none."""
+        """Read the summary of earlier calls; empty if there is none. Raises ValueError if the file
+        is something else."""
         if not summary.exists():
             return cls()
         try:
@@ -37,8 +38,8 @@ class Earlier:
             raise _foreign(summary, "a summary of bench.node", error) from None
 
     def choose(self, to_do: Sequence[Part], budget_s: float, starts: Starts) -> list[Part]:
-        """Those of ``to_do`` for which there is time in what is left of ``budget_s``. What was left
-        out of a budget stays left out until it is given more."""
+        """Select the parts of ``to_do`` that fit into the remaining budget. A part that was left
+        out stays out until the budget is raised."""
         stays_out = [name for name, part in self.parts.items() if part["state"] == "left out"]
         if budget_s > self.budget_s:
             stays_out = []

@@ -39,7 +39,7 @@ class Served:
         return name if self.mode == "plain" else f"{name}-{self.mode}"
 
     def arguments(self) -> list[str]:
-        """Of ``baton up``."""
+        """Arguments for ``baton up``."""
         speculate = "auto" if self.mode == "drafts" else "off"
         return [*self.setup.arguments(), "--speculate", speculate]
 
@@ -64,17 +64,17 @@ class Part:
 
     @property
     def result_kind(self) -> str:
-        """Of its result file: levels and a crowd are measured by ``baton bench throughput``."""
+        """Kind of its result file. ``baton bench throughput`` measures levels and crowds."""
         return "throughput" if self.kind in ("levels", "crowd") else f"node {self.kind}"
 
     @property
     def stack(self) -> Served | None:
-        """The one that it shares with others."""
+        """The stack that it shares with other parts."""
         return None if self.kind in ALONE else self.served
 
     @property
     def deadline_s(self) -> float:
-        """It is given up then."""
+        """Seconds after which the part is given up."""
         return min(60.0 + 2 * self.seconds, self.limit_s)
 
 
@@ -87,7 +87,7 @@ class Starts:
     stop_s: float = 5.0
 
     def of(self, number: int) -> float:
-        """Of the stack that is started after ``number`` others."""
+        """Seconds to start and stop a stack when ``number`` stacks were started before it."""
         return (self.later_s if number else self.first_s) + self.stop_s
 
 
@@ -124,7 +124,7 @@ def _first_split(among: Iterable[Served]) -> Served | None:
 
 
 def total_s(parts: Iterable[Part], starts: Starts) -> float:
-    """Of parts in the order of the plan, with what their stacks take."""
+    """Seconds of all parts, in the order of the plan, with the starts of their stacks."""
     every = list(parts)
     stacks = list(dict.fromkeys(part.stack for part in every if part.stack))
     return sum(p.seconds for p in every) + sum(starts.of(n) for n in range(len(stacks)))

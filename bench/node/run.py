@@ -127,7 +127,7 @@ class Conductor:
         return Outcome(part, "failed" if problems else "done", seconds, problems)
 
     def _measure(self, part: Part) -> tuple[list[str], float]:
-        """Its problems, and what it took without a stack's start."""
+        """(problems, seconds without the start of a stack) of one part."""
         measure: Callable[[], list[str]]
         if part.stack is None:
             self._stop()
@@ -145,7 +145,7 @@ class Conductor:
         return max(LEAST_S, self._ends_at + GRACE_S - self._clock())
 
     def _stack(self, served: Served) -> stack.Stack:
-        """The one that runs, or a new one in its place, also where it has ended by itself. One that
+        """The running stack, or a new one if another stack runs or this one has ended. A stack that
         did not start is not tried again."""
         if self._running is not None and self._running[0] == served:
             _, running = self._running
@@ -188,7 +188,7 @@ def went_well(file: Path) -> bool:
 
 
 def pack(archive: Path, files: Sequence[Path]) -> None:
-    """Those of ``files`` that are there in one file, whole or not at all."""
+    """Pack the ``files`` that exist into one archive, whole or not at all."""
     beside = archive.with_name(archive.name + ".part")
     with tarfile.open(beside, "w:gz") as packed:
         for file in files:

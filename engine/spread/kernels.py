@@ -31,9 +31,9 @@ from engine.spread.triton_take_up import Returned, take_up
 
 
 class SpreadKernels:
-    """``engine.kernels.interface.Kernels`` of a member that decodes, in a group of which at most
-    ``most_members`` do; what is not shared out is ``local``'s. Passes of decode rows only, whose
-    ``Inputs.live`` is set."""
+    """``engine.kernels.interface.Kernels`` of a decoding member, in a group with at most
+    ``most_members`` decoding members. Only the experts are shared out; all other kernels are those
+    of ``local``. For passes of decode rows with ``Inputs.live``."""
 
     prefill_block: int | None = None
 

@@ -21,7 +21,7 @@ sequences are as before a step that was aborted."""
 
 
 class MemberSteps(Protocol):
-    """An engine's decode steps, of which ``SpreadSteps`` launches those of a group."""
+    """An engine's decode steps as ``SpreadSteps`` captures and launches them for a group."""
 
     def capture(self, size: int, shapes: Sequence[SpreadShape], kernels: Kernels) -> None:
         """Graphs for groups of up to ``size`` members, with the kernels of one of them, and what
@@ -77,7 +77,7 @@ class DraftSteps:
     def __init__(self, graphs: DraftGraphs, shapes: Shapes) -> None:
         self._graphs, self._shapes = graphs, shapes
         self._made: deque[Mapping[int, int]] = deque()
-        """Of each unread step, how many drafts its sequences had before it."""
+        """For each unread step: how many drafts its sequences had before it, by state slot."""
 
     def capture(self, size: int, shapes: Sequence[SpreadShape], kernels: Kernels) -> None:
         self._graphs.capture_spread(size, shapes, kernels)

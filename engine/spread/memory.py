@@ -52,8 +52,8 @@ WORD_BYTES = 16
 HEADER_BYTES = 256
 LANES = 2
 MAX_USES = 1 << 28
-"""Of a generation's flags, 18 hours of steps of 10 ms with 40 layers. Then they begin anew, and
-each differs from all that can still be in an inbox, but for rows that were not used since."""
+"""Number of flags of a generation: 18 hours of steps of 10 ms with 40 layers. Then flags repeat; a
+repeated flag can only be in an inbox where no row was pushed for all that time."""
 NO_FLAG = -(1 << 30)
 """Before the first step: no word has it, and none the flags of the layers behind it."""
 TAKING_PART, OFFERS, WAITED = 48, 64, 192
@@ -62,8 +62,8 @@ PLACE, FLAG, LIMIT, NUM_DECODING, NUM_LENDERS, NUM_SHARING, TURN, MASK = range(8
 """The places of ``Exchange.control``. Among those that share the step's experts ``TURN`` is the own
 place, -1 in a step without this member; ``MASK`` has the bits of the lenders that take part."""
 UNKNOWN_MEMBER = 1
-"""Of ``abort``: a result did not come, from a member that is not known. From 2 on: 2 + the member
-whose rows did not come."""
+"""Value of ``abort`` if a result from an unknown member did not come. Values from 2 on: 2 + the
+member whose rows did not come."""
 
 
 @dataclass(frozen=True)
@@ -134,12 +134,12 @@ class ExchangeLayout:
 
 
 def exchange_layout(config: ModelConfig) -> ExchangeLayout:
-    """Of a model in bfloat16."""
+    """Layout for the rows of a model in bfloat16."""
     return ExchangeLayout(MAX_ROWS, config.num_experts_per_tok, config.hidden_size)
 
 
 def first_flag(generation: int, round_: int, num_layers: int) -> int:
-    """Of the layer 0 of a step, below 2**31 and above 0; the next layers have the next ones.
+    """LL flag of layer 0 in one step, in (0, 2**31). Layer ``i`` uses ``first_flag + i``.
 
     ``num_layers`` is even: whatever rounds are left out, each use has the other buffer than the one
     before.

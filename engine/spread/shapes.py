@@ -36,7 +36,7 @@ Shapes = tuple[SpreadShape, ...]
 
 
 def group_size(num_decoding: int) -> int:
-    """That of the graphs which a group of so many decoding members launches."""
+    """Size of the graphs that a group of ``num_decoding`` decoding members launches."""
     return next(size for size in GROUP_SIZES if size >= num_decoding)
 
 

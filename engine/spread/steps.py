@@ -1,15 +1,15 @@
 """Spread decode steps of one engine: its membership of a group on the device, and its launches.
 
-capture     at start, graphs for groups of every size
-join        map the others' memory
-launch      enqueue a step that all members launch with the same round and shape, with what undoes
-            it if it was aborted, and the reading of that
-read        whether it was aborted, and who was waited for in vain
-leave       unmap the others' memory
+capture     at start: graphs for groups of every size.
+join        Map the others' memory.
+launch      Enqueue a step that all members launch with the same round and shape, with what undoes
+            it if it was aborted.
+read        Read whether it was aborted, and which members were waited for in vain.
+leave       Unmap the others' memory.
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 
@@ -18,36 +18,31 @@ from engine.kernels.triton_set import TritonKernels
 from engine.spread.group_memory import GroupMemory
 from engine.spread.kernels import SpreadKernels
 from engine.spread.member_steps import Draws, MemberSteps
-from engine.spread.memory import ExchangeLayout, first_flag
+from engine.spread.memory import first_flag
 from engine.spread.outcome import SpreadOutcome, StepRead, Waited
 from engine.spread.shapes import GROUP_SIZES, SpreadShape, group_size
-from transport.copy.memory import OwnMemory
 
 
 class SpreadSteps:
-    """``member`` has the engine's graphs, ``memory`` is to be exported; ``open_peer`` and
-    ``close_peer`` map another member's by its handle (transport/copy/cuda.py).
-    ``limit_s`` is that of a wait for another member, from the next ``join`` on; ``waited`` is of
-    the step that was read last. One thread calls this, the engine's."""
+    """``member`` has the engine's graphs, ``group`` the exchange memory of this member and of its
+    peers. A wait for another member lasts ``limit_s`` at most, from the next ``join`` on.
+    ``waited``: how long the step that was read last waited for each member. Only the engine's
+    thread calls this."""
 
     def __init__(
         self,
         member: MemberSteps,
         local: TritonKernels,
-        layout: ExchangeLayout,
+        group: GroupMemory,
         num_layers: int,
-        memory: OwnMemory,
         shapes: Sequence[SpreadShape],
         *,
         limit_s: float,
-        open_peer: Callable[[str], int],
-        close_peer: Callable[[int], None],
     ) -> None:
         self.shapes = tuple(shapes)
         self._member, self._local, self._num_layers = member, local, num_layers
         self.limit_s = limit_s
-        self._group = GroupMemory(layout, memory, open_peer, close_peer)
-        self.exchange = self._group.exchange
+        self._group, self.exchange = group, group.exchange
         self._unread: deque[SpreadOutcome] = deque()
         self._last: SpreadOutcome | None = None
         self.waited = Waited((), ())
@@ -99,7 +94,7 @@ class SpreadSteps:
         return settle(outcome), outcome
 
     def read(self, outcome: SpreadOutcome) -> StepRead:
-        """Of the oldest unread step, for which it waits."""
+        """Wait for the oldest unread step, and return what became of it."""
         assert self._unread[0] is outcome, "steps are read in their order"
         self._unread.popleft()
         aborted, late = outcome.read()

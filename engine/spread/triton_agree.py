@@ -42,7 +42,7 @@ USES = tl.constexpr(memory.MAX_USES)
 NONE = tl.constexpr(memory.NO_FLAG)
 THREADS = tl.constexpr(32)
 LENDER_LIMITS = tl.constexpr(10)
-"""So many times as long as for rows a lender waits: it may be a step ahead of the others."""
+"""Longest wait of a lender, in limits of a wait for rows: it may be a step ahead of the others."""
 assert OFFERS + MAX_MEMBERS * WORD_BYTES <= WAITED
 
 

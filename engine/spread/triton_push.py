@@ -32,7 +32,7 @@ from transport.wire.spread import MAX_MEMBERS
 INBOX = tl.constexpr(HEADER_BYTES)
 WORD = tl.constexpr(WORD_BYTES)
 MOST_THREADS = 256
-"""Of a program of these kernels: so many elements that each thread has one of its own."""
+"""The most threads of a program here. Blocks have at least as many elements, one per thread."""
 
 
 def inbox_arguments(exchange: Exchange) -> dict[str, Any]:

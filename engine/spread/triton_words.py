@@ -150,8 +150,8 @@ def is_aborted(address):
 
 @triton.jit
 def wait_state(b_valid, own, until):
-    """Of a wait for all of ``b_valid`` (int32, at least an element a thread): 0 it is over, 1 it
-    goes on, 3 it is given up, since the generation is aborted or the wait has run out."""
+    """State of a wait for all of ``b_valid`` (int32, at least one element per thread): 0 over, 1
+    going on, 3 given up because the generation is aborted or the wait has run out."""
     # Threads read the clock and the abort word at different times; the reduction makes them agree.
     return tl.max(tl.where(b_valid == 0, _is_over(own, until), 0), axis=0)
 

@@ -15,6 +15,7 @@ from engine.model.config import ModelConfig
 from engine.model.registry import build
 from engine.sampler import Sampler
 from engine.spread.engine_steps import EngineSpread
+from engine.spread.group_memory import GroupMemory
 from engine.spread.interface import MemberUnreachable
 from engine.spread.member_steps import PlainSteps
 from engine.spread.memory import UNKNOWN_MEMBER, ExchangeLayout
@@ -76,10 +77,12 @@ class Sequences:
         self.memory, self.other = Memory(device), Memory(device)
         self.other.allocate(exchanged.size_bytes).zero_()
         self.closed: list[int] = []
+        group = GroupMemory(
+            exchanged, self.memory, lambda handle: self.open_peer(handle), self.closed.append
+        )
         self.steps = SpreadSteps(
-            PlainSteps(self.graphs, self.sampler), local, exchanged, len(config.layer_types),
-            self.memory, (SpreadShape(BUCKET),), limit_s=1.0,
-            open_peer=lambda handle: self.open_peer(handle), close_peer=self.closed.append,
+            PlainSteps(self.graphs, self.sampler), local, group, len(config.layer_types),
+            (SpreadShape(BUCKET),), limit_s=1.0,
         )  # fmt: skip
         self.steps.capture(sizes=[2])
         self.spread = EngineSpread(self.steps, self.memory)

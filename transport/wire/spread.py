@@ -17,7 +17,7 @@ from transport.wire.memory_export import MemoryKind
 Generation = Annotated[int, Meta(ge=1, lt=2**32)]
 MAX_MEMBERS = 8
 MAX_ROWS = 256
-"""Most tokens that one member brings to a spread step."""
+"""The most tokens of one member in a spread step."""
 
 
 class ExchangeExport(WireStruct, frozen=True):

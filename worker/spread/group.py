@@ -77,7 +77,7 @@ class Group(Protocol):
 
 
 class Alone:
-    """Of a worker that takes part in no group."""
+    """The group of a worker that takes part in none."""
 
     look_s = inf
     export = None
@@ -92,7 +92,7 @@ class Alone:
         raise AssertionError("a spread step without a group")
 
     def took(self, seconds: float, *, spread: bool, waited_s: Sequence[float] = ()) -> None:
-        """It is not told."""
+        """Nothing is counted without a group."""
 
     def aborted(self, late: tuple[int, ...]) -> None:
         raise AssertionError("a spread step aborted that was not launched")

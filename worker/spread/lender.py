@@ -21,8 +21,7 @@ from worker.spread.place import LOOK_IDLE_S, LOOK_S, GroupPlace
 from worker.spread.records import OwnRecord, PeerRecord
 
 NEXT_S = 0.02
-"""So long after a step the worker does not sleep: the next one is to be launched as soon as this
-one has ended."""
+"""Seconds after a lent step in which the worker does not sleep, to launch the next one at once."""
 
 log = logging.getLogger(__name__)
 

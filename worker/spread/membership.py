@@ -64,7 +64,7 @@ class Membership(GroupPlace[Lockstep]):
         self._looked_at = 0.0
         self._saved_s = 0.0
         self._under_way: deque[float] = deque()
-        """Of each launched step, what one member less would add to it."""
+        """For each launched step: by how many seconds one fewer member would lengthen it."""
 
     @property
     def look_s(self) -> float:

@@ -2,8 +2,8 @@
 
 Each worker owns one segment (transport/copy/shm.py: a locked file, removed when its owner is dead)
 with one record, which it alone writes and its peers map. A record is written by one copy, and ends
-with a checksum of itself. So one that is read while it is written, or whose writer was killed
-within it, does not pass for another one: it is unreadable until it has been written anew.
+with a checksum of itself. A record that is read while it is written, or whose writer was killed
+within it, has a wrong checksum: it is unreadable until its owner writes it again.
 """
 
 import mmap

@@ -20,8 +20,8 @@ class Tally:
         self._late: defaultdict[str, int] = defaultdict(int)
 
     def joins(self, members: Sequence[str]) -> None:
-        """Only these are waited for from now on. Members of former groups are kept as long as all
-        can be named: a worker often comes back, and counts that began anew would be no growth."""
+        """Count for ``members`` from now on. Counts of former members are kept while there is room:
+        a worker often comes back, and its counts must not restart at 0."""
         for counted in (self._waits_s, self._within_s, self._late):
             _forget(counted, members)
 
@@ -75,7 +75,7 @@ class Tally:
 
 
 def _forget(counted: dict[str, Any], members: Sequence[str]) -> None:
-    """Those that were in no group for longest, so that there is room for all ``members``."""
+    """Drop the members that were in no group for longest, to have room for all ``members``."""
     for name in members:
         if name in counted:
             counted[name] = counted.pop(name)
