@@ -34,7 +34,7 @@ class Node:
     ``prefill_s``: of a batch, over its tokens. ``way_s``: of a request to its worker and of its
     first token back. ``handoff_s``: from the first token to the begin of the decode step with the
     sequence. The defaults are for H200s: a request alone has its first token after 32 ms, 26.4 for
-    which are its prompt's, and a step takes 2.6 of the 5.6 ms to its second token."""
+    its prompt, and a step takes 2.6 of the 5.6 ms to its second token."""
 
     prefill_s: Curve
     steps: Steps
