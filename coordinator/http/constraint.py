@@ -25,7 +25,7 @@ async def constraint_for(
     http: Request, prepared: Prepared, tokenizer: Tokenizer
 ) -> Constraint | None:
     """The constraint of the request's tokens, or None. Raises ApiError for a schema or grammar that
-    cannot be served, and ClientLeft."""
+    cannot be served, and ClientDisconnected."""
     request, grammar = prepared.request, ""
     if (form := form_of(request)) is not None:
         work = _checked(*form, tokenizer, owner_of(http))

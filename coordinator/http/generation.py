@@ -33,7 +33,7 @@ async def sequence_requests(
     context: AppContext, http: Request, prepared: Prepared, response_id: str
 ) -> list[SequenceRequest]:
     """One SequenceRequest per choice, in the order of their indices: n of the first prompt, and so
-    on. Raises ApiError and ClientLeft."""
+    on. Raises ApiError and ClientDisconnected."""
     request, prompts, tokenizer = prepared.request, prepared.prompts, context.tokenizer
     constraint = await constraint_for(http, prepared, tokenizer)
     key, chat, n = account_of(http.scope).name, isinstance(request, ChatRequest), request.n or 1
@@ -74,8 +74,8 @@ async def respond(
     answer: Answer,
 ) -> Response:
     """Submit ``specs``, then stream or collect the answer. Raises Overloaded if one of ``specs`` is
-    not accepted, ApiError if the key has no tokens left, GenerationFailed and ClientLeft. In each
-    case all choices are cancelled."""
+    not accepted, ApiError if the key has no tokens left, GenerationFailed and ClientDisconnected.
+    In each case all choices are cancelled."""
     account = account_of(http.scope)
     account.check_tokens()
     streams = _submit(context, specs)

@@ -107,7 +107,7 @@ def _log_response(scope: Scope, status: int, took_s: float) -> None:
 
     Accepted requests are logged by observer.py (``ended``), which says more. Here other POST
     requests and refusals are logged at INFO; GET and HEAD at DEBUG, since pages, probes and
-    scrapers repeat them. ``status``: the status of the answer, or CLIENT_LEFT.
+    scrapers repeat them. ``status``: the status of the answer, or CLIENT_CLOSED_REQUEST.
     """
     only_read = scope["method"] in _READS and (status < 400 or status == _NOT_NOW)
     level = logging.DEBUG if only_read or _ACCEPTED in scope else logging.INFO

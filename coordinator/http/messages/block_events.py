@@ -26,7 +26,7 @@ from coordinator.text.tool_parser import Arguments, CallBegins, Content
 
 class BlockEvents:
     """Events of the blocks of an answer. One block is open at a time; a piece of another kind, or
-    another call, begins the next. Without ``tells_thought`` the block of the thought stays
+    another call, begins the next. Without ``includes_thought`` the block of the thought stays
     empty."""
 
     def __init__(self, *, includes_thought: bool) -> None:

@@ -38,7 +38,7 @@ Store = Callable[[ResponseBody], Awaitable[bool]]
 
 class ResponseAnswer:
     """The Answer (coordinator/http/answer.py) of one response. ``body``: the response in progress.
-    ``thought_end``: the token that ends the thought; None without a thought. ``keep`` stores the
+    ``thought_end``: the token that ends the thought; None without a thought. ``store`` keeps the
     response, and returns whether it could."""
 
     def __init__(
