@@ -80,15 +80,13 @@ def main(
     problems: list[str] = []
     environment = describe(sys.argv[1:], "bench.spread_service")
 
-    def save() -> None:
+    def save(stopped: str | None = "not all stacks were measured") -> Path:
         settings = {"up": up or [], "input_len": input_len, "output_len": output_len}
-        result_file.write(
-            out,
-            result_file.document(
-                "spread-service", environment=environment, server={}, settings=settings,
-                results=results, problems=problems,
-            ),
+        document = result_file.document(
+            "spread-service", environment=environment, settings=settings, results=results,
+            problems=problems, stopped=stopped,
         )  # fmt: skip
+        return result_file.save(out, document)
 
     for name in stacks.split(","):
         setup, _, spread = name.partition("/")
@@ -110,7 +108,9 @@ def main(
                 served.stop()
         except (StackFailed, CommandFailed, httpx.HTTPError) as error:
             problems.append(f"{name}: {error}")
-        save()
+    so_far, whole = save(), save(stopped=None)
+    if so_far != whole:
+        so_far.unlink()
     for problem in problems:
         print("problem:", problem[:3000])
     raise typer.Exit(bool(problems))
