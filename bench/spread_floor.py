@@ -18,7 +18,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "states": ("_update_kernel",),
     "dense": ("_linear_kernel", "_norm_linear_kernel", "_conv_linear_kernel"),
     "attention": ("_chunk_kernel", "_merge_kernel"),
-    "rows out": ("_push_kernel",),
+    "rows out": ("_route_push_kernel",),
     "rows in": ("_agree_kernel", "_collect_kernel"),
     "results in": ("_take_up_kernel",),
 }

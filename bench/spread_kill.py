@@ -4,19 +4,23 @@ steps, is killed (bench/spread_service.py)."""
 import asyncio
 import json
 import random
-import time
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
-import httpx
 from tokenizers import Tokenizer
 
+from bench.harness.client.asking import Ask, completion
+from bench.harness.client.client import Client
+from bench.harness.client.endpoint import endpoint
+from bench.harness.client.record import Record
+from bench.harness.client.required import RequestFailed, get
+from bench.harness.server_info import ask_server
 from bench.measures import percentile
 from bench.stack import Stack
 
-STREAM_S = 180.0
-KILL_AFTER_TOKENS = 0.25
-"""Share of their tokens that all streams have when the worker is killed."""
+KILL_AFTER = 4
+"""The worker is killed when a request of a quarter of the streams' tokens has ended beside them."""
 
 
 def longest_gaps(
@@ -24,42 +28,39 @@ def longest_gaps(
 ) -> dict[str, Any]:
     """Run ``num_streams`` at once, kill a worker that decodes, and return the longest gap between
     two tokens in seconds: the median and the most of the streams whose worker was killed, and of
-    the others. ``lost``: streams that did not get all their tokens."""
+    the others. ``lost``: streams that did not get all their tokens. Raises RequestFailed."""
     return asyncio.run(_run(served, model, num_streams, input_len, output_len))
 
 
 async def _run(
     served: Stack, model: Path, num_streams: int, input_len: int, output_len: int
 ) -> dict[str, Any]:
-    draw, vocab = random.Random(num_streams), Tokenizer.from_file(str(model / "tokenizer.json"))
-    num_ids = min(100_000, vocab.get_vocab_size())
-    limits = httpx.Limits(max_connections=None)
-    async with httpx.AsyncClient(
-        base_url=served.url, timeout=STREAM_S, limits=limits, trust_env=False
-    ) as client:
-        name = (await client.get("/v1/models")).raise_for_status().json()["data"][0]["id"]
-        streams = [
-            _Stream(name, [draw.randrange(1_000, num_ids) for _ in range(input_len)], output_len)
-            for _ in range(num_streams)
-        ]
-        running = [asyncio.create_task(stream.run(client)) for stream in streams]
-        enough = output_len * KILL_AFTER_TOKENS
-        deadline = time.monotonic() + STREAM_S
-        while min(len(stream.times) for stream in streams) < enough:
-            if time.monotonic() > deadline or any(task.done() for task in running):
-                raise httpx.ReadTimeout("the streams did not all get a quarter of their tokens")
-            await asyncio.wait(running, timeout=0.02, return_when=asyncio.FIRST_COMPLETED)
+    draw = random.Random(num_streams)
+    vocab = Tokenizer.from_file(str(model / "tokenizer.json")).get_vocab_size()
+    num_ids = min(100_000, vocab)
+    async with Client(endpoint(served.url)) as client:
+        name = (await ask_server(client, None)).model
+
+        def ask(max_tokens: int) -> Ask:
+            prompt = [draw.randrange(1_000, num_ids) for _ in range(input_len)]
+            fields = {"temperature": 1, "top_p": 1.0, "top_k": 0, "return_token_ids": True}
+            return completion(name, prompt, max_tokens=max_tokens, ignore_eos=True, **fields)
+
+        asks = [ask(output_len) for _ in range(num_streams)]
+        streams = [asyncio.create_task(client.send(each)) for each in asks]
+        beside = await client.send(ask(max(1, output_len // KILL_AFTER)))
+        if not beside.ok or any(stream.done() for stream in streams):
+            raise RequestFailed(f"before the kill: {beside.detail or 'a stream has ended'}")
         victim = next(each for each in sorted(served.pids()) if not each.startswith("coord"))
-        killed_at = time.monotonic()
+        killed_at = perf_counter()
         served.kill(victim)
-        await asyncio.gather(*running)
-        retried = [await stream.was_retried(client) for stream in streams]
-    gaps = {"killed": [], "others": []}  # type: dict[str, list[float]]
-    for stream, again in zip(streams, retried, strict=True):
-        gaps["killed" if again else "others"].append(stream.longest_gap(killed_at))
-    lost = sum(len(stream.times) < output_len for stream in streams)
+        records = await asyncio.gather(*streams)
+        retried = [await _was_retried(client, record) for record in records]
+    gaps: dict[str, list[float]] = {"killed": [], "others": []}
+    for record, again in zip(records, retried, strict=True):
+        gaps["killed" if again else "others"].append(_longest_gap(record, killed_at))
     return {
-        "streams": num_streams, "victim": victim, "lost": lost,
+        "streams": num_streams, "victim": victim, "lost": sum(not each.ok for each in records),
         **{
             f"{kind}_{what}_s": round(percentile(found, share), 3) if found else None
             for kind, found in gaps.items()
@@ -69,30 +70,13 @@ async def _run(
     }  # fmt: skip
 
 
-class _Stream:
-    """One completion; ``times`` are when its tokens came."""
+async def _was_retried(client: Client, record: Record) -> bool:
+    """True if the request's worker was lost."""
+    found = json.loads(await get(client, f"/v1/requests/{record.answer_id}"))
+    return int(found["attempts"]) > 1
 
-    def __init__(self, model: str, prompt: list[int], output_len: int) -> None:
-        self._body = {
-            "model": model, "prompt": prompt, "max_tokens": output_len, "ignore_eos": True,
-            "temperature": 1, "top_p": 1.0, "top_k": 0, "stream": True, "return_token_ids": True,
-        }  # fmt: skip
-        self.times: list[float] = []
-        self._id = ""
 
-    async def run(self, client: httpx.AsyncClient) -> None:
-        async with client.stream("POST", "/v1/completions", json=self._body) as response:
-            response.raise_for_status()
-            async for line in response.aiter_lines():
-                if line.startswith("data: {") and '"choices"' in line:
-                    self.times.append(time.monotonic())
-                    self._id = self._id or json.loads(line.removeprefix("data: "))["id"]
-
-    async def was_retried(self, client: httpx.AsyncClient) -> bool:
-        """Whether its worker was lost."""
-        found = (await client.get(f"/v1/requests/{self._id}")).raise_for_status().json()
-        return int(found["attempts"]) > 1
-
-    def longest_gap(self, since: float) -> float:
-        pairs = zip(self.times, self.times[1:], strict=False)
-        return max((b - a for a, b in pairs if b > since), default=0.0)
+def _longest_gap(record: Record, since: float) -> float:
+    """The longest gap between two arrivals that ends after ``since``."""
+    pairs = zip(record.arrivals, record.arrivals[1:], strict=False)
+    return max((b.at_s - a.at_s for a, b in pairs if b.at_s > since), default=0.0)

@@ -26,6 +26,7 @@ import typer
 from bench import result_file
 from bench.commands import END_S, PLAIN_SAMPLING, CommandFailed, baton_bench
 from bench.environment import describe
+from bench.harness.client.required import RequestFailed
 from bench.harness.options import int_list
 from bench.prometheus import total
 from bench.setups import Setup
@@ -80,14 +81,6 @@ def main(
     problems: list[str] = []
     environment = describe(sys.argv[1:], "bench.spread_service")
 
-    def save(stopped: str | None = "not all stacks were measured") -> Path:
-        settings = {"up": up or [], "input_len": input_len, "output_len": output_len}
-        document = result_file.document(
-            "spread-service", environment=environment, settings=settings, results=results,
-            problems=problems, stopped=stopped,
-        )  # fmt: skip
-        return result_file.save(out, document)
-
     for name in stacks.split(","):
         setup, _, spread = name.partition("/")
         arguments = [*Setup.parse(setup).arguments(), "--model", str(model), *(up or [])]
@@ -101,16 +94,18 @@ def main(
                     row[str(level)] = found
                     problems += [f"{name} at {level}: {each}" for each in wrong]
                     print(f"{name:16} {level:4} at once: {line(found)}", flush=True)
-                    save()
                 if kill_at:
                     row["kill"] = longest_gaps(served, model, kill_at, input_len, output_len)
                     print(f"{name:16} kill: {row['kill']}", flush=True)
                 served.stop()
-        except (StackFailed, CommandFailed, httpx.HTTPError) as error:
+        except (StackFailed, CommandFailed, RequestFailed, httpx.HTTPError) as error:
             problems.append(f"{name}: {error}")
-    so_far, whole = save(), save(stopped=None)
-    if so_far != whole:
-        so_far.unlink()
+    settings = {"up": up or [], "input_len": input_len, "output_len": output_len}
+    document = result_file.document(
+        "spread-service", environment=environment, settings=settings, results=results,
+        problems=problems,
+    )  # fmt: skip
+    result_file.save(out, document)
     for problem in problems:
         print("problem:", problem[:3000])
     raise typer.Exit(bool(problems))

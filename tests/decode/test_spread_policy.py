@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from bench.spread_table import corrected
 from decode.spread_gain import Load
 from decode.spread_policy import SpreadPolicy
 from decode.spread_table import SHIPPED, Experts, StepTable, StepTime, document, read, shipped
@@ -126,20 +125,6 @@ def test_an_estimate_of_more_members_must_promise_more_in_a_table_of_measured_on
     table = StepTable(steps, "measured", Experts(read_ms=0.0), estimated=(4,))
     assert auto(table=table).enters(alike(8, 2), 2)
     assert not auto(table=table).enters(alike(8, 4), 4)
-
-
-def test_estimates_are_corrected_by_what_was_measured() -> None:
-    estimates = [
-        StepTime(1, 8, 0, 4.0), StepTime(2, 8, 0, 3.0), StepTime(4, 8, 0, 2.0),
-        StepTime(4, 8, 1, 2.5), StepTime(4, 16, 0, 3.0), StepTime(2, 16, 0, 4.0),
-    ]  # fmt: skip
-    measured = [StepTime(1, 8, 0, 5.0), StepTime(2, 8, 0, 3.3), StepTime(2, 16, 0, 4.8)]
-    found = {step[:3]: step.ms for step in corrected(estimates, measured)}
-    assert found[1, 8, 0] == 5.0
-    assert found[2, 16, 0] == 4.8
-    assert found[4, 8, 0] == pytest.approx(2.2)
-    assert found[4, 16, 0] == pytest.approx(3.6)
-    assert found[4, 8, 1] == pytest.approx(2.75), "by steps without drafts"
 
 
 def test_a_table_is_read_as_it_was_written(tmp_path: Path) -> None:
