@@ -19,6 +19,7 @@ from pathlib import Path
 from bench.environment import ROOT
 from bench.harness.client.required import RequestFailed
 from deploy.die_with_parent import die_with_parent
+from deploy.rundir import without_settings
 
 START_S = 180.0
 STOP_S = 60.0
@@ -33,7 +34,7 @@ class StackFailed(Exception):
 
 def environment(settings: Mapping[str, object]) -> dict[str, str]:
     """This process's environment without Baton's settings, and with ``settings`` as BATON_*."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("BATON_")}
+    clean = without_settings(os.environ)
     path = os.pathsep.join(filter(None, [str(ROOT), clean.get("PYTHONPATH", "")]))
     ours = {f"BATON_{name.upper()}": str(value) for name, value in settings.items()}
     return {**clean, "PYTHONPATH": path, **ours}

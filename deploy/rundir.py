@@ -64,7 +64,7 @@ class Guardian:
     def __init__(self, run_dir: Path) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "deploy.rundir", str(run_dir)],
-            env={**_without_settings(os.environ), "PYTHONPATH": str(_CODE), "PYTHONSAFEPATH": "1"},
+            env={**without_settings(os.environ), "PYTHONPATH": str(_CODE), "PYTHONSAFEPATH": "1"},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             start_new_session=True,
@@ -75,9 +75,9 @@ class Guardian:
         self._process.wait()
 
 
-def _without_settings(environ: Mapping[str, str]) -> dict[str, str]:
-    """Leave out Baton's settings, among them API keys, passwords and the channel secret: the
-    guardian needs none of them."""
+def without_settings(environ: Mapping[str, str]) -> dict[str, str]:
+    """Leave out Baton's settings, among them API keys, passwords and the channel secret, for a
+    process that needs none of them."""
     return {name: value for name, value in environ.items() if not name.startswith("BATON_")}
 
 

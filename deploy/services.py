@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from coordinator.record.settings import PASSWORD
-from deploy.rundir import notify_socket
+from deploy.rundir import notify_socket, without_settings
 from deploy.settings import UpSettings
 from transport.wire.errors import BatonError
 from transport.wire.secret_setting import CHANNEL_SECRET
@@ -142,11 +142,10 @@ def services(
 
 def _redis(run_dir: Path, inherited: Mapping[str, str]) -> Service:
     """A Redis server on a unix socket in ``run_dir``, without a TCP port and Baton's settings."""
-    env = {name: value for name, value in inherited.items() if not name.startswith("BATON_")}
     return Service(
         name="redis",
         argv=tuple(redis_command(run_dir)),
-        env={**env, "NOTIFY_SOCKET": str(notify_socket(run_dir))},
+        env={**without_settings(inherited), "NOTIFY_SOCKET": str(notify_socket(run_dir))},
         ready_line=REDIS_READY,
     )
 

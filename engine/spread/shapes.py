@@ -60,9 +60,14 @@ def draft_shapes(max_drafts: int, num_slots: int = MAX_ROWS) -> Shapes:
     return found
 
 
+def most_rows(shapes: Shapes) -> int:
+    """The most sequences of a member that a step of any of these shapes has room for."""
+    return max(shape.bucket for shape in shapes)
+
+
 def fits(shapes: Shapes, rows: int) -> bool:
     """Whether a step of so many sequences can be spread."""
-    return rows <= max(shape.bucket for shape in shapes)
+    return rows <= most_rows(shapes)
 
 
 def shape_for(shapes: Sequence[SpreadShape], rows: int, drafts: int) -> SpreadShape:

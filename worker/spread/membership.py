@@ -20,7 +20,7 @@ from decode.spread_record import Record, Stance
 from decode.spread_table import StepTable, shipped
 from engine.batch import ForwardBatch, SpreadPlan
 from engine.spread.interface import Spreading
-from engine.spread.shapes import fits, shape_for
+from engine.spread.shapes import fits, most_rows, shape_for
 from engine.step import Step
 from worker.spread.group import Plan
 from worker.spread.peers import read_all
@@ -75,7 +75,7 @@ class Membership(GroupPlace[Lockstep]):
     def room(self, wanted: int) -> int:
         """With a few sequences more than a spread step can have, these sit out in turn while all
         members take part: a local step of all takes longer."""
-        most = max(shape.bucket for shape in self._engine.shapes)
+        most = most_rows(self._engine.shapes)
         if self._others_apart or not most < wanted <= MOST_SURPLUS * most:
             return wanted
         return most
