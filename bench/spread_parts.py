@@ -13,7 +13,7 @@ from engine.kernels.triton_route import route_shared
 from engine.model.qwen35 import Qwen35
 from engine.spread.memory import Exchange
 from engine.spread.shapes import group_size
-from engine.spread.triton_collect import collect
+from engine.spread.triton_collect import Collected, collect
 from engine.spread.triton_experts import experts
 from engine.spread.triton_route_push import route_push
 from engine.spread.triton_take_up import Returned, take_up
@@ -111,14 +111,15 @@ class Parts:
 
     def _spread(self, layer: int, launches: int) -> None:
         exchange, moe = self._exchange, self._model.weights.layers[layer].moe
-        ids, shared = route_push(
-            self._x, self._projected[layer], self._num_experts, self._live, exchange, layer
+        rows = Collected.empty(
+            exchange, self._most_members, len(self._x), self._num_experts, self._x.dtype
         )
+        ids, shared = route_push(
+            self._x, self._projected[layer], self._num_experts, self._live, exchange, layer,
+            rows.owned,
+        )  # fmt: skip
         if launches > 1:
-            rows = collect(
-                exchange, self._most_members, len(self._x), self._num_experts, layer,
-                self._x.dtype,
-            )  # fmt: skip
+            collect(rows, exchange, layer)
         if launches > 2:
             experts(rows, moe.gate_up, moe.down, (shared, moe.shared_down), exchange)
         if launches > 3:

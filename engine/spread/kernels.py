@@ -24,7 +24,7 @@ from engine.kernels.triton_set import TritonKernels
 from engine.model.weights import MoeWeights
 from engine.spread.memory import Exchange
 from engine.spread.triton_agree import agree
-from engine.spread.triton_collect import collect
+from engine.spread.triton_collect import Collected, collect
 from engine.spread.triton_experts import experts
 from engine.spread.triton_route_push import route_push
 from engine.spread.triton_take_up import Returned, take_up
@@ -64,8 +64,11 @@ class SpreadKernels:
         assert top_k == exchange.layout.top_k
         if layer == 0:
             agree(exchange)
-        ids, shared = route_push(x, projected, num_experts, inputs.live, exchange, layer)
-        rows = collect(exchange, self._most_members, len(x), num_experts, layer, x.dtype)
+        rows = Collected.empty(exchange, self._most_members, len(x), num_experts, x.dtype)
+        ids, shared = route_push(
+            x, projected, num_experts, inputs.live, exchange, layer, rows.owned
+        )
+        collect(rows, exchange, layer)
         experts(rows, weights.gate_up, weights.down, (shared, weights.shared_down), exchange)
         return hidden, Returned(exchange, inputs.live, ids, rows.owners)
 

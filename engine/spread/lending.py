@@ -17,7 +17,7 @@ from engine.spread.interface import Lent
 from engine.spread.memory import TURN, ExchangeLayout, first_flag
 from engine.spread.shapes import GROUP_SIZES, SpreadShape, group_size
 from engine.spread.triton_agree import agree, offer
-from engine.spread.triton_collect import collect
+from engine.spread.triton_collect import Collected, collect
 from engine.spread.triton_experts import experts
 from engine.spread.triton_push import push
 from transport.copy.memory import OwnMemory
@@ -97,6 +97,7 @@ class LendingSteps:
         agree(exchange)
         for layer, weights in enumerate(self._model.weights.layers):
             gate_up, down = weights.moe.gate_up, weights.moe.down
-            push(self._x, self._ids, self._weights, exchange, layer)
-            rows = collect(exchange, size, rows_each, gate_up.shape[0], layer, self._x.dtype)
+            rows = Collected.empty(exchange, size, rows_each, gate_up.shape[0], self._x.dtype)
+            push(self._x, self._ids, self._weights, exchange, layer, rows.owned)
+            collect(rows, exchange, layer)
             experts(rows, gate_up, down, None, exchange)

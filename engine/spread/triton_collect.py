@@ -1,12 +1,13 @@
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
-"""All members' rows out of the inbox, and the lists of the experts that any of them chose.
+"""All members' rows out of the inbox, and the lists of the experts that this member owns.
 
-    lists[e] = [r * top_k + j : ids[r, j] = e],   counts[e] = |lists[e]|,   as of ``plan``
-    rank[e] = |{e' < e : counts[e'] > 0}|,   owner[e] = rank[e] mod sharing
+    lists[e] = [r * top_k + j : ids[r, j] = e],   as of ``plan``
+    rank[e] = |{e' < e : lists[e'] is not empty}|,   owner[e] = rank[e] mod sharing
 
 The decoding members and the lenders that take part share the experts. All see the same ids, so they
 agree on every owner without a message; each owns as many active experts as the others, or one less.
-A program of an expert kernel finds its expert by the rank (``owned_expert``).
+An expert's program finds its rank itself, among all ids, so that the owned experts lie together and
+a program of an expert kernel reads one number.
 
 The launch waits for the rows itself: an expert's program for all ids, a row's program for that row,
 and a lender's program for the row of padding that says that it has come as far. It takes the place
@@ -49,44 +50,78 @@ WORD = tl.constexpr(WORD_BYTES)
 class Collected:
     """``x`` [rows, hidden] and ``weights`` float32 [rows, top_k], ``rows_each`` of every decoding
     member in the order of their places, undefined for padding and behind the last member's.
-    ``lists`` int32 [experts, rows] and ``counts`` int32 [experts] as of ``plan``. This member owns
-    ``most_owned`` experts at most. ``owners`` int32 [experts] is for the expert kernels to write:
-    of each active expert the turn of its owner."""
+    ``lists`` int32 [experts, rows] as of ``plan``. ``owned`` int32 [most that a member can own]:
+    ``count * 65536 + expert`` of each active expert that this member owns, then zeros. ``owners``
+    int32 [experts]: of each active expert the turn of its owner."""
 
     x: torch.Tensor
     weights: torch.Tensor
     lists: torch.Tensor
-    counts: torch.Tensor
+    owned: torch.Tensor
     owners: torch.Tensor
     rows_each: int
-    most_owned: int
+
+    @classmethod
+    def empty(
+        cls, exchange: Exchange, most_members: int, rows_each: int, num_experts: int,
+        dtype: torch.dtype,
+    ) -> "Collected":  # fmt: skip
+        """Memory for one layer of a group whose graphs are for at most ``most_members`` decoding
+        members, with ``rows_each`` rows each."""
+        layout, device = exchange.layout, exchange.control.device
+        num_rows = most_members * rows_each
+        most_owned = triton.cdiv(num_experts, least_members(most_members))
+        assert dtype.itemsize == layout.itemsize
+        assert num_experts < 0xFFFF, "an id has 16 bits"
+        assert num_rows < 1 << 15, "so has a count of an owned expert, and its sign"
+        return cls(
+            torch.empty((num_rows, layout.hidden), dtype=dtype, device=device),
+            torch.empty((num_rows, layout.top_k), dtype=torch.float32, device=device),
+            torch.empty((num_experts, num_rows), dtype=torch.int32, device=device),
+            torch.empty((most_owned,), dtype=torch.int32, device=device),
+            torch.empty((num_experts,), dtype=torch.int32, device=device),
+            rows_each,
+        )
 
 
 @triton.jit
-def owned_expert(p_counts, p_control, place, EXPERTS: tl.constexpr, BLOCK_E: tl.constexpr):
+def owned_expert(p_owned, place):
     """(the expert at ``place`` among those that this member owns, how many rows chose it: 0 where
     it owns fewer)."""
-    o_e = tl.arange(0, BLOCK_E)
-    b_counts = tl.load(p_counts + o_e, mask=o_e < EXPERTS, other=0)
-    turn = agreed(p_control, TURN).to(tl.int32)
-    b_active = (b_counts > 0).to(tl.int32)
-    wanted = place * agreed(p_control, NUM_SHARING).to(tl.int32) + turn
-    b_is_it = (b_active == 1) & (tl.cumsum(b_active, axis=0) - 1 == wanted) & (turn >= 0)
-    # Both in one number, since each sum over threads takes a barrier.
-    found = tl.sum(tl.where(b_is_it, b_counts * BLOCK_E + o_e, 0), axis=0)
-    return found % BLOCK_E, found // BLOCK_E
+    owned = tl.load(p_owned + place)
+    return owned & 0xFFFF, owned >> 16
 
 
 @triton.jit
-def store_owners(
-    p_counts, p_control, p_owners, EXPERTS: tl.constexpr, BLOCK_E: tl.constexpr
-):  # fmt: skip
-    """Write of each active expert the turn of its owner."""
-    o_e = tl.arange(0, BLOCK_E)
-    b_active = (tl.load(p_counts + o_e, mask=o_e < EXPERTS, other=0) > 0).to(tl.int32)
-    b_rank = tl.cumsum(b_active, axis=0) - b_active
-    sharing = agreed(p_control, NUM_SHARING).to(tl.int32)
-    tl.store(p_owners + o_e, b_rank % sharing, mask=o_e < EXPERTS)
+def _either(a, b):
+    return a | b
+
+
+@triton.jit
+def chosen_experts(b_words, BLOCK_E: tl.constexpr):
+    """Bit e % 32 of element e // 32 [BLOCK_E // 32] is set where any of the words of four ids has
+    the id e."""
+    b_flat = tl.reshape(b_words, (b_words.numel, 1), can_reorder=True)
+    o_mask = tl.arange(0, BLOCK_E // 32)[None, :]
+    b_bits = tl.zeros((b_words.numel, BLOCK_E // 32), tl.int32)
+    for i in tl.static_range(4):
+        b_id = ((b_flat >> (16 * i)) & 0xFFFF).to(tl.int32)
+        b_bits |= tl.where((b_id >> 5) == o_mask, 1 << (b_id & 31), 0)
+    return tl.reduce(b_bits, 0, _either)
+
+
+@triton.jit
+def num_below(b_chosen, expert, BLOCK_E: tl.constexpr):
+    """How many experts below ``expert`` are chosen."""
+    o_mask = tl.arange(0, BLOCK_E // 32)
+    b_below = tl.where(o_mask < expert // 32, -1, 0)
+    b_below = tl.where(o_mask == expert // 32, (1 << (expert % 32)) - 1, b_below)
+    # The set bits of each word: counted by twos, fours and eights, whose counts are then added.
+    b_bits = (b_chosen & b_below).to(tl.uint32, bitcast=True)
+    b_bits = b_bits - ((b_bits >> 1) & 0x55555555)
+    b_bits = (b_bits & 0x33333333) + ((b_bits >> 2) & 0x33333333)
+    b_bits = (b_bits + (b_bits >> 4)) & 0x0F0F0F0F
+    return tl.sum(((b_bits * 0x01010101) >> 24).to(tl.int32), axis=0)
 
 
 @triton.jit
@@ -112,15 +147,18 @@ def _load_ids(
 
 @triton.jit
 def _list_rows(
-    p_lists, p_counts, p_inbox, p_addresses, p_control, expert, rows_each, most_rows,
+    p_lists, p_owned, p_owners, p_inbox, p_addresses, p_control, expert, rows_each, most_rows,
     flag, own, until,
+    BLOCK_E: tl.constexpr,
     TOP_K: tl.constexpr,
     ID_WORDS: tl.constexpr,
     MEMBER_BYTES: tl.constexpr,
     BLOCK_T: tl.constexpr,
 ):  # fmt: skip
     num_rows = rows_each * tl.load(p_control + NUM_DECODING).to(tl.int32)
-    num_rows = tl.where(agreed(p_control, TURN) >= 0, num_rows, 0)
+    turn = agreed(p_control, TURN).to(tl.int32)
+    num_rows = tl.where(turn >= 0, num_rows, 0)
+    b_chosen = tl.zeros((BLOCK_E // 32,), tl.int32)
     count = 0
     given_up = 0
     for start in range(0, num_rows, BLOCK_T):
@@ -134,6 +172,7 @@ def _list_rows(
             )
             state = wait_state(tl.min(b_valid, axis=1), own, until)
         given_up |= state
+        b_chosen |= chosen_experts(b_words, BLOCK_E)
         rows = start + tl.arange(0, BLOCK_T)
         o_pair = rows[:, None] * TOP_K + tl.arange(0, ID_WORDS)[None, :] * 4
         b_pairs = tl.full((BLOCK_T, ID_WORDS), -1, tl.int32)
@@ -147,8 +186,11 @@ def _list_rows(
         count += tl.sum(hit, axis=0)
     if given_up != 0:
         abort(p_addresses, p_control, 1)
-        count = 0
-    tl.store(p_counts + expert, count)
+    rank = num_below(b_chosen, expert, BLOCK_E)
+    sharing = agreed(p_control, NUM_SHARING).to(tl.int32)
+    tl.store(p_owners + expert, rank % sharing)
+    is_owned = (rank % sharing == turn) & (count > 0) & (given_up == 0)
+    tl.store(p_owned + rank // sharing, count * 65536 + expert, mask=is_owned)
 
 
 @triton.jit
@@ -236,13 +278,15 @@ def _collect_kernel(
     p_x,
     p_weights,
     p_lists,
-    p_counts,
+    p_owned,
+    p_owners,
     p_addresses,
     p_control,
     layer,
     rows_each,
     most_rows,
     EXPERTS: tl.constexpr,
+    BLOCK_E: tl.constexpr,
     BLOCK_T: tl.constexpr,
     TOP_K: tl.constexpr,
     ID_WORDS: tl.constexpr,
@@ -283,50 +327,37 @@ def _collect_kernel(
     else:
         # Of what does not come a row's program is to tell first: it knows the member.
         _list_rows(
-            p_lists, p_counts, p_inbox, p_addresses, p_control, program - most_rows, rows_each,
-            most_rows, flag, own, deadline(p_control, 2), TOP_K, ID_WORDS, MEMBER_BYTES, BLOCK_T,
+            p_lists, p_owned, p_owners, p_inbox, p_addresses, p_control, program - most_rows,
+            rows_each, most_rows, flag, own, deadline(p_control, 2),
+            BLOCK_E, TOP_K, ID_WORDS, MEMBER_BYTES, BLOCK_T,
         )  # fmt: skip
 
 
-def collect(
-    exchange: Exchange,
-    most_members: int,
-    rows_each: int,
-    num_experts: int,
-    layer: int,
-    dtype: torch.dtype,
-) -> Collected:
-    """What the decoding members have pushed for the layer ``layer``: ``rows_each`` rows each.
-    There are at most ``most_members``; programs of the rows of more end at once."""
-    layout, device = exchange.layout, exchange.control.device
-    num_rows = most_members * rows_each
-    assert dtype.itemsize == layout.itemsize
-    assert num_experts < 0xFFFF, "an id has 16 bits"
-    found = Collected(
-        torch.empty((num_rows, layout.hidden), dtype=dtype, device=device),
-        torch.empty((num_rows, layout.top_k), dtype=torch.float32, device=device),
-        torch.empty((num_experts, num_rows), dtype=torch.int32, device=device),
-        torch.empty((num_experts,), dtype=torch.int32, device=device),
-        torch.empty((num_experts,), dtype=torch.int32, device=device),
-        rows_each,
-        triton.cdiv(num_experts, least_members(most_members)),
-    )
+def collect(rows: Collected, exchange: Exchange, layer: int) -> None:
+    """Fill ``rows`` with what the decoding members have pushed for the layer ``layer``; the launch
+    that pushed has set its ``owned`` to 0."""
+    layout = exchange.layout
+    num_rows, num_experts = rows.x.shape[0], rows.owners.shape[0]
+    assert rows.x.shape == (num_rows, layout.hidden)
+    assert rows.weights.shape == (num_rows, layout.top_k)
+    assert rows.lists.shape == (num_experts, num_rows)
     # A reduction over threads makes them agree on the end of a wait: each has an element.
     block_t = next((n for n in (128, 256) if num_rows <= n), 512)
     _collect_kernel[(num_rows + num_experts + MAX_MEMBERS,)](
-        found.x.view(torch.int64),
-        found.weights.view(torch.int64),
-        found.lists,
-        found.counts,
+        rows.x.view(torch.int64),
+        rows.weights.view(torch.int64),
+        rows.lists,
+        rows.owned,
+        rows.owners,
         exchange.addresses,
         exchange.control,
         layer,
-        rows_each,
+        rows.rows_each,
         num_rows,
         EXPERTS=num_experts,
+        BLOCK_E=max(32, triton.next_power_of_2(num_experts)),
         BLOCK_T=block_t,
         num_warps=4 if num_rows <= 128 else 8,
         **inbox_arguments(exchange),
         **overlap(exchange.control),
     )
-    return found

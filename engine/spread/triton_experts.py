@@ -24,7 +24,7 @@ from engine.kernels.triton_fp8 import BLOCK_K as FP8_K
 from engine.kernels.triton_overlap import overlap, wait_for_inputs
 from engine.model.matrix import Matrix
 from engine.spread.memory import Exchange
-from engine.spread.triton_collect import Collected, owned_expert, store_owners
+from engine.spread.triton_collect import Collected, owned_expert
 from engine.spread.triton_words import PLACE, float_pointers, is_aborted, member_address
 
 
@@ -33,15 +33,12 @@ def _gate_up_kernel(
     p_x,
     p_s,
     p_lists,
-    p_counts,
-    p_control,
+    p_owned,
     p_w,
     p_scales,
     p_h,
     p_hs,
     num_rows,
-    EXPERTS: tl.constexpr,
-    BLOCK_E: tl.constexpr,
     K: tl.constexpr,
     DIM: tl.constexpr,
     TOP_K: tl.constexpr,
@@ -56,7 +53,7 @@ def _gate_up_kernel(
     band b of the owned expert i."""
     band = tl.program_id(0) * BLOCK_N
     wait_for_inputs(PDL)
-    expert, count = owned_expert(p_counts, p_control, tl.program_id(1), EXPERTS, BLOCK_E)
+    expert, count = owned_expert(p_owned, tl.program_id(1))
     if count > 0:
         p_w += expert.to(tl.int64) * (2 * DIM * K)
         if FP8:
@@ -76,8 +73,7 @@ def _down_kernel(
     p_h,
     p_hs,
     p_lists,
-    p_counts,
-    p_owners,
+    p_owned,
     p_weights,
     p_w,
     p_scales,
@@ -90,8 +86,6 @@ def _down_kernel(
     num_rows,
     shared_tiles,
     RETURNED: tl.constexpr,
-    EXPERTS: tl.constexpr,
-    BLOCK_E: tl.constexpr,
     HIDDEN: tl.constexpr,
     DIM: tl.constexpr,
     TOP_K: tl.constexpr,
@@ -125,9 +119,7 @@ def _down_kernel(
             )  # fmt: skip
     else:
         # Written by the launch before the last one: they can be read before the wait.
-        expert, count = owned_expert(p_counts, p_control, tile, EXPERTS, BLOCK_E)
-        if (tile == 0) & (band == 0):
-            store_owners(p_counts, p_control, p_owners, EXPERTS, BLOCK_E)
+        expert, count = owned_expert(p_owned, tile)
         if count == 0:
             # One program always waits: this kernel must not end before its inputs are written.
             if tile == 0:
@@ -185,13 +177,12 @@ def experts(
     assert hidden % (out_tiles.rows * out_tiles.bands) == dim % out_tiles.k == 0
     assert out_fp8 or out_tiles.bands == 1
     (x, x_scales), (h, h_scales) = inputs_of(rows.x, None, down, num_rows * top_k, in_fp8)
-    experts_of = {"EXPERTS": num_experts, "BLOCK_E": triton.next_power_of_2(num_experts)}
-    _gate_up_kernel[(dim // in_tiles.rows, rows.most_owned)](
+    most_owned = rows.owned.shape[0]
+    _gate_up_kernel[(dim // in_tiles.rows, most_owned)](
         x,
         x_scales,
         rows.lists,
-        rows.counts,
-        exchange.control,
+        rows.owned,
         w_in,
         s_in,
         h,
@@ -202,16 +193,14 @@ def experts(
         TOP_K=top_k,
         BLOCK_M=block_m,
         FP8=in_fp8,
-        **experts_of,
         **in_tiles.arguments(),
         **overlap(h),
     )
-    _down_kernel[(hidden // out_tiles.rows // out_tiles.bands, shared_tiles + rows.most_owned)](
+    _down_kernel[(hidden // out_tiles.rows // out_tiles.bands, shared_tiles + most_owned)](
         h,
         h_scales,
         rows.lists,
-        rows.counts,
-        rows.owners,
+        rows.owned,
         rows.weights,
         w_out,
         s_out,
@@ -231,7 +220,6 @@ def experts(
         FP8=out_fp8,
         SHARED_FP8=shared_fp8,
         BANDS=out_tiles.bands,
-        **experts_of,
         **out_tiles.arguments(),
         **overlap(h),
     )

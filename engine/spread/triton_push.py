@@ -79,14 +79,24 @@ def send_x(
     store_words(p_to + X_OFFSET + row * (X_WORDS * WORD) + o_x * WORD, b_x, flag, in_row & live)
 
 
-@triton.jit(do_not_specialize=["layer"])
+@triton.jit
+def own_none(p_owned, most_owned, BLOCK: tl.constexpr):
+    """Write that no expert is owned, before ``collect`` writes which are."""
+    for start in range(0, most_owned, BLOCK):
+        o_owned = start + tl.arange(0, BLOCK)
+        tl.store(p_owned + o_owned, 0, mask=o_owned < most_owned)
+
+
+@triton.jit(do_not_specialize=["layer", "most_owned"])
 def _push_kernel(
     p_x,
     p_ids,
     p_weights,
+    p_owned,
     p_addresses,
     p_control,
     layer,
+    most_owned,
     TOP_K: tl.constexpr,
     ID_WORDS: tl.constexpr,
     WEIGHT_WORDS: tl.constexpr,
@@ -100,14 +110,16 @@ def _push_kernel(
     """Program (i, m) pushes row i to member m; of padding only that it has no experts."""
     member = tl.program_id(1)
     num_decoding = tl.load(p_control + NUM_DECODING)
-    if member >= num_decoding + tl.load(p_control + NUM_LENDERS):
-        return
     row = tl.program_id(0).to(tl.int64)
+    if (member >= num_decoding + tl.load(p_control + NUM_LENDERS)) & (member + row > 0):
+        return
     place = tl.load(p_control + PLACE)
     flag = (tl.load(p_control + FIRST_FLAG) + layer).to(tl.int32)
     p_to = inbox_of(member_address(p_addresses, member), flag, MEMBER_BYTES)
     p_to += place * MEMBER_BYTES
     wait_for_inputs(PDL)
+    if member + row == 0:
+        own_none(p_owned, most_owned, BLOCK_X)
     sent = is_sent(p_addresses, p_control, member, place, num_decoding)
     p_ids += row * TOP_K
     live = sent & (tl.load(p_ids) >= 0)
@@ -134,28 +146,32 @@ def push(
     weights: torch.Tensor,
     exchange: Exchange,
     layer: int,
+    owned: torch.Tensor,
 ) -> None:
     """Send this member's rows to all decoding members, itself included, and to the lenders that
     take part: of the step's layer ``layer``.
 
     x [rows, hidden]; ids int32 and weights float32 [rows, top_k], -1 in the rows of padding. All
-    decoding members push as many rows; a lender pushes one row of padding.
+    decoding members push as many rows; a lender pushes one row of padding. ``owned``
+    of ``Collected`` is set to 0 for ``collect``.
     """
     (num_rows, hidden), layout = x.shape, exchange.layout
     assert 0 < num_rows <= layout.max_rows
     assert hidden == layout.hidden
     assert x.dtype.itemsize == layout.itemsize
     assert ids.shape == weights.shape == (num_rows, layout.top_k)
-    assert ids.dtype == torch.int32
+    assert ids.dtype == owned.dtype == torch.int32
     assert weights.dtype == torch.float32
-    assert all(t.is_contiguous() for t in (x, ids, weights))
+    assert all(t.is_contiguous() for t in (x, ids, weights, owned))
     _push_kernel[(num_rows, MAX_MEMBERS)](
         x.view(torch.int64),
         ids,
         weights.view(torch.int64),
+        owned,
         exchange.addresses,
         exchange.control,
         layer,
+        owned.shape[0],
         num_warps=4,
         **inbox_arguments(exchange),
         **overlap(x),

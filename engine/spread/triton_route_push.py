@@ -12,7 +12,7 @@ import triton.language as tl
 from engine.kernels.triton_overlap import LOADS_FIRST, overlap, wait_for_inputs
 from engine.kernels.triton_route import best_experts, shared_activation
 from engine.spread.memory import WORD_BYTES, Exchange
-from engine.spread.triton_push import inbox_arguments, inbox_of, is_sent, send_x
+from engine.spread.triton_push import inbox_arguments, inbox_of, is_sent, own_none, send_x
 from engine.spread.triton_words import (
     FIRST_FLAG,
     NUM_DECODING,
@@ -52,7 +52,7 @@ def _send_routing(
     store_words(p_words, b_weight_words, flag, (o_weight >= 0) & live)
 
 
-@triton.jit(do_not_specialize=["layer"])
+@triton.jit(do_not_specialize=["layer", "most_owned"])
 def _route_push_kernel(
     p_logits,
     p_shared,
@@ -61,9 +61,11 @@ def _route_push_kernel(
     p_ids,
     p_hidden,
     p_live,
+    p_owned,
     p_addresses,
     p_control,
     layer,
+    most_owned,
     stride_part,
     stride_token,
     NUM_PARTS: tl.constexpr,
@@ -100,6 +102,8 @@ def _route_push_kernel(
     rows = tokens[:, None] * stride_token
     in_batch = tokens[:, None] >= 0
     if part == 0:
+        if token == 0:
+            own_none(p_owned, most_owned, BLOCK_E)
         b_ids, b_weights = best_experts(
             p_logits, rows, in_batch, stride_part,
             NUM_PARTS, EXPERTS, BLOCK_E, TOP_K, BLOCK_K, 1,
@@ -132,12 +136,13 @@ def route_push(
     live: torch.Tensor,
     exchange: Exchange,
     layer: int,
+    owned: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """``route_shared`` of the rows x [rows, hidden], which ``push`` sends: (ids int32 [rows,
     top_k], the shared expert's activation [rows, dim]).
 
     projected [(parts,) rows, 2 * dim + num_experts + 1]; rows whose ``live`` [rows] is negative are
-    padding, with the id -1.
+    padding, with the id -1. ``owned`` as in ``push``.
     """
     projected = projected if projected.dim() == 3 else projected.unsqueeze(0)
     num_parts, num_rows, width = projected.shape
@@ -151,7 +156,8 @@ def route_push(
     assert projected.stride(2) == 1
     assert top_k <= num_experts < 0xFFFF
     assert live.shape == (num_rows,)
-    assert all(t.is_contiguous() for t in (x, live))
+    assert owned.dtype == torch.int32
+    assert all(t.is_contiguous() for t in (x, live, owned))
     ids = torch.empty((num_rows, top_k), dtype=torch.int32, device=x.device)
     hidden = torch.empty((num_rows, dim), dtype=x.dtype, device=x.device)
     block_d = min(128, triton.next_power_of_2(dim))
@@ -163,9 +169,11 @@ def route_push(
         ids,
         hidden,
         live,
+        owned,
         exchange.addresses,
         exchange.control,
         layer,
+        owned.shape[0],
         projected.stride(0),
         projected.stride(1),
         NUM_PARTS=num_parts,

@@ -35,6 +35,8 @@ class Member:
     shared: torch.Tensor
     num_live: torch.Tensor
     lends: bool = False
+    rows: Collected | None = None
+    """Of the layer under way."""
 
     @property
     def live(self) -> torch.Tensor:
@@ -106,11 +108,18 @@ class Group:
             agree(lender.exchange)
 
     def push(self, member: Member, layer: int) -> None:
-        push(member.x, member.ids, member.weights, member.exchange, layer)
+        member.rows = self.no_rows(member)
+        push(member.x, member.ids, member.weights, member.exchange, layer, member.rows.owned)
 
     def collect(self, member: Member, layer: int) -> Collected:
-        num = self.most_members
-        return collect(member.exchange, num, self.rows_each, NUM_EXPERTS, layer, member.x.dtype)
+        """What came for ``member``, which has pushed its rows."""
+        assert member.rows is not None
+        collect(member.rows, member.exchange, layer)
+        return member.rows
+
+    def no_rows(self, member: Member) -> Collected:
+        num, dtype = self.most_members, member.x.dtype
+        return Collected.empty(member.exchange, num, self.rows_each, NUM_EXPERTS, dtype)
 
     def experts(self, member: Member, rows: Collected) -> None:
         shared = None if member.lends else (member.shared, self.shared_down)

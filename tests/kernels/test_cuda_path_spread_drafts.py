@@ -35,6 +35,7 @@ from engine.spread.memory import (
 )
 from engine.spread.outcome import SpreadOutcome
 from engine.spread.shapes import draft_shapes, shape_for
+from engine.spread.triton_collect import Collected
 from engine.spread.triton_take_up import Returned
 from engine.step import Step
 from tests.kernels import cuda_path
@@ -161,9 +162,9 @@ class Turns:
         self._turn = threading.Condition()
         plain_collect, plain_take_up = kernels.collect, kernels.take_up
 
-        def collect(exchange: Exchange, most: int, rows: int, experts: int, *rest: Any) -> Any:
-            self._until(lambda: _are_there(exchange, rows, rest[0]))
-            return plain_collect(exchange, most, rows, experts, *rest)
+        def collect(rows: Collected, exchange: Exchange, layer: int) -> None:
+            self._until(lambda: _are_there(exchange, rows.rows_each, layer))
+            plain_collect(rows, exchange, layer)
 
         def take_up(hidden: torch.Tensor, returned: Returned, *rest: Any) -> Any:
             live = returned.live >= 0

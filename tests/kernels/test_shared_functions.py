@@ -15,6 +15,7 @@ from engine.kernels import (
     triton_split,
 )
 from engine.model.matrix import FP8
+from engine.spread import triton_collect
 
 BF16 = torch.bfloat16
 
@@ -155,3 +156,25 @@ def test_all_tokens(ids: list[list[int]], device: torch.device) -> None:
     for each, row in zip(flat, pairs.tolist(), strict=True):
         if each >= 0:
             assert sorted(p for p in row if p >= 0) == [p for p, e in enumerate(flat) if e == each]
+
+
+@triton.jit
+def _ranks_kernel(p_words, p_ranks, BLOCK_T: tl.constexpr, BLOCK_E: tl.constexpr):
+    o_word = tl.arange(0, BLOCK_T)[:, None] * 2 + tl.arange(0, 2)[None, :]
+    b_chosen = triton_collect.chosen_experts(tl.load(p_words + o_word), BLOCK_E)
+    expert = tl.program_id(0)
+    tl.store(p_ranks + expert, triton_collect.num_below(b_chosen, expert, BLOCK_E))
+
+
+@pytest.mark.parametrize("num_experts", [32, 256, 512])
+@pytest.mark.parametrize("num_chosen", [0, 1, 7, 200])
+def test_ranks_of_chosen_experts(device: torch.device, num_experts: int, num_chosen: int) -> None:
+    ids = torch.full((64, 8), 0xFFFF)
+    ids.view(-1)[:num_chosen] = torch.randint(num_experts, (num_chosen,))
+    ids = ids.view(-1)[torch.randperm(64 * 8)].view(64, 2, 4)
+    words = (ids << torch.arange(0, 64, 16)).sum(-1)
+    ranks = torch.empty(num_experts, dtype=torch.int32, device=device)
+    _ranks_kernel[(num_experts,)](words.to(device), ranks, BLOCK_T=64, BLOCK_E=num_experts)
+    chosen = torch.zeros(num_experts, dtype=torch.int32)
+    chosen[ids[ids < num_experts]] = 1
+    assert torch.equal(ranks.cpu(), chosen.cumsum(0).int() - chosen)

@@ -62,13 +62,15 @@ def test_routing_and_pushing_in_one_launch_gives_what_two_give(
     for fused in (False, True):
         for each in everyone:
             each.memory[group.layout.lane(1) + HEADER_BYTES :].fill_(0x77)
+        owned = torch.full((600,), 7, dtype=torch.int32, device=device)
         if fused:
-            args = projected, NUM_EXPERTS, live, member.exchange, layer
+            args = projected, NUM_EXPERTS, live, member.exchange, layer, owned
             fused_ids, fused_shared = route_push(member.x, *args)
             assert torch.equal(fused_ids, ids)
             assert torch.equal(fused_shared, shared)
         else:
-            push(member.x, ids, weights, member.exchange, layer)
+            push(member.x, ids, weights, member.exchange, layer, owned)
+        assert owned.eq(0).all(), "until it is known who owns what"
         found.append([each.memory.clone() for each in everyone])
     for pushed, routed in zip(*found, strict=True):
         assert torch.equal(pushed, routed)
@@ -132,13 +134,15 @@ def test_the_experts_are_shared_out_among_decoding_members_and_lenders(
     for member, rows in zip(everyone, collected, strict=True):
         group.experts(member, rows)
     first, second, late, third = collected
-    assert late.counts.eq(0).all(), "it came too late"
-    active = first.counts > 0
-    turns = first.owners[active].bincount(minlength=3)
-    assert turns.max() - turns.min() <= 1
-    for rows in (second, third):
-        assert torch.equal(rows.counts, first.counts)
-        assert torch.equal(rows.owners[active], first.owners[active])
+    assert late.owned.eq(0).all(), "it came too late"
+    chosen = torch.cat([member.ids[: int(member.num_live)] for member in group.members])
+    counts = chosen.flatten().bincount(minlength=NUM_EXPERTS)
+    active = counts.nonzero().flatten()
+    for turn, rows in enumerate((first, second, third)):
+        owned = active[turn::3]
+        assert torch.equal(rows.owned[: len(owned)], (counts[owned] * 65536 + owned).int())
+        assert rows.owned[len(owned) :].eq(0).all()
+        assert torch.equal(rows.owners[active], torch.arange(len(active), device=device).int() % 3)
 
 
 def test_a_lender_that_goes_on_with_an_old_step_takes_no_part(device: torch.device) -> None:
@@ -175,7 +179,7 @@ def test_rows_that_do_not_come_abort_the_generation_and_name_the_member(
     group.push(first, 0)
     group.push(second, 0)
     rows = group.collect(first, 0)
-    assert rows.counts.eq(0).all(), "experts of rows that are not all there are not computed"
+    assert rows.owned.eq(0).all(), "experts of rows that are not all there are not computed"
     third = 2
     assert first.header == [2 + third, 0, 0, 1]
     assert [member.header[0] for member in group.members] == [2 + third] * 3
@@ -264,7 +268,7 @@ def test_rows_of_an_older_use_are_not_taken(device: torch.device) -> None:
     group.begin_step(1)
     group.push(group.members[1], 0)
     group.begin_step(3)
-    assert group.collect(group.members[0], 0).counts.eq(0).all()
+    assert group.collect(group.members[0], 0).owned.eq(0).all()
     assert group.members[0].header[0] == 2 + 1
 
 
@@ -284,7 +288,7 @@ def test_a_member_left_behind_does_not_reach_the_next_generation(device: torch.d
     collected = [group.collect(member, 0) for member in group.members]
     # The member's kernels run on, with its addresses of the generation before.
     old, shared = left.exchange, left.shared
-    push(left.x, left.ids, left.weights, old, 0)
+    push(left.x, left.ids, left.weights, old, 0, group.no_rows(left).owned)
     experts(late, group.gate_up, group.down, (shared, group.shared_down), old, TILES)
     for member, rows in zip(group.members, collected, strict=True):
         group.experts(member, rows)
