@@ -23,6 +23,9 @@ launched last: it cannot launch a second one that another member, still at the f
 Rounds that it launches without a local step in between follow one another, so that an aborted round
 voids itself and the next one.
 
+Prompts put a member apart, and with it the group. So that prompts of all members do so together,
+members in lockstep begin with them at every WINDOW-th round only (``holds_prompts``).
+
 *Lenders* are members without sequences, which may come to a round or not (decode/lending.py). No
 member waits for their records; they count where it is decided whether sharing pays, with as many as
 the most that a member has seen when it committed. After an aborted round the members begin again
@@ -41,6 +44,9 @@ from decode.spread_round import Together, agreed
 
 LOCAL: Final = "local"
 WAIT: Final = "wait"
+WINDOW = 8
+"""Rounds between two in which members may turn to prompts, which wait for half as many steps on
+average."""
 
 
 Decision = Together | Literal["local", "wait"]
@@ -129,6 +135,12 @@ class Lockstep:
             self._wait_until = now + wait_s
             self._commit_to(number)
         return self._agree(seen, others, now)
+
+    @property
+    def holds_prompts(self) -> bool:
+        """Whether prompts wait while this member takes part in steps of the group: no longer than
+        until the next window, or until the group computes local steps."""
+        return self._num_in_a_row > 0 and self.record.round % WINDOW != 0
 
     def stand_apart(self) -> None:
         """Something else is launched before the next step; the others need not wait for it."""

@@ -125,7 +125,8 @@ class Worker:
         self._compilations.resume_compiled()
         for sequence in self._pulling.arrived(num_growing=self._room.num_beside_transfers()):
             self._sequences.add(sequence)
-        step = self._steps.launch(willing=not self._prompts.has_work)
+        held = self._group.holds_prompts
+        step = self._steps.launch(willing=held or not self._prompts.has_work)
         self._transfers.publish()
         for given_up in self._sequences.take_preempted():
             self._reports.failed(*given_up)
@@ -136,7 +137,7 @@ class Worker:
         num_running = len(self._sequences.running)
         num_waiting = sum(not prompt.compiling for prompt in self._prompts.sequences())
         most = self._limits.max_tokens(num_running=num_running, num_waiting=num_waiting)
-        has_prompts = self._batches.launch(most)
+        has_prompts = not held and self._batches.launch(most)
         if has_prompts:
             self._group.stand_apart()  # before this waits for the GPU
         idle = step == "idle" and not has_prompts

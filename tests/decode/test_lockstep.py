@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from decode.lending import LendingRounds
-from decode.lockstep import LOCAL, WAIT, Decision, Lockstep, LockstepTimes
+from decode.lockstep import LOCAL, WAIT, WINDOW, Decision, Lockstep, LockstepTimes
 from decode.spread_policy import SpreadPolicy, require_spread
 from decode.spread_record import Record, Stance
 from decode.spread_round import Together
@@ -136,6 +136,27 @@ def test_a_member_with_prompts_ends_the_others_wait_at_once() -> None:
     assert turn(members) == [LOCAL, LOCAL]
     second.willing = True
     run_until_together(members)
+
+
+def test_members_in_lockstep_turn_to_prompts_in_the_same_rounds() -> None:
+    first, second = members = group(8, 8)
+    assert not first.lockstep.holds_prompts
+    windows = []
+    for _ in range(3 * WINDOW):
+        number = run_until_together(members)[0].round
+        assert first.lockstep.holds_prompts == second.lockstep.holds_prompts
+        if not first.lockstep.holds_prompts:
+            windows.append(number + 1)
+    assert windows == [WINDOW, 2 * WINDOW, 3 * WINDOW]
+
+
+def test_no_prompt_is_held_while_the_group_computes_local_steps() -> None:
+    first, second = members = group(8, 8)
+    run_until_together(members)
+    assert first.lockstep.holds_prompts
+    assert first.decide([second], 0.0) == WAIT
+    assert first.decide([second], 5.0) == LOCAL, "the second does not come"
+    assert not first.lockstep.holds_prompts
 
 
 def test_a_committed_member_launches_with_the_others_though_it_would_not_any_more() -> None:

@@ -28,6 +28,11 @@ class Group(Protocol):
         """How long the worker may sleep without a look at the others."""
         ...
 
+    @property
+    def holds_prompts(self) -> bool:
+        """Whether this worker's prompts wait for those of the others: for a few steps at most."""
+        ...
+
     def room(self, wanted: int) -> int:
         """How many of ``wanted`` sequences the next decode step should have."""
         ...
@@ -81,6 +86,7 @@ class Alone:
 
     look_s = inf
     export = None
+    holds_prompts = False
 
     def room(self, wanted: int) -> int:
         return wanted

@@ -51,6 +51,11 @@ class Lender(GroupPlace[LendingRounds]):
             return 0.0
         return LOOK_IDLE_S if self._others_idle else LOOK_S
 
+    @property
+    def holds_prompts(self) -> bool:
+        """Who lends has no prompts, and computes them at once when they come."""
+        return False
+
     def lend(self, *, willing: bool) -> None:
         if self._rounds is None:
             return

@@ -72,6 +72,10 @@ class Membership(GroupPlace[Lockstep]):
             return inf
         return LOOK_IDLE_S if self._others_idle else LOOK_S
 
+    @property
+    def holds_prompts(self) -> bool:
+        return self._rounds is not None and self._rounds.holds_prompts
+
     def room(self, wanted: int) -> int:
         """With a few sequences more than a spread step can have, these sit out in turn while all
         members take part: a local step of all takes longer."""
