@@ -9,6 +9,7 @@ For each stack (a set-up of bench/setups.py, then ``/`` and what ``--spread`` is
 default) it starts ``baton up`` and measures each level with ``baton bench throughput``: all
 requests of a level begin at once. Beside the tokens a second it records what the workers counted
 meanwhile: spread and local decode steps, seconds in each, waits for others, and aborted steps. With
+``--rates`` requests also arrive one by one (Poisson), so that prompts come beside steps. With
 ``--kill-at N`` it also kills a worker while N streams run, and reports the longest gap between two
 tokens of the streams, by whether their worker was killed.
 
@@ -38,6 +39,8 @@ COUNTERS = (
     "spread_aborts", "spread_wait_seconds",
 )  # fmt: skip
 LEVEL_S = 240.0
+RATE_SEED = "1"
+"""Every stack is sent the same arrivals."""
 START_S = 170.0
 
 
@@ -51,19 +54,39 @@ def measured(
     served: Stack, model: Path, level: int, lengths: tuple[int, int], rounds: int
 ) -> tuple[dict[str, Any], list[str]]:
     """The throughput at a level, with what the workers counted, and the run's problems."""
+    results, problems = _run(
+        served, model, "throughput", lengths, "--levels", str(level),
+        "--requests", str(level * rounds), "--rounds", str(rounds), "--spot-checks", "0",
+        "--time-limit-s", str(LEVEL_S),
+    )  # fmt: skip
+    (found,) = results["levels"]
+    return found | {"counters": results["counters"]}, problems
+
+
+def measured_at_rate(
+    served: Stack, model: Path, rate: float, lengths: tuple[int, int], rate_s: float
+) -> tuple[dict[str, Any], list[str]]:
+    """As ``measured``, of requests that arrive at a rate."""
+    results, problems = _run(
+        served, model, "load", lengths, "--rate", str(rate), "--duration-s", str(rate_s),
+        "--seed", RATE_SEED,
+    )  # fmt: skip
+    return results["run"] | {"counters": results["counters"]}, problems
+
+
+def _run(
+    served: Stack, model: Path, kind: str, lengths: tuple[int, int], *options: str
+) -> tuple[dict[str, Any], list[str]]:
     before = counted(served.url)
     with tempfile.TemporaryDirectory() as folder:
         document = baton_bench(
-            "throughput", "--tokenizer", str(model), "--levels", str(level),
-            "--requests", str(level * rounds), "--rounds", str(rounds), "--spot-checks", "0",
-            "--input-len", str(lengths[0]), "--output-len", str(lengths[1]),
-            "--time-limit-s", str(LEVEL_S), *PLAIN_SAMPLING,
-            url=served.url, out=Path(folder) / "level.json", within_s=LEVEL_S + END_S,
+            kind, "--tokenizer", str(model), "--input-len", str(lengths[0]),
+            "--output-len", str(lengths[1]), *options, *PLAIN_SAMPLING,
+            url=served.url, out=Path(folder) / "run.json", within_s=LEVEL_S + END_S,
         ).document  # fmt: skip
     after = counted(served.url)
     growth = {name: round(after[name] - before[name], 3) for name in COUNTERS}
-    (found,) = document["results"]["levels"]
-    return found | {"counters": growth}, [*document["problems"]]
+    return document["results"] | {"counters": growth}, [*document["problems"]]
 
 
 def main(
@@ -74,6 +97,8 @@ def main(
     input_len: int = 1024,
     output_len: int = 1024,
     rounds: Annotated[int, typer.Option(help="Times that a level is filled.")] = 1,
+    rates: Annotated[str, typer.Option(help="Requests a second, commas between.")] = "",
+    rate_s: Annotated[float, typer.Option(help="Seconds of arrivals at each rate.")] = 20.0,
     kill_at: Annotated[int, typer.Option(help="Kill a worker under so many streams.")] = 0,
     out: Annotated[Path, typer.Option(help="Result file.")] = Path("spread-service.json"),
 ) -> None:
@@ -94,6 +119,13 @@ def main(
                     row[str(level)] = found
                     problems += [f"{name} at {level}: {each}" for each in wrong]
                     print(f"{name:16} {level:4} at once: {line(found)}", flush=True)
+                for rate in [float(each) for each in rates.split(",") if each]:
+                    lengths = input_len, output_len
+                    found, wrong = measured_at_rate(served, model, rate, lengths, rate_s)
+                    row[f"{rate:g}/s"] = found
+                    problems += [f"{name} at {rate:g}/s: {each}" for each in wrong]
+                    latency = f"TTFT {found['ttft_ms']['p50']:.0f}, TPOT {found['tpot_ms']['p50']}"
+                    print(f"{name:16} {rate:4g} a second: {latency} ms; {line(found)}", flush=True)
                 if kill_at:
                     row["kill"] = longest_gaps(served, model, kill_at, input_len, output_len)
                     print(f"{name:16} kill: {row['kill']}", flush=True)
