@@ -12,8 +12,9 @@ class ColocatedLimits:
     has at most ``max_tokens_beside_decode`` tokens, which bounds how long they wait for their next
     token.
 
-    That second bound is off in a burst, when several prompts wait, and more than half as many as
-    sequences run: small batches take twice the time per token, so every request would end later.
+    That second bound is off in a burst, when several prompts wait, and more than an eighth as many
+    as sequences run: small batches, with a step behind each, take twice the time per token, so
+    every request would end later.
     """
 
     prompts: PrefillLimits
@@ -27,7 +28,7 @@ class ColocatedLimits:
 
     def max_tokens(self, *, num_running: int, num_waiting: int) -> int:
         """The most prompt tokens of the next round; ``num_waiting`` prompts have no first token."""
-        burst = num_waiting > 1 and 2 * num_waiting > num_running
+        burst = num_waiting > 1 and 8 * num_waiting > num_running
         if num_running == 0 or burst:
             return self.prompts.max_batch_tokens
         return min(self.max_tokens_beside_decode, self.prompts.max_batch_tokens)

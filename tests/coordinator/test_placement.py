@@ -68,6 +68,13 @@ class Pool:
             worker.load.last_placed = next(self._numbers)
         return worker
 
+    def began(self, request_id: str) -> None:
+        """The first token of a request has arrived."""
+        (load,) = (w.load for w in self.workers if request_id in w.load.requests)
+        request = load.requests[request_id]
+        request.state = State.DECODING
+        load.recount(request)
+
     def loads(self) -> list[int]:
         return [len(worker.load.requests) for worker in self.workers]
 
@@ -154,6 +161,21 @@ def test_requests_one_after_another_take_turns(role, num_workers, num_requests) 
         worker.load.remove(request)
         times[worker.instance] += 1
     assert max(times.values()) - min(times.values()) <= 1
+
+
+def test_a_request_waits_for_the_member_with_fewer_sequences() -> None:
+    pool = Pool("colocated", [PoolSize(1000, 64)] * 2)
+    for _ in range(8):  # 1,024 tokens ahead of each
+        assert pool.place(256)
+    first, _ = pool.workers
+    pool.began("r1")
+    assert pool.place(256) is first
+    assert pool.loads() == [5, 4]
+    pool.began("r5")
+    assert pool.place(256) is None, "the first has one more, and prompts for now"
+    pool.began("r9")
+    pool.began("r13")
+    assert pool.place(256) is first, "it would soon have nothing to compute"
 
 
 @given(role=roles, lengths=st.lists(st.integers(1, 200), min_size=1, max_size=20))

@@ -3,7 +3,9 @@
     prefill   the fewest prompt tokens to compute: those ahead, and its own
     decode    chosen only when the prompt is done: the fewest sequences, then the most free pages
     generate  at a colocated worker, or a decode worker while no prefill worker takes work: the
-              fewest sequences, then the fewest prompt tokens to compute, then the most free pages
+              fewest sequences, then the fewest prompt tokens to compute, then the most free pages.
+              While it has prompts enough, a worker gets no sequence more than another one that only
+              has too many prompts: decode steps of a group take as long as its fullest member's
 
 Tokens that a worker can reuse (reuse.py) are not to be computed. So the next turn of a conversation
 goes where its prefix is kept, until the work ahead there outweighs that; then it takes the prefix
@@ -82,9 +84,16 @@ def choose_generate(
         num_sequences = worker.load.num_sequences - reuse.saved_len // SEQUENCE_WORTH_LEN
         return num_sequences, _work(worker, request, reuse), -worker.load.free_pages
 
-    room = (w for w in workers if w.load.has_room(request.num_tokens + 1, growing=True))
+    room = [w for w in workers if w.load.has_room(request.num_tokens + 1, growing=True)]
     most_ahead = limits.max_tokens_ahead_generating
-    return _least_loaded(_taking_prompt(room, request, most_ahead, reuses), request, load)
+    fitting = _taking_prompt(room, request, most_ahead, reuses)
+    fewest = min((w.load.num_sequences for w in room if w.instance != request.failed_at), default=0)
+    even = (
+        place
+        for place in fitting
+        if load(*place)[0] <= fewest or 2 * place.worker.load.tokens_ahead < most_ahead
+    )
+    return _least_loaded(even, request, load)
 
 
 def _least_loaded(fitting: Iterable[Place], request: Request, load: Load) -> Place | None:
