@@ -76,7 +76,7 @@ def test_the_committed_plot_shows_the_committed_results(name: str, tmp_path: Pat
     assert (tmp_path / name).read_text() == (ROOT / "docs" / name).read_text()
 
 
-@pytest.mark.parametrize("name", ["system.svg", "processes.svg"])
+@pytest.mark.parametrize("name", ["system.svg", "processes.svg", "prefixes.svg"])
 def test_drawings_have_a_dark_value_for_each_colour(name: str) -> None:
     drawn = (ROOT / "docs" / name).read_text()
     ET.fromstring(drawn)
