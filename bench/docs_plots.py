@@ -1,0 +1,137 @@
+"""``python -m bench.docs_plots``: draws the plots of README and docs from committed result files.
+
+    python -m bench.docs_plots --out docs
+
+writes throughput.svg and spread-step.svg. Each says on the picture what was measured, when and on
+what. Colours follow the reader's light or dark setting (``prefers-color-scheme``).
+"""
+
+import json
+import re
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+from xml.sax.saxutils import escape
+
+import typer
+
+from bench.harness.html.charts import COLOURS, GREY, Line, chart
+
+BENCH = Path(__file__).parent
+RESULTS = BENCH / "results"
+WIDTH, CHART_HEIGHT, LINE_HEIGHT, NOTE_LEN = 640, 340, 15, 100
+DARK = ("#58a6ff", "#ff8c42", "#3fb950", "#e78ac3", "#e6b450", "#79c0ff", "#bc8cff", "#d19a86")
+VARIABLES = {GREY: ("ink", "#424a53", "#b1bac4")} | {
+    light: (f"line{i}", light, dark)
+    for i, (light, dark) in enumerate(zip(COLOURS, DARK, strict=True))
+}
+"""Colours of charts.py: the CSS variable that replaces each, its light and its dark value."""
+
+
+def throughput(baton: dict[str, Path], others: Sequence[str], references: Path) -> str:
+    """Tokens per second over requests at once: result files of ``baton bench throughput`` by the
+    name of their line, and ``others`` by their names in ``references``."""
+    lines, notes, documents = [], [], {}
+    for name, file in baton.items():
+        document = documents[file.name] = json.loads(file.read_text())
+        levels = document["results"]["levels"]
+        points = [(level["concurrency"], level["total_tok_s"]) for level in levels]
+        lines.append(Line(name, points))
+    known = {entry["name"]: entry for entry in json.loads(references.read_text())["references"]}
+    for name in others:
+        points = [(int(level), rate) for level, rate in known[name]["total_tok_s"].items()]
+        lines.append(Line(name, points, quiet=True))
+        notes.append(
+            f"{name}: {known[name]['hardware']}, {known[name]['source']}; recorded "
+            f"{known[name]['recorded']} in {references.name}, raw output not kept"
+        )
+    ticks = sorted({int(x) for line in lines for x, _ in line.points})
+    drawn = chart(lines, "requests at once", "prompt + output tokens/s", x_ticks=ticks, log_y=True)
+    settings = next(iter(documents.values()))["settings"]
+    lengths = f"{settings['input_len']:,} tokens in, {settings['output_len']:,} out"
+    title = f"Qwen3.5-35B-A3B, BF16, random weights, {lengths}, 4 × H200"
+    measured = [f"Baton: through HTTP, no drafts, {_measured(documents)}"]
+    return framed(drawn, title, measured + notes)
+
+
+def spread_step(file: Path) -> str:
+    """Milliseconds of local steps and of steps that two members compute together, over the
+    sequences of both, from a result of ``bench.spread_step --table``."""
+    document = json.loads(file.read_text())
+    lines = [
+        Line(
+            name,
+            [(2 * each, ms) for members, each, drafts, ms in document["steps"]
+             if (members, drafts) == (of, 0)],
+        )
+        for name, of in (("two local steps, at the same time", 1), ("one spread step", 2))
+    ]  # fmt: skip
+    ticks = [x for x, _ in lines[0].points]
+    drawn = chart(lines, "sequences of both GPUs together", "ms per step", x_ticks=ticks)
+    notes = [f"1,024 tokens of context, no drafts, {_measured({file.name: document})}"]
+    return framed(drawn, "A decode step of two H200s, Qwen3.5-35B-A3B, BF16, random weights", notes)
+
+
+def framed(drawn: str, title: str, notes: Sequence[str]) -> str:
+    """A chart as a file of its own: with a background, a title, notes and colours for both
+    settings of ``prefers-color-scheme``."""
+    light = {name: value for name, value, _ in VARIABLES.values()}
+    dark = {name: value for name, _, value in VARIABLES.values()}
+    for colour, (name, _, _) in VARIABLES.items():
+        drawn = drawn.replace(colour, f"var(--{name})")
+    used = [name for name in light if f"var(--{name})" in drawn]
+    drawn = re.sub(r' height="[^"]*pt"', "", drawn, count=1)
+    drawn = drawn.replace("<svg ", f'<svg y="28" width="{WIDTH}" height="{CHART_HEIGHT}" ', 1)
+    below = 28 + CHART_HEIGHT + LINE_HEIGHT
+    rows = [row for note in notes for row in textwrap.wrap(note, NOTE_LEN, subsequent_indent="   ")]
+    height = below + LINE_HEIGHT * len(rows)
+    texts = "".join(
+        f'<text x="12" y="{below + LINE_HEIGHT * i}" font-size="11" xml:space="preserve">'
+        f"{escape(row)}</text>\n"
+        for i, row in enumerate(rows)
+    )
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" '
+        f'height="{height}" font-family="sans-serif" role="img">\n<title>{escape(title)}</title>\n'
+        f"<style>\n:root {{ --back: #ffffff; {_css(light, used)} }}\n"
+        f"@media (prefers-color-scheme: dark) {{\n"
+        f":root {{ --back: #0d1117; {_css(dark, used)} }}\n}}\n"
+        f"text {{ fill: var(--ink); }}\n</style>\n"
+        f'<rect width="{WIDTH}" height="{height}" rx="6" fill="var(--back)"/>\n'
+        f'<text x="12" y="20" font-size="13" font-weight="600">{escape(title)}</text>\n'
+        f"{drawn}\n{texts}</svg>\n"
+    )
+
+
+def _css(values: dict[str, str], names: Sequence[str]) -> str:
+    """CSS declarations of the variables ``names``."""
+    return " ".join(f"--{name}: {values[name]};" for name in names)
+
+
+def _measured(documents: dict[str, Any]) -> str:
+    """When result documents were measured, at which commit, and their files."""
+    days = sorted({document["environment"]["at"][:10] for document in documents.values()})
+    commits = sorted({document["environment"]["commit"] for document in documents.values()})
+    return f"{' and '.join(days)}, commit {' and '.join(commits)} ({', '.join(documents)})"
+
+
+def main(
+    out: Annotated[Path, typer.Option(help="The folder for the SVG files.")] = Path("docs"),
+) -> None:
+    """Draw all plots."""
+    baton = {
+        "Baton, 4 × colocated": RESULTS / "h200-both-4.json",
+        "Baton, 1 prefill + 3 decode": RESULTS / "h200-split-1-3.json",
+    }
+    others = ("SGLang 0.5.16, TP4", "vLLM 0.25.1, TP4")
+    plots = {
+        "throughput.svg": throughput(baton, others, BENCH / "references.json"),
+        "spread-step.svg": spread_step(RESULTS / "h200x2-spread-table.json"),
+    }
+    for name, svg in plots.items():
+        (out / name).write_text(svg, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    typer.run(main)

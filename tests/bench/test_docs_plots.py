@@ -1,0 +1,89 @@
+"""Plots of the docs: every measured point is drawn, the notes say where it is from, and the
+committed pictures are those of the committed results."""
+
+import json
+import re
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from bench.docs_plots import framed, main, spread_step, throughput
+from bench.harness.html.charts import COLOURS, Line, chart
+
+SVG = "{http://www.w3.org/2000/svg}"
+ROOT = Path(__file__).resolve().parents[2]
+ENVIRONMENT = {"at": "2026-01-02T03:04:05+00:00", "commit": "abc1234"}
+
+
+def texts(drawn: str) -> list[str]:
+    return ["".join(text.itertext()) for text in ET.fromstring(drawn).iter(f"{SVG}text")]
+
+
+def write(file: Path, document: object) -> Path:
+    file.write_text(json.dumps(document))
+    return file
+
+
+def test_throughput_names_its_lines_and_their_sources(tmp_path: Path) -> None:
+    levels = [{"concurrency": n, "total_tok_s": 100.0 * n} for n in (1, 3)]
+    own = write(
+        tmp_path / "own.json",
+        {
+            "environment": ENVIRONMENT, "settings": {"input_len": 10, "output_len": 20},
+            "results": {"levels": levels},
+        },
+    )  # fmt: skip
+    other = {
+        "name": "Other 1.0", "hardware": "1 x GPU", "source": "measured: offline",
+        "recorded": "2025-12-31", "total_tok_s": {"1": 90, "3": 250},
+    }  # fmt: skip
+    references = write(tmp_path / "references.json", {"references": [other]})
+    found = texts(throughput({"Own": own}, ["Other 1.0"], references))
+    assert {"Own", "Other 1.0", "1", "3"} <= {*found}
+    notes = " ".join(found)
+    for part in ("2026-01-02", "abc1234", "own.json", "1 x GPU", "2025-12-31", "10 tokens in"):
+        assert part in notes
+
+
+def test_spread_steps_without_drafts_over_the_sequences_of_both(tmp_path: Path) -> None:
+    steps = [[1, 4, 0, 3.0], [1, 4, 1, 9.0], [2, 4, 0, 2.0], [1, 8, 0, 6.0], [2, 8, 0, 3.0]]
+    file = write(tmp_path / "table.json", {"environment": ENVIRONMENT, "steps": steps})
+    found = texts(spread_step(file))
+    assert {"two local steps, at the same time", "one spread step", "8", "16"} <= {*found}
+    assert "9" not in found, "drafts belong to no line"
+
+
+def test_colours_follow_the_readers_setting() -> None:
+    drawn = framed(chart([Line("a", [(1, 1), (2, 3)])], "x", "y"), "<title>", ["note " * 40])
+    ET.fromstring(drawn)
+    style = drawn[drawn.index("<style>\n:root") : drawn.index("</style>\n<rect")]
+    assert "prefers-color-scheme: dark" in style
+    assert COLOURS[0] in style
+    assert COLOURS[0] not in drawn.replace(style, ""), "a line with a fixed colour"
+    for name in set(re.findall(r"var\(--(\w+)\)", drawn)):
+        assert style.count(f"--{name}:") == 2, f"{name} has a light and a dark value"
+
+
+@pytest.mark.parametrize("name", ["throughput.svg", "spread-step.svg"])
+def test_the_committed_plot_shows_the_committed_results(name: str, tmp_path: Path) -> None:
+    app = typer.Typer()
+    app.command()(main)
+    result = CliRunner().invoke(app, ["--out", str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / name).read_text() == (ROOT / "docs" / name).read_text()
+
+
+@pytest.mark.parametrize("name", ["system.svg", "processes.svg", "prefixes.svg"])
+def test_drawings_have_a_dark_value_for_each_colour(name: str) -> None:
+    drawn = (ROOT / "docs" / name).read_text()
+    ET.fromstring(drawn)
+    light, dark = drawn[drawn.index("<style>") : drawn.index("text {")].split("@media")
+    names = set(re.findall(r"var\(--([\w-]+)\)", drawn))
+    assert names
+    for colour in names:
+        assert f"--{colour}:" in light
+        assert f"--{colour}:" in dark
+    assert not re.findall(r'(?:fill|stroke)="#', drawn), "a colour outside the style block"
