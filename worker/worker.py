@@ -145,7 +145,8 @@ class Worker:
         for sequence in self._offers.expire(self._clock()):
             self._reports.failed(sequence, "offer_expired", "no worker pulled the offer in time")
         if idle:
-            self._group.lend(willing=not self._prompts.has_work)
+            willing = not self._prompts.has_work
+            self._group.when_idle(self._allocator, willing=willing, empty=self.empty)
 
     def _process_tokens(self, scheduled: Scheduled, result: StepResult) -> None:
         first = first_steps(scheduled, self._clock())
@@ -160,6 +161,7 @@ class Worker:
 
     def handle(self, message: Work) -> None:
         """An order of the coordinator."""
+        self._group.interrupt()
         self._orders.handle(message)
 
     def drop_all(self) -> None:

@@ -9,6 +9,7 @@ from typing import Literal, Protocol
 
 from decode.lockstep import LOCAL
 from engine.batch import ForwardBatch, SpreadPlan
+from engine.cache.allocator import CacheAllocator
 from engine.step import Step
 from transport.wire.spread import SpreadCounts, SpreadExport, SpreadGroup, SpreadJoined
 
@@ -51,9 +52,16 @@ class Group(Protocol):
         """Spread steps were taken back, in which those of these ranks were waited for in vain."""
         ...
 
-    def lend(self, *, willing: bool) -> None:
-        """Without sequences, take part in the others' next step, if all have committed to one.
-        ``willing``: this worker has nothing else to compute."""
+    def when_idle(self, memory: CacheAllocator, *, willing: bool, empty: bool) -> None:
+        """Called at the end of a round in which the worker launched nothing. A lender takes part in
+        the others' next step, if all have committed to one and this worker is ``willing``: it has
+        nothing else to compute. A member that decodes times steps in ``memory``, the worker's
+        cache, if the worker is ``empty``: it has no request at all."""
+        ...
+
+    def interrupt(self) -> None:
+        """A message of the coordinator is handled next. What is only timed ends, and its memory is
+        given back."""
         ...
 
     def stand_apart(self) -> None:
@@ -97,8 +105,11 @@ class Alone:
     def aborted(self, late: tuple[int, ...]) -> None:
         raise AssertionError("a spread step aborted that was not launched")
 
-    def lend(self, *, willing: bool) -> None:
-        """There are no others to lend to."""
+    def when_idle(self, memory: CacheAllocator, *, willing: bool, empty: bool) -> None:
+        """There are no others to lend to, or to time steps with."""
+
+    def interrupt(self) -> None:
+        """Nothing is timed."""
 
     def stand_apart(self) -> None:
         """No other worker waits for this one."""
