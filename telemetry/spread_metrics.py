@@ -102,8 +102,8 @@ class SpreadMetrics:
         """Remove the series of a worker that is gone."""
         worker = {"instance": instance, "role": role}
         for metric in (
-            self.members, self.table, self.left_out, self.steps, self.step_s, self.local, self.local_s,
-            self.aborted, self.wait_s, self.peer_wait_s, self.within_s, self.saved_s,
+            self.members, self.table, self.left_out, self.steps, self.step_s, self.local,
+            self.local_s, self.aborted, self.wait_s, self.peer_wait_s, self.within_s, self.saved_s,
         ):  # fmt: skip
             metric.remove_by_labels(worker)
         for waits in (self.late, self.peer_wait_s, self.within_s):

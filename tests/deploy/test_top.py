@@ -64,7 +64,8 @@ def test_once_prints_the_rates_of_one_interval(service: Service) -> None:
     assert worker == (
         "role=prefill  instance=p-1  device=cpu  running=1  waiting=0  pages=54/64  kv=84%  "
         "state_slots=1/8  prompt_tok_s=1,536  output_tok_s=2  hits=-  kept=0  drafts=0  "
-        "tok_step=-  accepted=-  spread=-  step_ms=-  times_from=-  waits_for=-  breaker=closed  gpu=-"
+        "tok_step=-  accepted=-  spread=-  step_ms=-  times_from=-  waits_for=-  "
+        "breaker=closed  gpu=-"
     )
     assert requests == "no requests yet"
     assert set(service.api.keys) == {"Bearer k1"}
