@@ -59,8 +59,8 @@ class KeptTables:
             return None
 
     def keep(self, num_members: int, table: StepTable, timed: Sequence[TimedStep]) -> NodeTable:
-        """Write a measured table, unless another member has just written its own. Returns the one
-        that is kept; if none can be written, this one."""
+        """Write a measured table, unless another member has just written its own. Returns the kept
+        table; if no file can be written, ``table``."""
         found = document(
             table.steps, "measured", BASIS, table.experts, estimated=sorted(table.estimated),
             of=self._named(num_members), timed=[list(step) for step in sorted(timed)],

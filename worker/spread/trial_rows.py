@@ -16,7 +16,7 @@ from transport.wire.sampling import SamplingParams, StopRule
 
 PROMPT_TOKENS = 32
 ROOM_TOKENS = 96
-"""Tokens that a sequence can be decoded for, until it begins anew with another prompt."""
+"""Tokens that a sequence is decoded for at most; then another prompt takes its place."""
 PREFILL_ROWS = 32
 """Prompts in one batch: about as many tokens as a request that arrives meanwhile may wait for."""
 GREEDY, ENDLESS = SamplingParams(temperature=0.0), StopRule(1 << 20)

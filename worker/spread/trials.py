@@ -5,8 +5,8 @@ advance   the group is idle: one trial after another (trial.py)
 pause     this worker has something to compute: its memory is given back, times are kept
 finish    all trials are done, or the time is over: the table is corrected, and kept on disk
 
-All members go through the same trials. A member that finds another one at a later trial goes on
-with that one.
+All members go through the same trials, in the same order. A member that is behind another one skips
+trials to catch up.
 """
 
 import logging
