@@ -220,10 +220,10 @@ class Worker:
         return not (self._room.active() or under_way or self._offers)
 
     def gauges(self) -> WorkerGauges:
-        transfers = self._transfers
+        transfers, trials = self._transfers, self._group.trial_memory
         return WorkerGauges(
-            free_pages=self._allocator.free_pages,
-            free_state_slots=self._allocator.free_state_slots,
+            free_pages=self._allocator.free_pages + trials.num_pages,
+            free_state_slots=self._allocator.free_state_slots + trials.num_state_slots,
             shared_pages=self._allocator.num_pages_shared,
             running=len(self._prompts.filling) + len(self._sequences.running),
             waiting=len(self._prompts.waiting) + len(transfers.pending) + len(transfers.receiving),

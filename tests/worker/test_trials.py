@@ -221,10 +221,14 @@ def test_a_message_gives_the_memory_back_at_once_and_later_the_trials_go_on(pair
     first, second = pair.members
     pair.turn_until_timed(9)
     assert not first.is_free
+    held, free = first.place.trial_memory, (first.memory.free_pages, first.memory.free_state_slots)
+    assert held == (8 * 2, 8)
+    assert (held.num_pages + free[0], held.num_state_slots + free[1]) == (64, 12), "as it is told"
     assert first.place.look_s == 0.0
     first.place.interrupt()
     assert first.is_free
     assert first.engine.unread == 0
+    assert first.place.trial_memory == (0, 0)
     assert first.place.look_s > 0.0
     pair.turns()
     assert pair.sources() == ["measured here", "measured here"]

@@ -12,6 +12,7 @@ from engine.batch import ForwardBatch, SpreadPlan
 from engine.cache.allocator import CacheAllocator
 from engine.step import Step
 from transport.wire.spread import SpreadCounts, SpreadExport, SpreadGroup, SpreadJoined
+from worker.spread.trial_rows import TrialMemory
 
 Plan = SpreadPlan | Literal["local", "wait"]
 
@@ -27,6 +28,11 @@ class Group(Protocol):
     @property
     def look_s(self) -> float:
         """How long the worker may sleep without a look at the others."""
+        ...
+
+    @property
+    def trial_memory(self) -> TrialMemory:
+        """What ``when_idle`` holds of the worker's cache now; ``interrupt`` gives it back."""
         ...
 
     def room(self, wanted: int) -> int:
@@ -89,6 +95,7 @@ class Alone:
 
     look_s = inf
     export = None
+    trial_memory = TrialMemory()
 
     def room(self, wanted: int) -> int:
         return wanted

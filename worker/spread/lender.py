@@ -19,6 +19,7 @@ from engine.step import Step
 from worker.spread.peers import read_all
 from worker.spread.place import LOOK_IDLE_S, LOOK_S, GroupPlace, plan_of
 from worker.spread.records import Records
+from worker.spread.trial_rows import TrialMemory
 
 NEXT_S = 0.02
 """Seconds after a lent step in which the worker does not sleep, to launch the next one at once."""
@@ -28,6 +29,8 @@ log = logging.getLogger(__name__)
 
 class Lender(GroupPlace[LendingRounds]):
     """``engine`` computes a lender's part of steps."""
+
+    trial_memory = TrialMemory()
 
     def __init__(
         self,

@@ -32,6 +32,7 @@ from worker.spread.place import LOOK_IDLE_S, LOOK_S, GroupPlace, plan_of
 from worker.spread.records import Records
 from worker.spread.step_times import FixedTimes, StepTimes
 from worker.spread.trial_group import TrialGroup
+from worker.spread.trial_rows import TrialMemory
 
 MOST_SURPLUS = 1.25
 """Times the sequences that a spread step can have: with more, local steps of all give more tokens a
@@ -80,6 +81,10 @@ class Membership(GroupPlace[Lockstep]):
         if self._step_times.under_way:
             return 0.0
         return LOOK_IDLE_S if self._others_idle else LOOK_S
+
+    @property
+    def trial_memory(self) -> TrialMemory:
+        return self._step_times.held
 
     def room(self, wanted: int) -> int:
         """With a few sequences more than a spread step can have, these sit out in turn while all

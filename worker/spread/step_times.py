@@ -6,6 +6,7 @@ from decode.spread_table import StepTable, shipped
 from engine.cache.allocator import CacheAllocator
 from worker.spread.kept_tables import NodeTable
 from worker.spread.trial_group import TrialGroup
+from worker.spread.trial_rows import TrialMemory
 
 
 class StepTimes(Protocol):
@@ -21,6 +22,9 @@ class StepTimes(Protocol):
 
     @property
     def under_way(self) -> bool: ...
+
+    @property
+    def held(self) -> TrialMemory: ...
 
     def begin(self, group: TrialGroup) -> None:
         """A group was joined."""
@@ -42,6 +46,7 @@ class FixedTimes:
 
     node = None
     under_way = False
+    held = TrialMemory()
 
     def __init__(self, table: StepTable | None = None) -> None:
         self.base, self.given = table or shipped(), table is not None

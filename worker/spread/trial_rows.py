@@ -6,7 +6,7 @@ They take memory that is free: no kept prefix is evicted for them, and no peer s
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from engine.batch import Binding, ForwardBatch, Row, StepResult
 from engine.cache.allocator import CacheAllocation, CacheAllocator
@@ -21,6 +21,13 @@ PREFILL_ROWS = 32
 """Prompts in one batch: about as many tokens as a request that arrives meanwhile may wait for."""
 GREEDY, ENDLESS = SamplingParams(temperature=0.0), StopRule(1 << 20)
 Launch = Callable[[ForwardBatch], Step]
+
+
+class TrialMemory(NamedTuple):
+    """Memory of a worker's cache that only trials use: it is free as soon as a message comes."""
+
+    num_pages: int = 0
+    num_state_slots: int = 0
 
 
 class Computes(Protocol):
@@ -59,6 +66,11 @@ class TrialRows:
 
     def __len__(self) -> int:
         return len(self._sequences)
+
+    @property
+    def held(self) -> TrialMemory:
+        num_pages = sum(len(each.allocation.pages) for each in self._sequences)
+        return TrialMemory(num_pages, len(self._sequences))
 
     def prefill(self, num_rows: int, num_tokens: int) -> bool:
         """Compute some prompts, and wait for them, if any of the first ``num_rows`` sequences has

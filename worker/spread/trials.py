@@ -21,7 +21,7 @@ from engine.spread.shapes import Shapes
 from worker.spread.kept_tables import KeptTables, NodeTable
 from worker.spread.trial import Engines, Trial
 from worker.spread.trial_group import TrialGroup
-from worker.spread.trial_rows import TrialRows
+from worker.spread.trial_rows import TrialMemory, TrialRows
 
 MOST_S = 3.0
 """Seconds in all that a member spends on the trials of a group."""
@@ -61,6 +61,10 @@ class StepTrials:
     @property
     def under_way(self) -> bool:
         return self._rows is not None
+
+    @property
+    def held(self) -> TrialMemory:
+        return self._rows.held if self._rows is not None else TrialMemory()
 
     def begin(self, group: TrialGroup) -> None:
         self.pause()
