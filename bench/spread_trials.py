@@ -31,6 +31,7 @@ from decode.spread_trials import TimedStep
 PATTERN = "baton-spread-steps-*.json"
 MEASURED = "measured here"
 WITHIN_S, LOOK_S = 30.0, 0.2
+START_S = 170.0
 
 
 def tables_in_use(url: str, within_s: float = WITHIN_S) -> dict[str, str]:
@@ -74,7 +75,7 @@ def main(
             path.unlink()
     environment = describe(sys.argv[1:], "bench.spread_trials")
     arguments = [*Setup.parse(setup).arguments(), "--model", str(model), *(up or [])]
-    with started(*arguments, settings={"spread": "auto"}) as served:
+    with started(*arguments, settings={"spread": "auto"}, start_s=START_S) as served:
         began = time.monotonic()
         tables = tables_in_use(served.url)
         took_s = round(time.monotonic() - began, 1)

@@ -27,6 +27,7 @@ from tests.simulation.fake_exchange import (
 )
 from transport.wire.layout import PoolSize
 from transport.wire.messages import ToWorker
+from transport.wire.session import Work
 from worker.spread.kept_tables import KeptTables
 from worker.spread.lender import Lender
 from worker.spread.membership import Membership
@@ -58,6 +59,20 @@ class SpreadCluster(Cluster):
         self._num_read = 0
         self._trials: tuple[Point, ...] = TRIALS
         self._stalled_until: dict[str, float] = {}
+
+    def add_worker(self, role: str, *args, **more) -> str:
+        """Its trials give all memory back before a message is handled."""
+        instance = super().add_worker(role, *args, **more)
+        pool = self.nodes[instance].pool
+        assert pool is not None
+        handle, group = pool._orders.handle, pool._group
+
+        def handle_checked(message: Work) -> None:
+            assert group.trial_memory == (0, 0)
+            handle(message)
+
+        pool._orders.handle = handle_checked  # type: ignore[method-assign]
+        return instance
 
     def stall(self, instance: str, seconds: float) -> None:
         """Its process stands still; its device goes on."""
