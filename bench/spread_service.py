@@ -6,9 +6,10 @@
         --load-format dummy --device cuda --speculate off
 
 For each stack (a set-up of bench/setups.py, then ``/`` and what ``--spread`` is; ``auto`` by
-default) it starts ``baton up`` and measures each level with ``baton bench throughput``: all
-requests of a level begin at once. Beside the tokens a second it records what the workers counted
-meanwhile: spread and local decode steps, seconds in each, waits for others, and aborted steps. With
+default) it starts ``baton up``, waits a few seconds while idle groups time steps, records which
+table they decide by, and measures each level with ``baton bench throughput``: all requests of a
+level begin at once. Beside the tokens a second it records what the workers counted meanwhile:
+spread and local decode steps, seconds in each, waits for others, and aborted steps. With
 ``--rates`` requests also arrive one by one (Poisson), so that prompts come beside steps. With
 ``--kill-at N`` it also kills a worker while N streams run, and reports the longest gap between two
 tokens of the streams, by whether their worker was killed.
@@ -32,6 +33,7 @@ from bench.harness.options import int_list
 from bench.prometheus import total
 from bench.setups import Setup
 from bench.spread_kill import longest_gaps
+from bench.spread_trials import tables_in_use
 from bench.stack import Stack, StackFailed, started
 
 COUNTERS = (
@@ -42,6 +44,8 @@ LEVEL_S = 240.0
 RATE_SEED = "1"
 """Every stack is sent the same arrivals."""
 START_S = 170.0
+TABLES_S = 8.0
+"""Seconds for an idle group to time its steps before the first level."""
 
 
 def counted(url: str) -> dict[str, float]:
@@ -114,6 +118,8 @@ def main(
             with started(
                 *arguments, settings={"spread": spread or "auto"}, start_s=START_S
             ) as served:
+                if (spread or "auto") != "off":
+                    row["tables"] = tables_in_use(served.url, TABLES_S)
                 for level in int_list("--levels", levels):
                     found, wrong = measured(served, model, level, (input_len, output_len), rounds)
                     row[str(level)] = found

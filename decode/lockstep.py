@@ -30,6 +30,12 @@ members in lockstep begin with them at every WINDOW-th round only (``holds_promp
 member waits for their records; they count where it is decided whether sharing pays, with as many as
 the most that a member has seen when it committed. After an aborted round the members begin again
 only when no lender has a step under way: what it computes for the aborted one must not come late.
+
+A *trial* is a series of rounds that are only timed, while no member has anything to compute
+(worker/spread/trials.py). A record says for which trial its next round is; 0: for none. Members
+with different trial numbers are not present for one another, so no round mixes a trial with
+sequences of requests. Members with the same trial number launch together whatever the policy says.
+A wait in vain or an aborted round within a trial costs no time apart and makes no member late.
 """
 
 from collections.abc import Sequence
@@ -100,16 +106,23 @@ class Lockstep:
         lenders: Sequence[Record | None] = (),
         drafts: int = 0,
         acceptance: int = 0,
+        trial: int = 0,
     ) -> Decision:
         """What the next step of ``rows`` sequences is. Each verifies up to ``drafts`` drafts, and
         ``acceptance`` per cent of drafts are accepted. WAIT: ask again, with the same rows
         and drafts.
+
+        ``trial``: the number of the trial for which the step is timed; 0: it computes sequences. It
+        changes only while no spread step is under way. A member that has committed to a round then
+        withdraws from it.
 
         ``others`` are the records of all other members in their order, ``lenders`` those of
         lenders; None: unreadable. A member that has committed waits for the others whether it is
         still ``willing`` or not.
         """
         self.late = ()
+        if trial != self.record.trial:
+            self._change_trial(trial)
         self._forgive(others)
         seen = [self._seen(place, record) for place, record in enumerate(others)]
         if self.record.stance is not Stance.COMMITTED:
@@ -125,7 +138,7 @@ class Lockstep:
             )
             self.record = replace(self.record, rows=rows, drafts=drafts, acceptance=acceptance)
             self._say(Stance.APART if stays_apart else Stance.WILLING)
-            present = _present(seen)
+            present = self._present(seen)
             if stays_apart or len(present) < len(seen) or not self._wants(present):
                 return self._local()
             number = _highest([mine := self.record, *present])
@@ -142,6 +155,23 @@ class Lockstep:
         until the next window, or until the group computes local steps."""
         return self._num_in_a_row > 0 and self.record.round % WINDOW != 0
 
+    def _change_trial(self, trial: int) -> None:
+        if self.record.stance is Stance.COMMITTED:
+            self._withdraw()
+        self._num_in_a_row = 0
+        self.record = replace(self.record, trial=trial)
+
+    def use(self, policy: SpreadPolicy, table: int) -> None:
+        """Decide by this policy from the next step on; ``table`` is published for the others."""
+        self._policy = policy
+        self.record = replace(self.record, table=table)
+
+    def prepare_trial(self, trial: int) -> None:
+        """Take part in no round until ``decide`` is called for this trial; 0: until it is called
+        for sequences. No spread step is under way."""
+        self._change_trial(trial)
+        self._say(Stance.APART)
+
     def stand_apart(self) -> None:
         """Something else is launched before the next step; the others need not wait for it."""
         if self.record.stance is Stance.WILLING:
@@ -150,7 +180,10 @@ class Lockstep:
     def aborted(self, now: float) -> None:
         """A launched round was taken back, and with it those launched behind it."""
         self._was_aborted = True
-        self._withdraw(now, let_down=True)
+        if self.record.last_trial:
+            self._withdraw()
+        else:
+            self._back_off(now)
 
     def _has_ended(self, lender: Record | None) -> bool:
         """Whether it has no step of this generation under way."""
@@ -165,6 +198,8 @@ class Lockstep:
 
     def _wants(self, present: Sequence[Record]) -> bool:
         mine = self.record
+        if mine.trial:
+            return True
         if any(o.stance is Stance.COMMITTED and o.round >= mine.round for o in present):
             return True
         if self._num_in_a_row:
@@ -182,29 +217,38 @@ class Lockstep:
         self, seen: Sequence[Record | None], others: Sequence[Record | None], now: float
     ) -> Decision:
         number = self.record.round
-        answers = [each.committed_to(number) if each else None for each in seen]
+        answers = [self._answer(each, number) for each in seen]
         if together := agreed([self.record, *seen], number):
             members = [self.record, *filter(None, seen)]
             self.loads = tuple(member.load_in(number) for member in members)
             self.num_sharing = len(members) + together.lenders
             return self._launch(together)
         waits_for = [i for i, answer in enumerate(answers) if answer is None]
-        present = _present([seen[i] for i in waits_for])
+        present = self._present([seen[i] for i in waits_for])
         if len(present) < len(waits_for):
-            self._withdraw(now, let_down=False)
+            self._withdraw()
             return LOCAL
         if now >= self._wait_until:
-            self.late = tuple(waits_for)
-            self._missed |= {i: others[i] for i in waits_for}
-            self._withdraw(now, let_down=True)
+            if not self.record.trial:
+                self.late = tuple(waits_for)
+                self._missed |= {i: others[i] for i in waits_for}
+                self._back_off(now)
+            else:
+                self._withdraw()
             return LOCAL
         if (highest := _highest(present)) > number:
             if self._num_in_a_row:
-                self._withdraw(now, let_down=False)
+                self._withdraw()
                 return LOCAL
             self._commit_to(highest)
             return self._agree(seen, others, now)
         return WAIT
+
+    def _answer(self, record: Record | None, number: int) -> int | None:
+        """The rows with which a member has committed to this round, for the same trial."""
+        if record is None or record.trial_in(number) != self.record.trial:
+            return None
+        return record.committed_to(number)
 
     def _launch(self, together: Together) -> Together:
         mine = self.record
@@ -216,6 +260,7 @@ class Lockstep:
             last_rows=mine.rows,
             last_lenders=mine.lenders,
             last_drafts=mine.drafts,
+            last_trial=mine.trial,
             beat=mine.beat + 1,
         )
         self._stays = self._policy.stays(self.loads, self.num_sharing)
@@ -225,15 +270,18 @@ class Lockstep:
             self._back_off_s = self._times.back_off_s
         return together
 
-    def _withdraw(self, now: float, *, let_down: bool) -> None:
+    def _withdraw(self) -> None:
         """Give up the round for good."""
         self._num_in_a_row = 0
-        if let_down:
-            self._apart_until = now + self._back_off_s
-            self._back_off_s = min(2 * self._back_off_s, self._times.max_back_off_s)
-        stance = Stance.APART if let_down else Stance.WILLING
-        mine = self.record
-        self.record = replace(mine, round=mine.round + 1, stance=stance, beat=mine.beat + 1)
+        self.record = replace(self.record, round=self.record.round + 1)
+        self._say(Stance.WILLING)
+
+    def _back_off(self, now: float) -> None:
+        """Give up the round for good, and stay apart for a while."""
+        self._withdraw()
+        self._apart_until = now + self._back_off_s
+        self._back_off_s = min(2 * self._back_off_s, self._times.max_back_off_s)
+        self._say(Stance.APART)
 
     def _say(self, stance: Stance) -> None:
         self.record = replace(self.record, stance=stance, beat=self.record.beat + 1)
@@ -244,15 +292,15 @@ class Lockstep:
     def _of_this_generation(self, record: Record | None) -> Record | None:
         return record if record and record.generation == self.record.generation else None
 
+    def _present(self, records: Sequence[Record | None]) -> list[Record]:
+        """Records of the members that take part, or would, in a round of this member's trial."""
+        here = [each for each in records if each and each.stance is not Stance.APART]
+        return [each for each in here if each.trial == self.record.trial]
+
     def _forgive(self, others: Sequence[Record | None]) -> None:
         """A member that was late counts again once it moves."""
         for place in [i for i, missed in self._missed.items() if others[i] != missed]:
             del self._missed[place]
-
-
-def _present(records: Sequence[Record | None]) -> list[Record]:
-    """Records of the members that take part, or would."""
-    return [each for each in records if each and each.stance is not Stance.APART]
 
 
 def _highest(records: Sequence[Record]) -> int:

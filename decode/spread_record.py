@@ -25,7 +25,11 @@ class Record:
     round that it launched most recently, with ``last_rows`` and ``last_drafts``; 0: none.
     ``lenders`` and ``last_lenders``: how many lenders it counted on. ``beat`` rises with every
     decision, so that a member that stands still is noticed. ``acceptance``: the per cent of its
-    drafts that are accepted when all before them were."""
+    drafts that are accepted when all before them were.
+
+    ``trial``: number of the trial for which the next round is launched; 0: the round computes
+    sequences of requests. ``last_trial``: trial number of ``last_round``. ``table``: digest of the
+    step times that were measured on this node, as the member has them; 0: none."""
 
     generation: int
     round: int = 1
@@ -39,6 +43,9 @@ class Record:
     drafts: int = 0
     last_drafts: int = 0
     acceptance: int = 0
+    trial: int = 0
+    last_trial: int = 0
+    table: int = 0
 
     @property
     def load(self) -> Load:
@@ -64,3 +71,7 @@ class Record:
     def lenders_in(self, number: int) -> int:
         """On how many it counted in this round, which it has committed to or launched."""
         return self.last_lenders if self.last_round == number else self.lenders
+
+    def trial_in(self, number: int) -> int:
+        """Trial number of this round, which the member has committed to or launched."""
+        return self.last_trial if self.last_round == number else self.trial

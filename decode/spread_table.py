@@ -2,7 +2,8 @@
 
 ``spread_steps.json`` is the table that is shipped (``python -m bench.spread_table``): local steps
 and those of two members were measured on two H200s, those of more members are estimated, and
-corrected by what two took. ``python -m bench.spread_step --table FILE`` measures a node's own GPUs.
+corrected by what two took. An idle group corrects it by a few steps of its own GPUs
+(spread_trials.py); ``python -m bench.spread_step --table FILE`` measures them all.
 """
 
 import json
@@ -10,6 +11,7 @@ from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from math import inf
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -48,6 +50,13 @@ class Experts:
         untouched: float = (1 - self.per_token / self.num) ** num_tokens
         return self.num * (1 - untouched)
 
+    def unread_ms(self, sharing: int, most_rows: int, drafts: int, num_tokens: int) -> float:
+        """How much less time a step of ``num_tokens`` tokens takes than one in which each of the
+        ``sharing`` members has ``most_rows`` sequences: the reading of the experts that only the
+        missing tokens would have activated."""
+        even = self.distinct(sharing * most_rows * (1 + drafts))
+        return self.read_ms * max(0.0, even - self.distinct(num_tokens)) / sharing
+
 
 class StepTable:
     """Times between measured sizes are linear, and go on from the last two. With more members than
@@ -65,10 +74,11 @@ class StepTable:
         estimated: Collection[int] = (),
     ) -> None:
         self.source = source
-        self._estimated = frozenset(estimated)
-        self._experts = experts or Experts()
+        self.estimated = frozenset(estimated)
+        self.experts = experts or Experts()
+        self.steps = sorted(steps)
         curves: dict[tuple[int, int], list[tuple[float, float]]] = {}
-        for step in steps:
+        for step in self.steps:
             curves.setdefault((step.sharing, step.drafts), []).append((step.rows, step.ms))
         self._curves: Mapping[tuple[int, int], Curve] = {
             key: sorted(curve) for key, curve in curves.items()
@@ -86,25 +96,31 @@ class StepTable:
 
     def source_of(self, sharing: int) -> Source:
         """Where the times of steps that so many members share come from."""
-        return "estimated" if self._nearest(sharing) in self._estimated else self.source
+        return "estimated" if self._nearest(sharing) in self.estimated else self.source
 
     def has(self, sharing: int, drafts: int) -> bool:
         """Whether steps with so many drafts were measured."""
         return (self._nearest(sharing), drafts) in self._curves
 
+    def steps_of(self, sharing: int) -> list[StepTime]:
+        """The steps whose times are those of ``sharing`` members, as steps of so many."""
+        known = self._nearest(sharing)
+        return [step._replace(sharing=sharing) for step in self.steps if step.sharing == known]
+
     def local_ms(self, rows: int, drafts: int) -> float:
         """Time of a local step."""
-        return between(self._curves[LOCAL, drafts], rows)
+        return self.even_ms(LOCAL, rows, drafts)
+
+    def even_ms(self, sharing: int, rows: int, drafts: int) -> float:
+        """Time of a step that ``sharing`` members with ``rows`` sequences each compute."""
+        return between(self._curves[self._nearest(sharing), drafts], rows)
 
     def spread_ms(self, sharing: int, most_rows: int, drafts: int, num_tokens: int) -> float:
         """Time of a step that ``sharing`` members compute, with at most ``most_rows`` rows of one
         member and ``num_tokens`` tokens in all: the time with ``most_rows`` of each, less the
         reading of the experts that the missing tokens would have activated."""
-        known = self._nearest(sharing)
-        even_ms = between(self._curves[known, drafts], most_rows)
-        distinct = self._experts.distinct
-        unread = distinct(sharing * most_rows * (1 + drafts)) - distinct(num_tokens)
-        return even_ms - self._experts.read_ms * max(0.0, unread) / sharing
+        unread_ms = self.experts.unread_ms(sharing, most_rows, drafts, num_tokens)
+        return self.even_ms(sharing, most_rows, drafts) - unread_ms
 
     def _nearest(self, sharing: int) -> int:
         """The most members in the table that are at most ``sharing``; its fewest if none are."""
@@ -142,19 +158,26 @@ def document(
 def read(path: Path, name: str = "spread_table") -> StepTable:
     """Raises ValueError naming the setting."""
     try:
-        found = json.loads(path.read_text())
+        return parsed(json.loads(path.read_text()))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{name}: {path}: {error}") from None
+
+
+def parsed(found: Any) -> StepTable:
+    """The table of a ``document``. Raises ValueError."""
+    try:
         if found["kind"] != "spread-steps" or found["source"] not in ("estimated", "measured"):
             raise ValueError("it is no table of spread steps")
         steps = [
             StepTime(int(n), int(rows), int(k), float(ms)) for n, rows, k, ms in found["steps"]
         ]
-        if any(step.sharing < 1 or step.rows < 1 or step.ms <= 0 for step in steps):
-            raise ValueError("a step of no member, of no sequence or of no time")
+        if any(step.sharing < 1 or step.rows < 1 or not 0 < step.ms < inf for step in steps):
+            raise ValueError("a step of no member, of no sequence, or of no finite time")
         num, per_token, read_ms = found["experts"]
         experts = Experts(int(num), int(per_token), float(read_ms))
         return StepTable(steps, found["source"], experts, found.get("estimated", ()))
-    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
-        raise ValueError(f"{name}: {path}: {error}") from None
+    except (KeyError, TypeError, IndexError, OverflowError) as error:
+        raise ValueError(f"{type(error).__name__}: {error}") from None
 
 
 @cache

@@ -22,7 +22,16 @@ _COLUMNS = (
     "prompt_tok_s", "output_tok_s", "hits", "kept", "drafts", "tok_step", "accepted", *SPREAD,
     "breaker", "gpu",
 )  # fmt: skip
-_NOT_IF_NARROW = ("role", "device", "pages", "kept", "drafts", "accepted", "waits_for")
+_NOT_IF_NARROW = (
+    "role",
+    "device",
+    "pages",
+    "kept",
+    "drafts",
+    "accepted",
+    "times_from",
+    "waits_for",
+)
 _WIDE = 156
 _OTHER_LINES = 8
 """Lines of the screen that show neither a worker nor a request."""

@@ -14,9 +14,9 @@ _LEFT = ("role", "instance", "device", "breaker")
 _HEADINGS = {
     "running": "run", "waiting": "wait", "state_slots": "slots",
     "prompt_tok_s": "in tok/s", "output_tok_s": "out tok/s", "tok_step": "tok/step",
-    "step_ms": "ms/step", "waits_for": "waits for",
+    "step_ms": "ms/step", "times_from": "times from", "waits_for": "waits for",
 }  # fmt: skip
-SPREAD = ("spread", "step_ms", "waits_for")
+SPREAD = ("spread", "step_ms", "times_from", "waits_for")
 """Columns about steps that workers compute together."""
 UNKNOWN = "-"
 
@@ -86,7 +86,8 @@ def _acceptance(worker: dict[str, Any]) -> str:
 
 def _spread(found: dict[str, Any] | None) -> dict[str, str]:
     """Spread steps of the last minute, by column. "75%/4": share of steps that were computed
-    together, and members of the group. "6.4/9.8": ms of such a step, and of a local one.
+    together, and members of the group. "6.4/9.8": ms of such a step, and of a local one. "measured
+    here": where the times are from by which the worker decides when to compute steps together.
     "decode-1a2b:0.3ms": the member that the device waited for longest, and how long per step."""
     if found is None:
         return dict.fromkeys(SPREAD, UNKNOWN)
@@ -97,6 +98,7 @@ def _spread(found: dict[str, Any] | None) -> dict[str, str]:
     return {
         "spread": f"{share}/{len(found['members'])}" if in_group else found["mode"],
         "step_ms": "/".join(UNKNOWN if ms is None else f"{ms:.1f}" for ms in times),
+        "times_from": found["table"] or UNKNOWN,
         "waits_for": f"{name}:{wait_ms:.1f}ms" if name else UNKNOWN,
     }
 

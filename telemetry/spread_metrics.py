@@ -15,6 +15,10 @@ class SpreadMetrics:
             "baton_spread_members", "Workers in this worker's spread group; 0: it has none.",
             worker, registry=registry,
         )  # fmt: skip
+        self.table = Gauge(
+            "baton_spread_table_info", "1 for the step times by which the worker decides.",
+            [*worker, "table"], registry=registry,
+        )  # fmt: skip
         self.left_out = Gauge(
             "baton_spread_left_out", "1 while the worker is left out because it is too slow.",
             worker, registry=registry,
@@ -61,8 +65,12 @@ class SpreadMetrics:
             ["member"], registry=registry,
         )  # fmt: skip
 
-    def report(self, instance: str, role: str, num_members: int) -> None:
+    def report(self, instance: str, role: str, num_members: int, table: str) -> None:
+        """Set what a worker's last heartbeat says; ``table``: as in SpreadCounts."""
         self.members.labels(instance, role).set(num_members)
+        self.table.remove_by_labels({"instance": instance, "role": role})
+        if table:
+            self.table.labels(instance, role, table).set(1)
 
     def report_left_out(self, instance: str, role: str, left_out: bool) -> None:
         self.left_out.labels(instance, role).set(left_out)
@@ -94,8 +102,8 @@ class SpreadMetrics:
         """Remove the series of a worker that is gone."""
         worker = {"instance": instance, "role": role}
         for metric in (
-            self.members, self.left_out, self.steps, self.step_s, self.local, self.local_s,
-            self.aborted, self.wait_s, self.peer_wait_s, self.within_s, self.saved_s,
+            self.members, self.table, self.left_out, self.steps, self.step_s, self.local,
+            self.local_s, self.aborted, self.wait_s, self.peer_wait_s, self.within_s, self.saved_s,
         ):  # fmt: skip
             metric.remove_by_labels(worker)
         for waits in (self.late, self.peer_wait_s, self.within_s):

@@ -14,7 +14,7 @@ import typer
 from colocated.limits import ColocatedLimits
 from decode.speculation import max_drafts
 from decode.spread_policy import DEFAULT as SPREAD
-from decode.spread_table import read, shipped
+from decode.spread_table import read
 from engine.config import Device, Dtype, EngineConfig, LoadFormat, Quantize
 from engine.gpu import gpu_name
 from transport.checkpoint_folder import (
@@ -114,9 +114,17 @@ class Options:
         option(
             "BATON_SPREAD_TABLE",
             "What spread steps take on these GPUs, of python -m bench.spread_step --table; "
-            "default: estimates.",
+            "without it, see --spread-trials.",
         ),
     ] = None
+    spread_trials: Annotated[
+        bool,
+        option(
+            "BATON_SPREAD_TRIALS",
+            "Time a few local and spread steps while a new spread group is idle, and keep the "
+            "times beside compiled kernels; without, the times that Baton brings are used.",
+        ),
+    ] = True
     prefix_cache: Annotated[
         bool,
         option("BATON_PREFIX_CACHE", "Keep prefixes of prompts and answers for later prompts."),
@@ -186,7 +194,8 @@ class Options:
             unfit_gpu_s=self.unfit_gpu,
             speculate=self.speculate,
             spread=self.spread,
-            spread_table=read(self.spread_table) if self.spread_table else shipped(),
+            spread_table=read(self.spread_table) if self.spread_table else None,
+            spread_trials=self.spread_trials,
             prefix_cache=PrefixCacheSettings(self.prefix_cache, host_bytes(self.host_cache_gb)),
         )
 

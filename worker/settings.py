@@ -7,7 +7,7 @@ from pathlib import Path
 from colocated.limits import ColocatedLimits
 from decode.spread_policy import DEFAULT as SPREAD
 from decode.spread_policy import require_spread
-from decode.spread_table import StepTable, shipped
+from decode.spread_table import StepTable
 from engine.cache.prefix_policy import MIN_SAVED_TOKENS
 from engine.config import EngineConfig
 from transport.wire.channel_keys import ChannelKeys
@@ -72,6 +72,7 @@ class WorkerSettings:
     ``unfit_gpu_s``: how long no worker gets a GPU that reported a critical Xid. ``channel_keys``:
     the keys of a coordinator that has a secret. ``stall_timeout_s``: see stall.py. ``speculate``,
     ``spread``, ``spread_table``: see speculation.py, spread_policy.py, spread_table.py in decode/.
+    ``spread_trials``: without a table, time steps while the group is idle (spread/trials.py).
     """
 
     role: Role
@@ -90,7 +91,8 @@ class WorkerSettings:
     unfit_gpu_s: float = UNFIT_S
     speculate: str = "auto"
     spread: str = SPREAD
-    spread_table: StepTable = field(default_factory=shipped)
+    spread_table: StepTable | None = None
+    spread_trials: bool = True
     prefix_cache: PrefixCacheSettings = field(default_factory=PrefixCacheSettings)
 
     def __post_init__(self) -> None:

@@ -38,7 +38,11 @@ from worker.settings import WorkerSettings
 from worker.spread.group import Alone, Group
 from worker.spread.lender import Lender
 from worker.spread.membership import Membership
-from worker.spread.records import OwnRecord
+from worker.spread.node_folder import kept_tables
+from worker.spread.records import OwnRecord, Records
+from worker.spread.step_times import FixedTimes, StepTimes
+from worker.spread.trial import Engines
+from worker.spread.trials import StepTrials
 from worker.stall import StallGuard
 from worker.worker import Worker
 
@@ -154,16 +158,19 @@ def _spread_group(
     if settings.spread == "off":
         return Alone()
     if settings.role == "prefill" and engine.lending is not None:
-        return Lender(engine.lending, instance, OwnRecord(instance))
+        return Lender(engine.lending, instance, Records(OwnRecord(instance)))
     if engine.spread is None:
         level = logging.INFO if settings.spread == "auto" else logging.WARNING
         why = "that takes a GPU, a model with Triton kernels and an even number of layers"
         log.log(level, "spread: this worker takes no spread steps: %s", why)
         return Alone()
-    log.info("spread: the times of steps are %s", settings.spread_table.source)
+    step_times: StepTimes = FixedTimes(settings.spread_table)
+    if settings.spread_table is None and settings.spread_trials:
+        engines = Engines(engine, engine.spread)
+        step_times = StepTrials(engines, kept_tables(engine), instance)
     return Membership(
-        engine.spread, instance, settings.spread, OwnRecord(instance),
-        drafts=drafts, table=settings.spread_table,
+        engine.spread, instance, settings.spread, Records(OwnRecord(instance)),
+        drafts=drafts, step_times=step_times,
     )  # fmt: skip
 
 

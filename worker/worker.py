@@ -146,7 +146,8 @@ class Worker:
         for sequence in self._offers.expire(self._clock()):
             self._reports.failed(sequence, "offer_expired", "no worker pulled the offer in time")
         if idle:
-            self._group.lend(willing=not self._prompts.has_work)
+            willing = not self._prompts.has_work
+            self._group.when_idle(self._allocator, willing=willing, empty=self.empty)
 
     def _process_tokens(self, scheduled: Scheduled, result: StepResult) -> None:
         first = first_steps(scheduled, self._clock())
@@ -161,6 +162,7 @@ class Worker:
 
     def handle(self, message: Work) -> None:
         """An order of the coordinator."""
+        self._group.interrupt()
         self._orders.handle(message)
 
     def drop_all(self) -> None:
@@ -219,10 +221,10 @@ class Worker:
         return not (self._room.active() or under_way or self._offers)
 
     def gauges(self) -> WorkerGauges:
-        transfers = self._transfers
+        transfers, trials = self._transfers, self._group.trial_memory
         return WorkerGauges(
-            free_pages=self._allocator.free_pages,
-            free_state_slots=self._allocator.free_state_slots,
+            free_pages=self._allocator.free_pages + trials.num_pages,
+            free_state_slots=self._allocator.free_state_slots + trials.num_state_slots,
             shared_pages=self._allocator.num_pages_shared,
             running=len(self._prompts.filling) + len(self._sequences.running),
             waiting=len(self._prompts.waiting) + len(transfers.pending) + len(transfers.receiving),

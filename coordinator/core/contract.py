@@ -94,6 +94,10 @@ class SpreadStatus:
     late: dict[str, int]
     """By other member: how often it waited for that member in vain."""
     left_out_s: float
+    table: str = ""
+    """Where the step times are from by which it decides when steps are spread: "measured here",
+    "shipped", "estimated" or "file"; "" for a worker that does not decide: it has no group, or
+    lends."""
 
 
 @dataclass(frozen=True)

@@ -199,7 +199,9 @@ class Observer:
         )
         held = structs.asdict(gauges.prefix) | {"gpu_bytes": worker.kept_bytes}
         self._metrics.prefixes.report(worker.instance, worker.hello.role, held)
-        self._metrics.spread.report(worker.instance, worker.hello.role, gauges.spread.num_members)
+        self._metrics.spread.report(
+            worker.instance, worker.hello.role, gauges.spread.num_members, gauges.spread.table
+        )
         if worker.gpu is None:
             self._metrics.gpus.forget(worker.instance)
         else:

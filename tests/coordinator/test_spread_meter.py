@@ -31,11 +31,13 @@ def test_a_status_tells_of_the_last_minute() -> None:
     now = SpreadCounts(
         2, 1300, 1, late=(("b", 1),), num_local=1100, spread_ms=1800, local_ms=900,
         waits_ms=(("b", 60),), within_us=(("b", 30_000),), saved_us=150_000,
+        table="measured here",
     )  # fmt: skip
     meter.note(now, 60.0)
     assert spread_status(meter, ("a", "b"), 0.0) == SpreadStatus(
         mode="spread", members=("a", "b"), share=0.75, step_ms=6.0, local_step_ms=9.0, aborted=1,
         wait_ms={"b": 0.2}, within_ms={"b": 0.1}, saved_ms=0.5, late={"b": 1}, left_out_s=0.0,
+        table="measured here",
     )  # fmt: skip
     meter.note(now, 61.0)
     assert spread_status(meter, ("a", "b"), 0.0).mode == "local", "no steps since the last beat"
@@ -82,8 +84,9 @@ def test_heartbeats_become_metrics_and_a_worker_that_leaves_takes_its_own_along(
     def beat(*counts: int, late: tuple[tuple[str, int], ...]) -> None:
         within = tuple((name, 500 * times) for name, times in late[:1])
         spread = SpreadCounts(
-            2, *counts, late=late, waits_ms=late, within_us=within, saved_us=counts[0]
-        )
+            2, *counts, late=late, waits_ms=late, within_us=within, saved_us=counts[0],
+            table="shipped" if counts[0] == 100 else "measured here",
+        )  # fmt: skip
         hub._inbox.handle("b-1", Heartbeat(WorkerGauges(1, 1, spread=spread)))
 
     beat(100, 1, 50, late=(("b-2", 1),))  # counted for another coordinator, maybe
@@ -94,6 +97,8 @@ def test_heartbeats_become_metrics_and_a_worker_that_leaves_takes_its_own_along(
         return metrics.registry.get_sample_value(f"baton_spread_{name}", labels)
 
     assert value("members", mine) == 2
+    assert value("table_info", mine | {"table": "measured here"}) == 1
+    assert value("table_info", mine | {"table": "shipped"}) is None, "it was before"
     assert value("steps_total", mine) == 60
     assert value("aborts_total", mine) == 2
     assert value("wait_seconds_total", mine) == 1.5

@@ -26,8 +26,10 @@ class Member:
     willing: bool = True
     rows: int = 8
     drafts: int = 0
+    trial: int = 0
     wait_began: float | None = None
     launched: dict[int, Together] = field(default_factory=dict)
+    trials: dict[int, int] = field(default_factory=dict)
     let_down: bool = False
     last_was_together: bool = False
 
@@ -36,8 +38,9 @@ class Member:
     ) -> Decision:
         seen = [other.published for other in others]
         decision = self.lockstep.decide(
-            self.rows, seen, now, willing=self.willing, lenders=lenders, drafts=self.drafts
-        )
+            self.rows, seen, now, willing=self.willing, lenders=lenders, drafts=self.drafts,
+            trial=self.trial,
+        )  # fmt: skip
         self.published = self.lockstep.record
         self.let_down |= bool(self.lockstep.late)
         if isinstance(decision, Together):
@@ -45,6 +48,7 @@ class Member:
             if self.last_was_together:
                 assert decision.round == max(self.launched) + 1, "behind an unread round"
             self.launched[decision.round] = decision
+            self.trials[decision.round] = self.trial
         if decision != WAIT:
             self.last_was_together = decision != LOCAL
         if decision == WAIT:
@@ -276,6 +280,52 @@ def test_members_begin_anew_only_when_no_lender_computes_for_an_aborted_round() 
     run_until_together(members, 5.0, [lender.record])
 
 
+def test_members_of_one_trial_launch_together_whatever_it_promises() -> None:
+    first, second = members = group(1, 1)
+    first.trial = 1
+    for _ in range(4):
+        assert turn(members) == [LOCAL, LOCAL], "the other one is not at this trial"
+    second.trial = 1
+    assert run_until_together(members)[0].rows == 1
+    assert run_until_together(members)[0].rows == 1
+    second.trial, second.rows = 0, 64
+    for _ in range(4):
+        assert second.decide([first], 0.0) == LOCAL, "sequences of requests join no trial"
+        assert first.decide([second], 0.0) == LOCAL
+    first.trial = 0
+    run_until_together(members)
+
+
+def test_a_wait_in_vain_within_a_trial_costs_no_time_apart() -> None:
+    first, second = members = group(8, 8)
+    first.trial = second.trial = 2
+    assert turn(members) == [LOCAL, WAIT]
+    assert second.decide([first], 1.0) == LOCAL
+    assert second.lockstep.late == ()
+    run_until_together(members, 1.0)
+
+
+def test_a_member_that_gets_work_withdraws_from_a_trial() -> None:
+    first, second = members = group(8, 8)
+    first.trial = second.trial = 1
+    assert turn(members) == [LOCAL, WAIT]
+    second.trial = 0
+    assert second.decide([first], 0.0) == LOCAL
+    assert first.decide([second], 0.0) == LOCAL
+    first.trial = 0
+    run_until_together(members)
+
+
+def test_no_round_mixes_a_trial_with_sequences_of_requests() -> None:
+    """Both have committed to the same number, each before it saw the other one's trial."""
+    first, second = members = group(8, 8)
+    assert turn(members) == [LOCAL, WAIT]
+    first.published = Record(1, 1, Stance.COMMITTED, 8, trial=1)
+    both = [first.published, second.published]
+    assert LendingRounds(1).decide(both, willing=True) is None
+    assert second.decide([first], 0.0) == LOCAL
+
+
 def test_settings_name_themselves() -> None:
     for right in ("auto", "off", "1", "512"):
         require_spread(right)
@@ -330,6 +380,23 @@ class GroupMachine(RuleBasedStateMachine):
                 member.lockstep.stand_apart()
                 member.published = member.lockstep.record
 
+    @rule(place=st.integers(0, 3), trial=st.integers(0, 2))
+    def change_trial(self, place: int, trial: int) -> None:
+        if (member := self._alive(place)) and trial != member.trial:
+            self._change_trial(member, trial)
+
+    @rule(trial=st.integers(0, 2))
+    def all_change_trial(self, trial: int) -> None:
+        for place in range(len(self.members)):
+            if (member := self._alive(place)) and trial != member.trial:
+                self._change_trial(member, trial)
+
+    def _change_trial(self, member: Member, trial: int) -> None:
+        """With no spread step unread; whoever has committed withdraws."""
+        member.trial, member.last_was_together = trial, False
+        self.disturbed |= member.wait_began is not None
+        member.wait_began = None
+
     @rule(seconds=st.sampled_from([0.01, 0.1, 0.25, 1.0, 5.0]))
     def time_passes(self, seconds: float) -> None:
         self.now += seconds
@@ -373,6 +440,13 @@ class GroupMachine(RuleBasedStateMachine):
         for member in getattr(self, "members", []):
             for number, together in member.launched.items():
                 assert by_round.setdefault(number, together) == together
+
+    @invariant()
+    def a_round_is_launched_by_members_of_one_trial(self) -> None:
+        by_round: dict[int, int] = {}
+        for member in getattr(self, "members", []):
+            for number, trial in member.trials.items():
+                assert by_round.setdefault(number, trial) == trial
 
     @invariant()
     def a_round_that_not_all_launch_has_a_cause(self) -> None:

@@ -45,7 +45,7 @@ def test_status_of_a_ready_service(stub):
         "ready (3 queued, 2 running, Redis connected)",
         "role=prefill  instance=p-1  device=cpu  running=1  waiting=0  pages=54/64  "
         "state_slots=1/8  hits=-  kept=0  drafts=0  tok_step=-  accepted=-  spread=-  step_ms=-  "
-        "waits_for=-  breaker=closed",
+        "times_from=-  waits_for=-  breaker=closed",
     ]
 
 

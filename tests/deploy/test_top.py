@@ -64,7 +64,8 @@ def test_once_prints_the_rates_of_one_interval(service: Service) -> None:
     assert worker == (
         "role=prefill  instance=p-1  device=cpu  running=1  waiting=0  pages=54/64  kv=84%  "
         "state_slots=1/8  prompt_tok_s=1,536  output_tok_s=2  hits=-  kept=0  drafts=0  "
-        "tok_step=-  accepted=-  spread=-  step_ms=-  waits_for=-  breaker=closed  gpu=-"
+        "tok_step=-  accepted=-  spread=-  step_ms=-  times_from=-  waits_for=-  "
+        "breaker=closed  gpu=-"
     )
     assert requests == "no requests yet"
     assert set(service.api.keys) == {"Bearer k1"}
@@ -120,13 +121,20 @@ def test_top_shows_steps_that_workers_compute_together(service: Service) -> None
         "mode": "spread", "members": ["d-1", "d-2"], "share": 0.751, "step_ms": 6.04,
         "local_step_ms": None, "aborted": 0, "wait_ms": {"d-2": 0.01, "d-3": 0.1}, "late": {},
         "left_out_s": 0.0, "within_ms": {"d-2": 0.31, "d-3": 0.1}, "saved_ms": 1.2,
+        "table": "measured here",
     }  # fmt: skip
-    slow = in_group | {"mode": "left out", "members": [], "within_ms": {}, "share": None}
+    slow = in_group | {
+        "mode": "left out",
+        "members": [],
+        "within_ms": {},
+        "share": None,
+        "table": "",
+    }
     workers = [STATUS["workers"][0] | {"spread": spread} for spread in (in_group, slow)]
     service.api.pages["/status"] = STATUS | {"workers": workers}
     first, second = once(service.url).stdout.splitlines()[2:4]
-    assert "  spread=75%/2  step_ms=6.0/-  waits_for=d-2:0.3ms  " in first
-    assert "  spread=left out  step_ms=6.0/-  waits_for=-  " in second
+    assert "  spread=75%/2  step_ms=6.0/-  times_from=measured here  waits_for=d-2:0.3ms  " in first
+    assert "  spread=left out  step_ms=6.0/-  times_from=-  waits_for=-  " in second
 
 
 def test_once_exits_2_and_says_why_there_is_nothing(service: Service) -> None:

@@ -92,7 +92,7 @@ class FakeEngine:
     ) -> None:
         self.layout, self.pools, self.nan, self.dies_at = LAYOUT, size, nan, dies_at
         self.fingerprint, self.epoch_stream = "m", None
-        self.guesses_right = guesses_right
+        self.guesses_right, self.num_ids = guesses_right, VOCAB
         self.slots = [FakeSlot() for _ in range(size.num_state_slots)]
         buffer = torch.zeros(Region.of(LAYOUT, size).size_bytes, dtype=torch.uint8)
         self.cache = CacheTensors.over(buffer, LAYOUT, size)

@@ -1,15 +1,19 @@
 """A cluster whose decoding workers compute steps together; its processes may stand still.
 
 A host that waits for its device lets the others go on, so that its wait ends by what they do.
+Groups time steps while they are idle. Workers may keep what they have timed in different folders.
 """
 
 import random
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from coordinator.core.spread.groups import SpreadGroups
 from decode.lockstep import LockstepTimes
 from decode.spread_record import Record
+from decode.spread_trials import Point
 from tests.simulation.cluster import Cluster, Node
 from tests.simulation.fake_engine import FakeEngine, Killed
 from tests.simulation.fake_exchange import (
@@ -23,12 +27,18 @@ from tests.simulation.fake_exchange import (
 )
 from transport.wire.layout import PoolSize
 from transport.wire.messages import ToWorker
+from transport.wire.session import Work
+from worker.spread.kept_tables import KeptTables
 from worker.spread.lender import Lender
 from worker.spread.membership import Membership
+from worker.spread.records import Records
+from worker.spread.trial import Engines
+from worker.spread.trials import StepTrials
 
 TIMES = LockstepTimes(
     enter_s=0.6, step_s=0.4, back_off_s=0.05, max_back_off_s=0.4, forgiven_after=5
 )
+TRIALS = Point(1), Point(3), Point(2, 3)
 
 
 class SpreadCluster(Cluster):
@@ -40,10 +50,29 @@ class SpreadCluster(Cluster):
         self.groups = SpreadGroups(self.registry, self._send, lambda: self.now, 1)
         self.disturb: Callable[[], None] = lambda: None
         self.enter_rows = str(rng.choice([1, 2, 4, 8]))
+        self.num_measured = 0
+        self._folder = TemporaryDirectory(prefix="baton-simulated-")
+        self._table_folders = [Path(self._folder.name) / str(i) for i in range(rng.randint(1, 2))]
         self.records: dict[str, Record] = {}
         self.torn: set[str] = set()
         self._waiting: list[Node] = []
+        self._num_read = 0
+        self._trials: tuple[Point, ...] = TRIALS
         self._stalled_until: dict[str, float] = {}
+
+    def add_worker(self, role: str, *args, **more) -> str:
+        """Its trials give all memory back before a message is handled."""
+        instance = super().add_worker(role, *args, **more)
+        pool = self.nodes[instance].pool
+        assert pool is not None
+        handle, group = pool._orders.handle, pool._group
+
+        def handle_checked(message: Work) -> None:
+            assert group.trial_memory == (0, 0)
+            handle(message)
+
+        pool._orders.handle = handle_checked  # type: ignore[method-assign]
+        return instance
 
     def stall(self, instance: str, seconds: float) -> None:
         """Its process stands still; its device goes on."""
@@ -53,6 +82,23 @@ class SpreadCluster(Cluster):
         if self.rng.random() < 0.1:
             self.torn.add(instance)
         super().kill_worker(instance)
+
+    def end_trials(self) -> None:
+        """Let idle groups time their steps for a while, and count the members that decide by what
+        was measured."""
+        for _ in range(2_000):
+            self.tick()
+        self._trials = ()  # of groups that form from now on
+        for each in self.memberships():
+            self.num_measured += each.counts().table == "measured here"
+            each.interrupt()
+            if isinstance(each, Membership):
+                each._step_times._points = ()
+
+    def _fine_clock(self) -> float:
+        """No two times are the same, as on a real machine."""
+        self._num_read += 1
+        return self.now + 1e-9 * self._num_read
 
     def memberships(self) -> list[Membership | Lender]:
         return [n.pool._group for n in self.nodes.values() if n.hello.spread is not None]
@@ -65,13 +111,22 @@ class SpreadCluster(Cluster):
             self.exchange.unreachable.add(frozenset((instance, other)))
         record = FakeRecord(instance, self.records)
         open_peer = partial(FakePeerRecord, records=self.records, torn=self.torn)
+        records = Records(record, open_peer)
         if role == "prefill":
             lending = FakeLending(engine, instance, self.exchange)
-            return Lender(lending, instance, record, open_peer=open_peer, clock=lambda: self.now)
+            return Lender(lending, instance, records, clock=lambda: self.now)
         spreading = FakeSpreading(engine, instance, self.exchange)
+        kept = KeptTables(self.rng.choice(self._table_folders), "a simulated GPU")
+        trials = StepTrials(
+            Engines(engine, spreading),
+            kept,
+            instance,
+            sizes=lambda shapes: self._trials,
+            clock=self._fine_clock,
+        )
         return Membership(
-            spreading, instance, self.enter_rows, record, times=TIMES, clock=lambda: self.now,
-            open_peer=open_peer,
+            spreading, instance, self.enter_rows, records, times=TIMES, clock=lambda: self.now,
+            step_times=trials,
         )  # fmt: skip
 
     def _send(self, instance: str, message: ToWorker) -> None:

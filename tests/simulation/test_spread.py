@@ -29,15 +29,17 @@ def test_texts_do_not_depend_on_what_becomes_of_a_group(roles: tuple[str, ...], 
 
 @ROLES
 def test_many_steps_are_computed_together_and_some_are_taken_back(roles: tuple[str, ...]) -> None:
-    computed = void = lent = 0
+    computed = void = lent = measured = 0
     for seed in range(4):
         cluster = run_scenario(random.Random(seed), roles, disturbances=0.001)
         computed += cluster.exchange.num_computed
         void += cluster.exchange.num_void
         lent += cluster.exchange.num_lent
+        measured += cluster.num_measured
     assert computed > 300
     assert void > 5
     assert lent > 60 or roles == ("colocated",)
+    assert measured > 3, "groups have timed their steps, and decided by these times"
 
 
 def run_scenario(
@@ -86,6 +88,7 @@ def run_scenario(
             assert output == expected
     cluster.disturb = lambda: None
     away.back(everyone=True)
+    cluster.end_trials()
     settle(cluster)
     cluster.assert_all_free()
     return cluster

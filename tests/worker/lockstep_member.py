@@ -19,7 +19,7 @@ from engine.spread.shapes import plain_shapes
 from transport.copy import shm
 from transport.wire.spread import ExchangeExport, SpreadGroup
 from worker.spread.membership import Membership
-from worker.spread.records import OwnRecord
+from worker.spread.records import OwnRecord, Records
 
 TIMES = LockstepTimes(enter_s=2.0, step_s=1.0, back_off_s=0.2, max_back_off_s=1.0)
 DEVICE_WAIT_S = 1.0
@@ -62,7 +62,7 @@ class Launched:
 
 
 def main(name: str, rows: int) -> None:
-    member = Membership(Device(name), name, "8", OwnRecord(name), times=TIMES)
+    member = Membership(Device(name), name, "8", Records(OwnRecord(name)), times=TIMES)
     say(export=msgspec.to_builtins(member.export))
     group = msgspec.json.decode(sys.stdin.readline(), type=SpreadGroup)
     joined = member.join(group)

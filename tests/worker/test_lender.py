@@ -8,8 +8,10 @@ import pytest
 from decode.lockstep import LOCAL
 from decode.spread_record import Record, Stance
 from engine.batch import SpreadPlan
+from engine.cache.allocator import CacheAllocator
 from engine.spread.interface import Lent, MemberUnreachable
 from engine.spread.shapes import plain_shapes
+from transport.wire.layout import PoolSize
 from transport.wire.spread import (
     ExchangeExport,
     SpreadExport,
@@ -19,7 +21,7 @@ from transport.wire.spread import (
 )
 from worker.spread.lender import NEXT_S, Lender
 from worker.spread.place import LOOK_IDLE_S, LOOK_S
-from worker.spread.records import OwnRecord, PeerRecord
+from worker.spread.records import OwnRecord, PeerRecord, Records
 
 
 class Engine:
@@ -64,14 +66,18 @@ class Desk:
         name = f"p-{token_hex(4)}"
         own = OwnRecord(name)
         self.engine.own = PeerRecord(own.handle)
-        self.lender = Lender(self.engine, name, own, clock=lambda: self.now)
+        self.lender = Lender(self.engine, name, Records(own), clock=lambda: self.now)
         exports = [SpreadExport(each.handle, Engine.export) for each in self.decoding]
         members = [*zip(self.names, exports, strict=True), (name, self.lender.export)]
         self.group = SpreadGroup(5, tuple(SpreadMember(*each) for each in members), 1)
 
-    def commit(self, number: int, *rows: int) -> None:
+    def commit(self, number: int, *rows: int, trial: int = 0) -> None:
         for own, each in zip(self.decoding, rows, strict=True):
-            own.write(Record(5, number, Stance.COMMITTED, each))
+            own.write(Record(5, number, Stance.COMMITTED, each, trial=trial))
+
+    def lend(self, *, willing: bool) -> None:
+        memory = CacheAllocator(PoolSize(1, 1))
+        self.lender.when_idle(memory, willing=willing, empty=willing)
 
     @property
     def record(self) -> Record:
@@ -92,11 +98,11 @@ def desk() -> Iterator[Desk]:
 def test_it_comes_to_each_round_once_and_says_so_while_it_is_in_it(desk: Desk) -> None:
     assert desk.lender.join(desk.group) == SpreadJoined(5)
     assert desk.engine.joined == [(5, 2, 1)]
-    desk.lender.lend(willing=True)
+    desk.lend(willing=True)
     assert (desk.engine.lent, desk.record.stance) == ([], Stance.WILLING)
     desk.commit(3, 2, 9)
     for _ in range(2):
-        desk.lender.lend(willing=True)
+        desk.lend(willing=True)
     assert desk.engine.lent == [SpreadPlan(5, 3, 16, first=True)]
     assert [(r.stance, r.round) for r in desk.engine.during if r] == [(Stance.COMMITTED, 3)]
     assert desk.record.stance is Stance.WILLING
@@ -104,10 +110,21 @@ def test_it_comes_to_each_round_once_and_says_so_while_it_is_in_it(desk: Desk) -
     assert desk.lender.decide(7, willing=True) == LOCAL
 
 
+def test_it_comes_to_rounds_that_are_only_timed_but_does_not_count_them(desk: Desk) -> None:
+    desk.lender.join(desk.group)
+    desk.commit(3, 2, 9, trial=1)
+    desk.lend(willing=True)
+    assert [plan.round for plan in desk.engine.lent] == [3]
+    assert desk.lender.counts().num_steps == 0
+    desk.commit(4, 2, 9)
+    desk.lend(willing=True)
+    assert desk.lender.counts().num_steps == 1
+
+
 def test_with_prompts_it_comes_to_none(desk: Desk) -> None:
     desk.lender.join(desk.group)
     desk.commit(3, 2, 9)
-    desk.lender.lend(willing=False)
+    desk.lend(willing=False)
     desk.lender.stand_apart()
     assert (desk.engine.lent, desk.record.stance) == ([], Stance.APART)
 
@@ -116,10 +133,10 @@ def test_steps_that_it_came_too_late_for_or_that_aborted_are_not_counted(desk: D
     desk.lender.join(desk.group)
     desk.engine.answer = Lent(took_part=False)
     desk.commit(3, 2, 9)
-    desk.lender.lend(willing=True)
+    desk.lend(willing=True)
     desk.engine.answer = Lent(True, True, (1,))
     desk.commit(4, 2, 9)
-    desk.lender.lend(willing=True)
+    desk.lend(willing=True)
     counts = desk.lender.counts()
     assert (counts.num_members, counts.num_steps, counts.num_aborted) == (3, 0, 1)
     assert counts.late == ((desk.names[1], 1),)
@@ -128,13 +145,13 @@ def test_steps_that_it_came_too_late_for_or_that_aborted_are_not_counted(desk: D
 def test_it_sleeps_less_the_sooner_a_step_may_come(desk: Desk) -> None:
     assert desk.lender.look_s > 60.0
     desk.lender.join(desk.group)
-    desk.lender.lend(willing=True)
+    desk.lend(willing=True)
     assert desk.lender.look_s == LOOK_IDLE_S
     desk.decoding[0].write(Record(5, 3, Stance.WILLING, 12))
-    desk.lender.lend(willing=True)
+    desk.lend(willing=True)
     assert desk.lender.look_s == LOOK_S
     desk.commit(3, 12, 0)
-    desk.lender.lend(willing=True)
+    desk.lend(willing=True)
     assert desk.lender.look_s == 0.0
     desk.now += 2 * NEXT_S
     assert desk.lender.look_s == LOOK_S
@@ -144,6 +161,6 @@ def test_what_it_cannot_open_is_reported_with_the_peer(desk: Desk) -> None:
     desk.engine.unreachable = 0
     assert desk.lender.join(desk.group) == SpreadJoined(5, desk.names[0], "no peer access")
     desk.commit(3, 2, 9)
-    desk.lender.lend(willing=True)
+    desk.lend(willing=True)
     assert desk.engine.lent == []
     assert desk.lender.join(SpreadGroup(6)) is None

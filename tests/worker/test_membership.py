@@ -17,7 +17,7 @@ from transport.wire.spread import ExchangeExport, SpreadGroup, SpreadJoined, Spr
 from worker.spread.group import Alone
 from worker.spread.membership import Membership
 from worker.spread.place import LOOK_IDLE_S, LOOK_S
-from worker.spread.records import OwnRecord
+from worker.spread.records import OwnRecord, Records
 
 TIMES = LockstepTimes(enter_s=1.0, step_s=1.0, back_off_s=1.0)
 
@@ -55,7 +55,7 @@ class Trio:
         self.spreaders = [Spreader(name) for name in self.names]
         self.members = [
             Membership(
-                spreader, name, "8", OwnRecord(name), drafts=each, times=TIMES,
+                spreader, name, "8", Records(OwnRecord(name)), drafts=each, times=TIMES,
                 clock=lambda: self.now,
             )
             for spreader, name, each in zip(self.spreaders, self.names, drafts, strict=True)
@@ -218,7 +218,7 @@ def test_what_cannot_be_opened_is_reported_with_the_peer(trio: Trio) -> None:
     assert joined.peer == trio.names[2]
     assert "no longer exists" in joined.problem
     trio.members[2] = Membership(
-        trio.spreaders[2], trio.names[2], "8", OwnRecord(trio.names[2]), times=TIMES
+        trio.spreaders[2], trio.names[2], "8", Records(OwnRecord(trio.names[2])), times=TIMES
     )
 
 

@@ -9,6 +9,7 @@ import typer
 from typer.models import OptionInfo
 from typer.testing import CliRunner
 
+from decode.spread_table import SHIPPED
 from worker import main
 from worker.main import command
 from worker.options import Options
@@ -69,6 +70,25 @@ def test_a_decode_worker_computes_prompts_in_batches_as_beside_running_sequences
     for num_running, num_waiting in ((0, 1), (8, 1), (1, 9)):
         found = limits.max_tokens(num_running=num_running, num_waiting=num_waiting)
         assert found == 128
+
+
+def test_steps_are_timed_unless_that_is_switched_off_or_a_table_is_given(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found: list[WorkerSettings] = []
+    monkeypatch.setattr(main, "run_service", lambda *given: given[-1]())
+    monkeypatch.setattr(main, "serve", found.append)
+    app = typer.Typer()
+    app.command()(main.command(DecodeOptions))
+    base = {"BATON_COORDINATOR": "ipc://somewhere", "BATON_DEVICE": "cpu"}
+    for typed, given in (
+        ([], {}), (["--no-spread-trials"], {}), ([], {"BATON_SPREAD_TRIALS": "off"}),
+        ([], {"BATON_SPREAD_TABLE": str(SHIPPED)}),
+    ):  # fmt: skip
+        result = CliRunner().invoke(app, typed, env=base | given, catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+    assert [each.spread_trials for each in found] == [True, False, False, True]
+    assert [each.spread_table is None for each in found] == [True, True, True, False]
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,8 @@ RECORDS = st.builds(
     Record,
     st.integers(0, 2**40), st.integers(1, 2**40), st.sampled_from(Stance), st.integers(0, 512),
     st.integers(0, 2**40), st.integers(0, 512), st.integers(0, 2**40), st.integers(0, 7),
-    st.integers(0, 7), st.integers(0, 4), st.integers(0, 4),
+    st.integers(0, 7), st.integers(0, 4), st.integers(0, 4), st.integers(0, 100),
+    st.integers(0, 255), st.integers(0, 255), st.integers(0, 2**32 - 1),
 )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ A group whose members change gets a new generation. No message is sent about a s
 agree through the records (worker/spread/).
 """
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta
 
@@ -70,6 +70,12 @@ MAX_NAMED = 64
 ByWorker = Annotated[tuple[tuple[str, Count], ...], Meta(max_length=MAX_NAMED)]
 
 
+TableSource = Literal["", "shipped", "estimated", "measured here", "file"]
+"""Where a worker has its times of steps from, by which it decides when to spread them. "shipped":
+this version of Baton, measured; "estimated": this version, not measured with so many members;
+"measured here": idle groups of this node; "file": BATON_SPREAD_TABLE; "": it has no group."""
+
+
 class SpreadCounts(WireStruct, frozen=True):
     """Counts of a worker that may be in spread groups, since it started.
 
@@ -78,7 +84,7 @@ class SpreadCounts(WireStruct, frozen=True):
     back. ``wait_ms``: how long its host waited for the others; ``waits_ms``: for each member;
     ``late``: how often it waited for each in vain. ``within_us``: how long its device waited for
     each within spread steps. ``saved_us``: how much longer the steps would have taken with one
-    member less, by its table. ``num_members``: size of its group now, 0 without one."""
+    member less, by its ``table``. ``num_members``: size of its group now, 0 without one."""
 
     num_members: Count = 0
     num_steps: Count = 0
@@ -91,3 +97,4 @@ class SpreadCounts(WireStruct, frozen=True):
     waits_ms: ByWorker = ()
     within_us: ByWorker = ()
     saved_us: Count = 0
+    table: TableSource = ""

@@ -9,8 +9,10 @@ from typing import Literal, Protocol
 
 from decode.lockstep import LOCAL
 from engine.batch import ForwardBatch, SpreadPlan
+from engine.cache.allocator import CacheAllocator
 from engine.step import Step
 from transport.wire.spread import SpreadCounts, SpreadExport, SpreadGroup, SpreadJoined
+from worker.spread.trial_rows import TrialMemory
 
 Plan = SpreadPlan | Literal["local", "wait"]
 
@@ -31,6 +33,11 @@ class Group(Protocol):
     @property
     def holds_prompts(self) -> bool:
         """Whether this worker's prompts wait for those of the others: for a few steps at most."""
+        ...
+
+    @property
+    def trial_memory(self) -> TrialMemory:
+        """What ``when_idle`` holds of the worker's cache now; ``interrupt`` gives it back."""
         ...
 
     def room(self, wanted: int) -> int:
@@ -56,9 +63,16 @@ class Group(Protocol):
         """Spread steps were taken back, in which those of these ranks were waited for in vain."""
         ...
 
-    def lend(self, *, willing: bool) -> None:
-        """Without sequences, take part in the others' next step, if all have committed to one.
-        ``willing``: this worker has nothing else to compute."""
+    def when_idle(self, memory: CacheAllocator, *, willing: bool, empty: bool) -> None:
+        """Called at the end of a round in which the worker launched nothing. A lender takes part in
+        the others' next step, if all have committed to one and this worker is ``willing``: it has
+        nothing else to compute. A member that decodes times steps in ``memory``, the worker's
+        cache, if the worker is ``empty``: it has no request at all."""
+        ...
+
+    def interrupt(self) -> None:
+        """A message of the coordinator is handled next. What is only timed ends, and its memory is
+        given back."""
         ...
 
     def stand_apart(self) -> None:
@@ -87,6 +101,7 @@ class Alone:
     look_s = inf
     export = None
     holds_prompts = False
+    trial_memory = TrialMemory()
 
     def room(self, wanted: int) -> int:
         return wanted
@@ -103,8 +118,11 @@ class Alone:
     def aborted(self, late: tuple[int, ...]) -> None:
         raise AssertionError("a spread step aborted that was not launched")
 
-    def lend(self, *, willing: bool) -> None:
-        """There are no others to lend to."""
+    def when_idle(self, memory: CacheAllocator, *, willing: bool, empty: bool) -> None:
+        """There are no others to lend to, or to time steps with."""
+
+    def interrupt(self) -> None:
+        """Nothing is timed."""
 
     def stand_apart(self) -> None:
         """No other worker waits for this one."""

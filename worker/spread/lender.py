@@ -13,12 +13,13 @@ from typing import Literal
 from decode.lending import LendingRounds
 from decode.lockstep import LOCAL
 from engine.batch import ForwardBatch, SpreadPlan
+from engine.cache.allocator import CacheAllocator
 from engine.spread.interface import Lending
-from engine.spread.shapes import shape_for
 from engine.step import Step
 from worker.spread.peers import read_all
-from worker.spread.place import LOOK_IDLE_S, LOOK_S, GroupPlace
-from worker.spread.records import OwnRecord, PeerRecord
+from worker.spread.place import LOOK_IDLE_S, LOOK_S, GroupPlace, plan_of
+from worker.spread.records import Records
+from worker.spread.trial_rows import TrialMemory
 
 NEXT_S = 0.02
 """Seconds after a lent step in which the worker does not sleep, to launch the next one at once."""
@@ -27,18 +28,19 @@ log = logging.getLogger(__name__)
 
 
 class Lender(GroupPlace[LendingRounds]):
-    """``engine`` computes a lender's part of steps. ``own`` and ``open_peer`` as in GroupPlace."""
+    """``engine`` computes a lender's part of steps."""
+
+    trial_memory = TrialMemory()
 
     def __init__(
         self,
         engine: Lending,
         instance: str,
-        own: OwnRecord,
+        records: Records,
         *,
-        open_peer: Callable[[str], PeerRecord] = PeerRecord,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(engine, instance, own, open_peer)
+        super().__init__(engine, instance, records)
         self._engine, self._clock = engine, clock
         self._others_idle = True
         self._lent_at = -inf
@@ -56,7 +58,7 @@ class Lender(GroupPlace[LendingRounds]):
         """Who lends has no prompts, and computes them at once when they come."""
         return False
 
-    def lend(self, *, willing: bool) -> None:
+    def when_idle(self, memory: CacheAllocator, *, willing: bool, empty: bool) -> None:
         if self._rounds is None:
             return
         records = read_all(self._peers.decoding)
@@ -66,13 +68,13 @@ class Lender(GroupPlace[LendingRounds]):
         if together is None:
             return
         began = self._clock()
-        shape = shape_for(self._engine.shapes, together.rows, together.drafts)
-        generation, number = self._rounds.record.generation, together.round
-        plan = SpreadPlan(generation, number, shape.bucket, True, shape.num_drafts)
-        lent = self._engine.lend(plan)
+        generation = self._rounds.record.generation
+        lent = self._engine.lend(plan_of(generation, together, self._engine.shapes, first=True))
         self._lent_at = self._clock()
         self._rounds.done()
         self._publish(self._rounds)
+        if together.trial:  # it is only timed
+            return
         if lent.aborted:
             self._tally.aborted()
         elif lent.took_part:
@@ -81,6 +83,9 @@ class Lender(GroupPlace[LendingRounds]):
             peer = self._peers.members[rank]
             times = self._tally.was_late(peer)
             log.warning("%s did not take part in a spread step in time (%d times)", peer, times)
+
+    def interrupt(self) -> None:
+        """A lent step has ended when the worker goes on."""
 
     def room(self, wanted: int) -> int:
         """A decode step of this worker's own takes all."""

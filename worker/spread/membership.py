@@ -3,6 +3,7 @@
 decide    before each decode step: together, local, or not known yet (decode/lockstep.py)
 launch    one together
 took      how long the device waited for whom; ``aborted``: in vain
+when_idle time steps, for the table by which steps are decided (trials.py)
 
 A wait for the others never blocks: the worker's loop asks ``decide`` again in its next round.
 """
@@ -13,19 +14,25 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from math import inf
 
+from msgspec import structs
+
 from decode.lockstep import LOCAL, WAIT, Lockstep, LockstepTimes
 from decode.speculation import DraftPolicy, NoDrafts
 from decode.spread_policy import SpreadPolicy
 from decode.spread_record import Record, Stance
-from decode.spread_table import StepTable, shipped
 from engine.batch import ForwardBatch, SpreadPlan
+from engine.cache.allocator import CacheAllocator
 from engine.spread.interface import Spreading
-from engine.spread.shapes import fits, most_rows, shape_for
+from engine.spread.shapes import fits, most_rows
 from engine.step import Step
+from transport.wire.spread import SpreadCounts, TableSource
 from worker.spread.group import Plan
 from worker.spread.peers import read_all
-from worker.spread.place import LOOK_IDLE_S, LOOK_S, GroupPlace
-from worker.spread.records import OwnRecord, PeerRecord
+from worker.spread.place import LOOK_IDLE_S, LOOK_S, GroupPlace, plan_of
+from worker.spread.records import Records
+from worker.spread.step_times import FixedTimes, StepTimes
+from worker.spread.trial_group import TrialGroup
+from worker.spread.trial_rows import TrialMemory
 
 MOST_SURPLUS = 1.25
 """Times the sequences that a spread step can have: with more, local steps of all give more tokens a
@@ -36,26 +43,27 @@ log = logging.getLogger(__name__)
 
 class Membership(GroupPlace[Lockstep]):
     """``engine`` launches spread steps; ``setting`` is ``auto`` or a number of tokens
-    (decode/spread_policy.py), ``table`` what steps take, ``drafts`` what chooses the number of
-    drafts. ``own`` and ``open_peer`` as in GroupPlace."""
+    (decode/spread_policy.py), ``step_times`` what steps take, ``drafts`` what chooses the number of
+    drafts. Times that were measured here count while all members have the same ones."""
 
     def __init__(
         self,
         engine: Spreading,
         instance: str,
         setting: str,
-        own: OwnRecord,
+        records: Records,
         *,
         drafts: DraftPolicy | None = None,
-        table: StepTable | None = None,
-        open_peer: Callable[[str], PeerRecord] = PeerRecord,
+        step_times: StepTimes | None = None,
         times: LockstepTimes | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(engine, instance, own, open_peer)
+        super().__init__(engine, instance, records)
         self._engine = engine
         self._drafts = drafts or NoDrafts()
-        self._setting, self._table, self._instance = setting, table or shipped(), instance
+        self._setting, self._instance = setting, instance
+        self._step_times = step_times or FixedTimes()
+        self._tables = 0, False  # digest of the measured table, and whether all members have it
         self._policy = self._new_policy()
         self._times = times
         self._clock = clock
@@ -70,11 +78,17 @@ class Membership(GroupPlace[Lockstep]):
     def look_s(self) -> float:
         if self._rounds is None:
             return inf
+        if self._step_times.under_way:
+            return 0.0
         return LOOK_IDLE_S if self._others_idle else LOOK_S
 
     @property
     def holds_prompts(self) -> bool:
         return self._rounds is not None and self._rounds.holds_prompts
+
+    @property
+    def trial_memory(self) -> TrialMemory:
+        return self._step_times.held
 
     def room(self, wanted: int) -> int:
         """With a few sequences more than a spread step can have, these sit out in turn while all
@@ -87,10 +101,15 @@ class Membership(GroupPlace[Lockstep]):
     def decide(self, num_rows: int, num_drafts: int = 0, *, willing: bool) -> Plan:
         if self._rounds is None:
             return LOCAL
+        if num_rows or not willing:
+            self._step_times.pause()
+        elif self._step_times.under_way:
+            return LOCAL
         now, willing = self._clock(), willing and fits(self._engine.shapes, num_rows)
         records, lenders = read_all(self._peers.decoding), read_all(self._peers.lenders)
         self._others_idle = not any(record and record.rows for record in records)
         self._others_apart = any(not record or record.stance is Stance.APART for record in records)
+        self._compare_tables(records)
         decision = self._rounds.decide(
             num_rows, records, now, willing=willing, lenders=lenders, drafts=num_drafts,
             acceptance=5 * round(20 * self._drafts.rate),  # so that it changes rarely
@@ -110,13 +129,13 @@ class Membership(GroupPlace[Lockstep]):
             self._is_first = True
             self._drafts.set_spread_costs(None)
             return LOCAL
-        shape = shape_for(self._engine.shapes, decision.rows, decision.drafts)
+        is_first, self._is_first = self._is_first, False
+        generation = self._rounds.record.generation
+        plan = plan_of(generation, decision, self._engine.shapes, first=is_first)
         loads, num_sharing = self._rounds.loads, self._rounds.num_sharing
         self._drafts.set_spread_costs(self._policy.draft_costs(loads, num_sharing))
-        self._saved_s = self._policy.saved_ms(loads, num_sharing, shape.num_drafts) / 1e3
-        is_first, self._is_first = self._is_first, False
-        generation, number = self._rounds.record.generation, decision.round
-        return SpreadPlan(generation, number, shape.bucket, is_first, shape.num_drafts)
+        self._saved_s = self._policy.saved_ms(loads, num_sharing, plan.num_drafts) / 1e3
+        return plan
 
     def launch(self, batch: ForwardBatch, plan: SpreadPlan) -> Step:
         self._under_way.append(self._saved_s)
@@ -129,8 +148,15 @@ class Membership(GroupPlace[Lockstep]):
             waited = {peer: wait_s for peer, wait_s in waits if peer != self._instance}
             self._tally.shared(waited, self._under_way.popleft())
 
-    def lend(self, *, willing: bool) -> None:
+    def when_idle(self, memory: CacheAllocator, *, willing: bool, empty: bool) -> None:
         """A member that decodes takes part without sequences, too (``decide``)."""
+        if self._rounds is not None and willing and empty:
+            self._step_times.advance(memory)
+        else:
+            self._step_times.pause()
+
+    def interrupt(self) -> None:
+        self._step_times.pause()
 
     def aborted(self, late: tuple[int, ...]) -> None:
         self._tally.aborted()
@@ -142,17 +168,53 @@ class Membership(GroupPlace[Lockstep]):
             self._rounds.aborted(self._clock())
             self._publish(self._rounds)
 
+    def counts(self) -> SpreadCounts:
+        return structs.replace(super().counts(), table=self._table_source)
+
     def leave(self) -> None:
+        self._step_times.pause()
         super().leave()
         self._waits_for, self._is_first, self._others_apart = (), True, True
         self._drafts.set_spread_costs(None)
 
     def _begin(self, generation: int) -> Lockstep:
+        self._tables = 0, False
         self._policy = self._new_policy()
-        return Lockstep(generation, self._policy, self._times)
+        rounds = Lockstep(generation, self._policy, self._times)
+        shapes = self._engine.shapes
+        self._step_times.begin(
+            TrialGroup(rounds, self._peers, self._own.write, shapes, self._clock)
+        )
+        return rounds
 
     def _new_policy(self) -> SpreadPolicy:
-        return SpreadPolicy(self._setting, self._drafts.choices, self._engine.shapes, self._table)
+        node, (_, all_have_it) = self._step_times.node, self._tables
+        table = node.table if node is not None and all_have_it else self._step_times.base
+        return SpreadPolicy(self._setting, self._drafts.choices, self._engine.shapes, table)
+
+    def _compare_tables(self, records: Sequence[Record | None]) -> None:
+        """Decide by what was measured here once all members say that they have the same."""
+        assert self._rounds is not None
+        node = self._step_times.node
+        digest = node.digest if node is not None else 0
+        all_have_it = digest > 0 and all(not each or each.table == digest for each in records)
+        if (digest, all_have_it) != self._tables:
+            self._tables = digest, all_have_it
+            self._policy = self._new_policy()
+            self._rounds.use(self._policy, digest)
+            log.info("spread: the times of steps are from: %s", self._table_source)
+
+    @property
+    def _table_source(self) -> TableSource:
+        num_members = len(self._peers.members)
+        if not num_members:
+            return ""
+        if self._step_times.given:
+            return "file"
+        if self._tables[1]:
+            return "measured here"
+        measured = self._step_times.base.source_of(num_members) == "measured"
+        return "shipped" if measured else "estimated"
 
     def _note_late(self, peer: str, what: str) -> None:
         times = self._tally.was_late(peer)

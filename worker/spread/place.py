@@ -5,13 +5,15 @@ publish   whatever is decided is written into this worker's record, which the ot
 leave     another group follows, or the coordinator is gone
 """
 
-from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
 from decode.spread_record import Record
+from decode.spread_round import Together
+from engine.batch import SpreadPlan
+from engine.spread.shapes import Shapes, shape_for
 from transport.wire.spread import SpreadCounts, SpreadExport, SpreadGroup, SpreadJoined
 from worker.spread.peers import Exports, Joins, Peers, spread_export
-from worker.spread.records import OwnRecord, PeerRecord
+from worker.spread.records import Records
 from worker.spread.tally import Tally
 
 LOOK_S, LOOK_IDLE_S = 0.005, 0.05
@@ -36,19 +38,12 @@ AnyRounds = TypeVar("AnyRounds", bound=Rounds)
 
 
 class GroupPlace(Generic[AnyRounds]):
-    """``own`` is this worker's record, closed with this; ``open_peer`` opens another one's by its
-    handle. ``_rounds`` is None while no group is joined."""
+    """``records.own`` is closed with this. ``_rounds`` is None while no group is joined."""
 
-    def __init__(
-        self,
-        engine: SpreadEngine,
-        instance: str,
-        own: OwnRecord,
-        open_peer: Callable[[str], PeerRecord],
-    ) -> None:
-        self._own = own
+    def __init__(self, engine: SpreadEngine, instance: str, records: Records) -> None:
+        self._own = records.own
         self._exports: Exports = engine
-        self._peers = Peers(engine, instance, open_peer)
+        self._peers = Peers(engine, instance, records.open_peer)
         self._tally = Tally()
         self._rounds: AnyRounds | None = None
 
@@ -92,3 +87,9 @@ class GroupPlace(Generic[AnyRounds]):
 
     def _publish(self, rounds: AnyRounds) -> None:
         self._own.write(rounds.record)
+
+
+def plan_of(generation: int, together: Together, shapes: Shapes, *, first: bool) -> SpreadPlan:
+    """What a member of this generation launches for an agreed step; ``first`` as in SpreadPlan."""
+    shape = shape_for(shapes, together.rows, together.drafts)
+    return SpreadPlan(generation, together.round, shape.bucket, first, shape.num_drafts)

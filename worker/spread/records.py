@@ -9,14 +9,16 @@ within it, has a wrong checksum: it is unreadable until its owner writes it agai
 import mmap
 import struct
 import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from decode.spread_record import Record, Stance
 from transport.copy import shm
 from transport.wire.errors import PeerGone
 
-_FIELDS = struct.Struct("<QQQQHHHBBBBB")
+_FIELDS = struct.Struct("<QQQQHHHBBBBBBBI")
 """Generation, round, last round, beat, both rows, stance, both numbers of lenders and of drafts,
-acceptance."""
+acceptance, both trials, table."""
 _CHECKSUM = struct.Struct("<I")
 _CHECKED_FROM = 0x6261746F
 """The checksum's start: memory of zeros, as new memory is, must not pass for a record."""
@@ -68,6 +70,14 @@ class PeerRecord:
         self._memory.close()
 
 
+@dataclass(frozen=True)
+class Records:
+    """This worker's ``own`` record, and what opens another worker's by its handle."""
+
+    own: OwnRecord
+    open_peer: Callable[[str], PeerRecord] = PeerRecord
+
+
 def encode(record: Record) -> bytes:
     fields = _FIELDS.pack(
         record.generation,
@@ -82,6 +92,9 @@ def encode(record: Record) -> bytes:
         record.drafts,
         record.last_drafts,
         record.acceptance,
+        record.trial,
+        record.last_trial,
+        record.table,
     )
     return fields + _CHECKSUM.pack(zlib.crc32(fields, _CHECKED_FROM))
 

@@ -209,4 +209,5 @@ def spread_status(meter: SpreadMeter, members: tuple[str, ...], left_out_s: floa
         saved_ms=recent.saved_us / 1e3 / num_steps if num_steps else None,
         late=dict(recent.late),
         left_out_s=left_out_s,
+        table=recent.table,
     )

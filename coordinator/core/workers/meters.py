@@ -148,6 +148,7 @@ def _spread_since(before: SpreadCounts, after: SpreadCounts) -> SpreadCounts:
         waits_ms=_more_by_worker(before.waits_ms, after.waits_ms),
         within_us=_more_by_worker(before.within_us, after.within_us),
         saved_us=max(0, after.saved_us - before.saved_us),
+        table=after.table,
     )
 
 

@@ -46,7 +46,8 @@ function together(found) {
   const ms = (time) => (time === null ? "–" : time.toFixed(1));
   const cell = number(`${share} of ${spread.members.length} (${ms(spread.step_ms)} / ${ms(spread.local_step_ms)} ms)`);
   const waits = Object.entries(spread.within_ms).map(([name, wait]) => `${name}: waited for ${wait.toFixed(2)} ms a step`);
-  cell.title = [spread.members.join(", "), ...waits, `${count(spread.aborted)} aborts`].join("\n");
+  const times = spread.table ? [`times of steps: ${spread.table}`] : [];
+  cell.title = [spread.members.join(", "), ...waits, `${count(spread.aborted)} aborts`, ...times].join("\n");
   return cell;
 }
 
