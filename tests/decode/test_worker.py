@@ -1,13 +1,13 @@
 """What a decode worker does about peers that cannot be trusted, with real copies of real bytes."""
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 
 import pytest
 
-from colocated.limits import ColocatedLimits
-from prefill.scheduler import PrefillLimits
 from tests.transport.exporters import LAYOUT, Exporter, own_cache
+from tests.worker.made import make_worker
 from transport.copy.digest import digest
 from transport.copy.pull import Copied, CopyThread
 from transport.wire.layout import PoolSize
@@ -24,7 +24,6 @@ from transport.wire.sampling import SamplingParams, StopRule
 from transport.wire.token_ids import packed, to_wire
 from worker.handoff import COPY_PATIENCE_S
 from worker.settings import HandoffSettings
-from worker.worker import Worker
 
 SIZE = PoolSize(10, 3)
 PAGES = (7, 0, 3)
@@ -41,7 +40,13 @@ def peer() -> Iterator[Exporter]:
 class Site:
     """A decode pool over a real cache, with an engine that only takes note of what is bound."""
 
-    def __init__(self, *, verify_handoff: bool = False, awake_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        *,
+        verify_handoff: bool = False,
+        awake_s: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.sent: list = []
         self.bound: list = []
         self.cache = own_cache(SIZE, seed=2)
@@ -52,12 +57,12 @@ class Site:
             prepare=lambda sampling: None,
         )  # fmt: skip
         session = SimpleNamespace(send=self.sent.append, in_socket_s=0.0)
-        self.pool = Worker(
-            engine, session, "decode", "d-1", ColocatedLimits(PrefillLimits(256, 4), 64),
-            HandoffSettings(pull_timeout_s=5.0, verify=verify_handoff), self.stream, lookahead=0,
-            awake_s=awake_s,
+        self.pool = make_worker(
+            engine, session, "decode",
+            handoff=HandoffSettings(pull_timeout_s=5.0, verify=verify_handoff),
+            puller=self.stream, awake_s=awake_s, clock=clock,
         )  # fmt: skip
-        self.pool._sequences.schedule = lambda room: None  # it never gets to a step
+        self.pool._room.sequences.schedule = lambda room: None  # it never gets to a step
 
     def meet(self, peer: Exporter) -> PeerTested:
         self.pool.handle(PeerJoined(peer.instance, peer.export))
@@ -71,8 +76,7 @@ class Site:
 
     def settle(self) -> None:
         self.pool.step()
-        for transfer in self.pool._transfers.receiving:
-            assert transfer.pull.wait(5.0)
+        assert self.pool._room.transfers.copies.wait(5.0)
         self.pool.step()
 
 
@@ -187,10 +191,10 @@ class SlowPull:
 
 @pytest.mark.parametrize("patiences", [0.5, 5.0])
 def test_a_step_is_put_off_for_a_short_copy_and_not_for_a_long_one(
-    site: Site, peer: Exporter, patiences: float
+    peer: Exporter, patiences: float
 ) -> None:
+    site = Site(clock=lambda: 1.0)
     site.meet(peer)
-    site.pool._pulling._clock = site.pool._transfers._clock = lambda: 1.0
     pull = SlowPull(patiences * COPY_PATIENCE_S)
     site.stream.pull = lambda wanted: [pull]
     site.ask(offer(peer, ""))
@@ -201,6 +205,7 @@ def test_a_step_is_put_off_for_a_short_copy_and_not_for_a_long_one(
     (landed,) = site.sent
     assert isinstance(landed, TransferDone)
     assert landed.num_bytes == 7
+    site.pool.close()
 
 
 def test_it_is_awake_for_an_announced_handoff_until_that_comes(peer: Exporter) -> None:
