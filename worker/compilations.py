@@ -63,7 +63,8 @@ class Compilations:
             if each.sequence.ended:
                 continue
             if each.compiled.done():
-                self._let_go(each.sequence)
+                each.sequence.compiling = False
+                self._room.prompts.compiled()
             elif now - each.since >= COMPILE_S:
                 self._give_up(each.sequence)
             else:
@@ -82,12 +83,6 @@ class Compilations:
                 each.since = now
         for each in begun:
             each.begun = True
-
-    def _let_go(self, sequence: Sequence) -> None:
-        sequence.compiling = False
-        self._room.prompts.compiled()
-        if sequence in self._room.sequences.running:
-            self._room.engine.bind(sequence.binding())
 
     def _give_up(self, sequence: Sequence) -> None:
         if sequence in self._room.active():  # otherwise it has failed already

@@ -45,6 +45,8 @@ class DecodeSteps:
         round. ``willing``: this worker has nothing else to compute."""
         if not self.undecided:
             self._scheduled = self._room.sequences.schedule(self._group.room)
+            if self._scheduled is not None:
+                self._room.begin(self._scheduled)
         scheduled = self._scheduled or NOTHING
         num_drafts = max((row.num_drafts for row in scheduled.rows), default=0)
         plan = self._group.decide(len(scheduled.rows), num_drafts, willing=willing)

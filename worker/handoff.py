@@ -142,8 +142,6 @@ class Handoffs:
         if problem := self._unverified(ended):
             reports.failed(sequence, "digest_mismatch", problem)
             return False
-        if not sequence.compiling:  # otherwise it is bound when its grammar is compiled
-            self._room.engine.bind(sequence.binding())
         sequence.transferred_at = self._room.clock()
         done = transfer.done(ended.copied, sequence.transferred_at)
         reports.transferred(sequence, done, offer.instance, verified=bool(offer.digest))

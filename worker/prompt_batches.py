@@ -31,11 +31,7 @@ class PromptBatches:
     def launch(self, scheduled: Scheduled) -> None:
         """Launch a batch, and report the prompts whose last chunk it has."""
         room = self._room
-        for sequence in scheduled.sequences:
-            if not sequence.begun:
-                sequence.begun, sequence.started_at = True, room.clock()
-                room.engine.bind(sequence.binding())
-                room.prefixes.begin(sequence)
+        room.begin(scheduled)
         self._launches.add(scheduled, room.engine.launch(scheduled.batch), self._process)
         for sequence, row in zip(scheduled.sequences, scheduled.rows, strict=True):
             goes_on = sequence.num_output + 1 < sequence.stop.max_tokens

@@ -12,7 +12,7 @@ from decode.speculation import DraftPolicy
 from decode.transfers import KVTransfer, KVTransferQueue
 from engine.cache.publish import allocator_for
 from engine.runner import Engine
-from engine.sequence import Sequence, attempts_up_to, youngest_since
+from engine.sequence import Scheduled, Sequence, attempts_up_to, youngest_since
 from prefill.offers import Offers
 from prefill.scheduler import PrefillScheduler
 from transport.copy.host_copy import HostCopier, NoHostMemory
@@ -97,6 +97,16 @@ class Room:
         for sequence in self.active():
             self.end(sequence)
         self.offers.withdraw_all()
+
+    def begin(self, scheduled: Scheduled) -> None:
+        """Prepare the engine for the sequences whose first batch here this is: bind them, and copy
+        the prefix that they begin with. Called before the batch is launched, and for a step of a
+        spread group before the members agree on it."""
+        for sequence in scheduled.sequences:
+            if not sequence.begun:
+                sequence.begun, sequence.started_at = True, self.clock()
+                self.engine.bind(sequence.binding())
+                self.prefixes.begin(sequence)
 
     def publish_scheduled(self) -> None:
         """Publish what the next step changed, after it was launched: the epochs of the state slots

@@ -38,7 +38,7 @@ def peer() -> Iterator[Exporter]:
 
 
 class Site:
-    """A decode pool over a real cache, with an engine that only takes note of what is bound."""
+    """A decode pool over a real cache, with an engine that computes nothing."""
 
     def __init__(
         self,
@@ -48,11 +48,10 @@ class Site:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.sent: list = []
-        self.bound: list = []
         self.cache = own_cache(SIZE, seed=2)
         self.stream = CopyThread(self.cache)
         engine = SimpleNamespace(
-            cache=self.cache, layout=LAYOUT, pools=SIZE, bind=self.bound.append,
+            cache=self.cache, layout=LAYOUT, pools=SIZE,
             config=SimpleNamespace(poison=False), epoch_stream=None, fingerprint="m",
             prepare=lambda sampling: None,
         )  # fmt: skip
@@ -134,7 +133,8 @@ def test_one_changed_byte_fails_the_request_loudly(
     (line,) = [record for record in caplog.records if record.levelname == "ERROR"]
     assert line.why == f"the cache changed on its way from {peer.instance}"
     assert line.request_id == "r2"
-    assert len(site.bound) == 1, "only the faithful one may run"
+    running = [sequence.request_id for sequence in site.pool._room.sequences.running]
+    assert running == ["r"], "only the faithful one may run"
     assert site.pool.gauges().free_state_slots == SIZE.num_state_slots - 1
     assert site.pool.gauges().accounting_error == ""
 
@@ -151,7 +151,7 @@ def test_who_verifies_takes_nothing_without_a_digest(
         (failed,) = site.sent
         assert (failed.code, failed.retry) == ("digest_mismatch", True)
         assert failed.message == f"no digest came from {peer.instance}"
-        assert site.bound == []
+        assert site.pool._room.sequences.running == []
         site.ask(offer(peer, digest(peer.cache, PAGES, 2, NUM_TOKENS)), "r2")
         site.settle()
         assert isinstance(site.sent.pop(), TransferDone)

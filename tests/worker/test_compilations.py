@@ -217,6 +217,27 @@ def test_a_handoff_is_copied_meanwhile_and_bound_afterwards() -> None:
     assert 5 in site.engine.next_token, "its last token feeds its first step"
 
 
+@ROLES
+def test_each_sequence_is_bound_once_when_its_first_batch_is_scheduled(role: Role) -> None:
+    site = Site(role)
+    bound: list[int] = []
+    bind = site.engine.bind
+    site.engine.bind = lambda binding: bound.append(binding.state_slot) or bind(binding)
+    room = site.pool._room
+    scheduler = room.sequences if role == "decode" else room.prompts
+    schedule, scheduler.schedule = scheduler.schedule, lambda most: None
+    site.ask("held", 1, GRAMMAR)
+    site.ask("other", 2, FREE)
+    site.steps(2)
+    assert bound == [], "neither has a batch"
+    scheduler.schedule = schedule
+    site.steps(3)
+    assert len(bound) == 1
+    site.grammars.pop().set_result(None)
+    site.steps(9)
+    assert len(bound) == 2
+
+
 def test_one_that_waits_may_be_preempted() -> None:
     site = Site("decode", num_pages=5)
     site.ask("old", 1, FREE, max_tokens=100)
