@@ -23,7 +23,7 @@ sequence.
 from transport.wire.reports import WorkerGauges
 from transport.wire.session import Lost, Session, Work
 from worker.compilations import Compilations
-from worker.decode_steps import UNDECIDED, DecodeSteps
+from worker.decode_steps import UNDECIDED, DecodeSteps, PlannedStep
 from worker.handoff import COPY_WAIT_S, Handoffs
 from worker.intake import Intake
 from worker.launches import Launches
@@ -69,7 +69,7 @@ class Worker:
         room, group = self._room, self._group
         self._intake.admit()
         step = self._steps.schedule(willing=not room.prompts.has_work)
-        if step is not None and step != UNDECIDED:
+        if isinstance(step, PlannedStep):
             self._steps.launch(step)
             self._launches.process(behind=self._lookahead)
         room.publish_scheduled()

@@ -5,7 +5,7 @@ import pytest
 from engine.cache.kept import KeptPrefix
 from tests.simulation.fake_engine import expected_output
 from tests.worker.test_host_prefixes import BEGIN, STOP, Site
-from tests.worker.test_prefixes_told import a_worker, told
+from tests.worker.test_published_prefixes import a_worker, told
 from transport.wire.messages import DropPrefix, Generate
 from transport.wire.offers import PrefixName
 from transport.wire.sampling import SamplingParams, StopRule

@@ -5,7 +5,7 @@ import pytest
 from engine.cache.kept import KeptPrefix
 from tests.engine.late_host_copies import LateHostCopier
 from tests.simulation.fake_engine import expected_output
-from tests.worker.test_prefixes_told import a_worker
+from tests.worker.test_published_prefixes import a_worker
 from transport.wire.messages import Generate, Prefilled, Tokens
 from transport.wire.sampling import SamplingParams, StopRule
 from transport.wire.session import LOST

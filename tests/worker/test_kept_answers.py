@@ -3,7 +3,7 @@
 import pytest
 
 from tests.simulation.fake_engine import LAYOUT
-from tests.worker.test_prefixes_told import a_worker
+from tests.worker.test_published_prefixes import a_worker
 from transport.wire import prefix
 from transport.wire.messages import Generate, Prefilled
 from transport.wire.sampling import SamplingParams, StopRule
