@@ -1,25 +1,27 @@
 """What happens to a request between its order and its first batch.
 
-1. ``accept``  An order has come: its grammar begins to compile, and its prompt gets the keys by
-               which kept prefixes are found. Then it waits in the queue of prompts or transfers.
-2. ``admit``   Once a round: sequences whose grammar is compiled, or whose cache has arrived, are
-               given to the schedulers.
+accept   An order has come: its grammar begins to compile, and its prompt gets the keys by which
+         kept prefixes are found. Then it waits in the queue of prompts or of transfers.
+admit    Once a round: sequences whose grammar is compiled, or whose cache has arrived, are given
+         to the schedulers.
 """
 
 from engine.cache.allocator import too_long
 from engine.sequence import Sequence
 from transport.wire.messages import Decode, Generate, Prefill
+from transport.wire.session import Session
 from worker.compilations import Compilations
 from worker.handoff import Handoffs
 from worker.room import Room
 
 
 class Intake:
-    """Brings requests into ``room``, until its schedulers can compute them."""
+    """Brings requests into ``room``, until its schedulers can compute them. A grammar that has been
+    compiled wakes ``session``."""
 
-    def __init__(self, room: Room, compilations: Compilations, handoffs: Handoffs) -> None:
+    def __init__(self, room: Room, session: Session, handoffs: Handoffs) -> None:
         self._room = room
-        self._compilations = compilations
+        self._compilations = Compilations(room, session)
         self._handoffs = handoffs
 
     def accept_prompt(self, order: Prefill | Generate) -> None:
@@ -44,6 +46,11 @@ class Intake:
         self._compilations.resume_compiled()
         for sequence in self._handoffs.arrived():
             self._room.sequences.add(sequence)
+
+    def close(self) -> None:
+        """Wait for the copies of handoffs, and let grammars wake nothing any more."""
+        self._compilations.close()
+        self._handoffs.close()
 
     def _prepare(self, order: Prefill | Decode | Generate) -> Sequence | None:
         """The order's sequence, whose grammar compiles from now on; None if it is too long. Earlier

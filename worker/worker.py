@@ -22,7 +22,6 @@ sequence.
 
 from transport.wire.reports import WorkerGauges
 from transport.wire.session import Lost, Session, Work
-from worker.compilations import Compilations
 from worker.decode_steps import UNDECIDED, DecodeSteps, PlannedStep
 from worker.handoff import COPY_WAIT_S, Handoffs
 from worker.intake import Intake
@@ -49,10 +48,9 @@ class Worker:
         self._launches = Launches(room.sequences.aborted, group.aborted, room.clock)
         self._steps = DecodeSteps(room, self._launches, group)
         self._batches = PromptBatches(room, self._launches)
-        self._compilations = Compilations(room, session)
-        self._handoffs = Handoffs(room)
-        self._intake = Intake(room, self._compilations, self._handoffs)
-        self._orders = Orders(session, room, self._intake, self._handoffs, self._steps)
+        handoffs = Handoffs(room)
+        self._intake = Intake(room, session, handoffs)
+        self._orders = Orders(session, room, self._intake, handoffs, self._steps)
         self._stalled = False
 
     # ---- one round
@@ -116,8 +114,7 @@ class Worker:
 
     def close(self) -> None:
         """End all copies: nothing writes the cache after this."""
-        self._compilations.close()
-        self._handoffs.close()
+        self._intake.close()
         self._room.prefixes.close()
 
     @property

@@ -63,7 +63,7 @@ class Site:
         )  # fmt: skip
         self.pool._room.sequences.schedule = lambda room: None  # it never gets to a step
 
-    def meet(self, peer: Exporter) -> PeerTested:
+    def connect(self, peer: Exporter) -> PeerTested:
         self.pool.handle(PeerJoined(peer.instance, peer.export))
         return self.sent.pop()
 
@@ -93,17 +93,17 @@ def offer(peer: Exporter, digested: str) -> Offer:
 
 def test_a_peer_is_tested_before_it_is_of_use(site: Site, peer: Exporter) -> None:
     assert not site.pool.ready
-    tested = site.meet(peer)
+    tested = site.connect(peer)
     assert (tested.instance, tested.problem) == (peer.instance, "")
     assert tested.num_bytes / tested.seconds > 0
     assert site.pool.ready
-    assert site.meet(peer).problem == "", "told of again, it is tested again"
+    assert site.connect(peer).problem == "", "told of again, it is tested again"
 
 
 def test_a_peer_with_one_wrong_byte_is_reported_and_not_used(site: Site, peer: Exporter) -> None:
     assert peer.cache.probe is not None
     peer.cache.probe.recurrent.view(-1)[77] = 0.0  # the pattern has no byte that is zero
-    tested = site.meet(peer)
+    tested = site.connect(peer)
     assert "arrived wrong" in tested.problem
     assert not site.pool.ready
     site.ask(offer(peer, ""))
@@ -112,14 +112,14 @@ def test_a_peer_with_one_wrong_byte_is_reported_and_not_used(site: Site, peer: E
 
 def test_a_peer_that_cannot_be_opened_is_reported(site: Site, peer: Exporter) -> None:
     peer.close()
-    assert "no longer exists" in site.meet(peer).problem
+    assert "no longer exists" in site.connect(peer).problem
 
 
 @pytest.mark.parametrize("where", ["kv", "conv", "recurrent"])
 def test_one_changed_byte_fails_the_request_loudly(
     where: str, site: Site, peer: Exporter, caplog: pytest.LogCaptureFixture
 ) -> None:
-    site.meet(peer)
+    site.connect(peer)
     asked = offer(peer, digest(peer.cache, PAGES, 2, NUM_TOKENS))
     site.ask(asked)
     site.settle()
@@ -145,7 +145,7 @@ def test_who_verifies_takes_nothing_without_a_digest(
     caplog.set_level("DEBUG")
     site = Site(verify_handoff=True)
     try:
-        site.meet(peer)
+        site.connect(peer)
         site.ask(offer(peer, ""))
         site.settle()
         (failed,) = site.sent
@@ -161,7 +161,7 @@ def test_who_verifies_takes_nothing_without_a_digest(
 
 
 def test_handoffs_that_are_wanted_together_are_pulled_together(site: Site, peer: Exporter) -> None:
-    site.meet(peer)
+    site.connect(peer)
     calls = []
     pull = site.stream.pull
     site.stream.pull = lambda wanted: calls.append(len(wanted)) or pull(wanted)
@@ -194,7 +194,7 @@ def test_a_step_is_put_off_for_a_short_copy_and_not_for_a_long_one(
     peer: Exporter, patiences: float
 ) -> None:
     site = Site(clock=lambda: 1.0)
-    site.meet(peer)
+    site.connect(peer)
     pull = SlowPull(patiences * COPY_PATIENCE_S)
     site.stream.pull = lambda wanted: [pull]
     site.ask(offer(peer, ""))
@@ -212,7 +212,7 @@ def test_it_is_awake_for_an_announced_handoff_until_that_comes(peer: Exporter) -
     site = Site(awake_s=30.0)
     warmed_up: list[bool] = []
     site.stream.warm_up = lambda: warmed_up.append(True)
-    site.meet(peer)
+    site.connect(peer)
     assert site.pool.awake_s == 0.0
     site.pool.handle(ExpectHandoff())
     assert warmed_up == [True]
