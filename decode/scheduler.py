@@ -73,14 +73,15 @@ class DecodeScheduler:
     def has_work(self) -> bool:
         return any(self._may_step(sequence) for sequence in self.running)
 
-    def schedule(self, room: Callable[[int], int] = lambda wanted: wanted) -> Scheduled | None:
-        """The next step, of as many of the ready sequences as ``room`` allows; the others sit out,
-        all in turn. Preempted sequences are added to ``preempted``; sequences that the whole pool
-        cannot hold any longer are added to ``outgrown``, with the problem."""
+    def schedule(self, most: Callable[[int], int] = lambda ready: ready) -> Scheduled | None:
+        """The next step. ``most`` is given the number of ready sequences, and returns how many of
+        them the step may have; the others sit out, all in turn. Preempted sequences are added to
+        ``preempted``; sequences that the whole pool cannot hold any longer are added to
+        ``outgrown``, with the problem."""
         rows: list[Row] = []
         sequences: list[Sequence] = []
         self._num_awaited = self._num_returning = 0
-        for sequence in self._taking_turns(room):
+        for sequence in self._taking_turns(most):
             if sequence.ended or not self._grow(sequence):
                 continue
             row = self._row(sequence, self._grow_for_drafts(sequence))
@@ -175,10 +176,10 @@ class DecodeScheduler:
         self.retiring.add(sequence)
         self._release_if_retired(sequence)
 
-    def _taking_turns(self, room: Callable[[int], int]) -> list[Sequence]:
-        """The sequences that may take the next step, but for those that sit it out."""
+    def _taking_turns(self, most: Callable[[int], int]) -> list[Sequence]:
+        """The sequences that take the next step: all that are ready, except those that sit out."""
         ready = [sequence for sequence in self.running if self._may_step(sequence)]
-        surplus = len(ready) - room(len(ready))
+        surplus = len(ready) - most(len(ready))
         if surplus <= 0:
             return ready
         first = self._num_sat_out % len(ready)

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from engine.cache.allocator import CacheAllocation, CacheAllocator
 from engine.cache.kept import KeptPrefix
 from engine.sequence import Sequence
-from transport.copy.pull import Copied, CopyStream, Pull, Wanted
+from transport.copy.pull import Copied, CopyStream, Wanted
+from transport.copy.queue import CopyQueue, Ended, Landing
 from transport.wire.errors import PeerGone
 from transport.wire.layout import CacheLayout
 from transport.wire.memory_export import MemoryExport
@@ -27,17 +28,15 @@ from transport.wire.offers import Offer
 
 @dataclass(eq=False)
 class KVTransfer:
-    """A sequence whose cache is to be pulled. ``pull`` is None while pending. ``in_socket_s``: how
-    long its order may have waited in the socket. ``memory_at``, ``launched_at``: when it got
-    memory, and when its copy was enqueued. The copy must be done by ``deadline``."""
+    """A sequence whose cache is to be pulled. ``in_socket_s``: how long its order may have waited
+    in the socket. ``memory_at``, ``launched_at``: when it got memory, and when its copy was
+    enqueued."""
 
     sequence: Sequence
     offer: Offer
     in_socket_s: float = 0.0
-    pull: Pull | None = None
     memory_at: float = 0.0
     launched_at: float = 0.0
-    deadline: float = 0.0
 
     def done(self, copied: Copied, now: float) -> TransferDone:
         """The report of a copy whose end the worker's loop sees at ``now``."""
@@ -53,24 +52,24 @@ class KVTransfer:
 
 
 class KVTransferQueue:
-    """Pending and receiving transfers, and the peers from which they are pulled."""
+    """Pending and receiving transfers, and the peers from which they are pulled. ``copies`` are the
+    copies of the receiving ones."""
 
     def __init__(
         self,
         allocator: CacheAllocator,
         layout: CacheLayout,
         puller: CopyStream,
-        pull_timeout_s: float,
+        copies: CopyQueue[KVTransfer],
         clock: Callable[[], float],
     ) -> None:
         self._allocator = allocator
         self._layout = layout
         self._puller = puller
-        self._pull_timeout_s = pull_timeout_s
         self._clock = clock
+        self.copies = copies
         self.peers: set[str] = set()
         self.pending: list[KVTransfer] = []
-        self.receiving: list[KVTransfer] = []
         self._unpublished: list[CacheAllocation] = []
 
     def add_peer(self, instance: str, memory: MemoryExport) -> None:
@@ -94,10 +93,6 @@ class KVTransferQueue:
         for instance in list(self.peers):
             self.drop_peer(instance)
 
-    @property
-    def has_peers(self) -> bool:
-        return bool(self.peers)
-
     def add(self, sequence: Sequence, offer: Offer, in_socket_s: float) -> None:
         """Queue a transfer; raises PeerGone when the offer's worker is not known here."""
         if offer.instance not in self.peers:
@@ -115,7 +110,7 @@ class KVTransferQueue:
             transfer = self.pending[0]
             sequence, offer = transfer.sequence, transfer.offer
             num_pages = self._layout.pages_for(offer.num_tokens + 1)
-            active = num_growing + len(self.receiving) + len(admitted)
+            active = num_growing + len(self.copies) + len(admitted)
             if not self._has_room(transfer, num_pages + active):
                 break
             self.pending.pop(0)
@@ -160,10 +155,11 @@ class KVTransferQueue:
         pulls = self._puller.pull(wanted)
         launched_at = self._clock()
         for transfer, pull in zip(admitted, pulls, strict=True):
-            transfer.pull = pull
             transfer.launched_at = launched_at
-            transfer.deadline = launched_at + self._pull_timeout_s
-        self.receiving += admitted
+            allocation, offer = transfer.sequence.allocation, transfer.offer
+            assert allocation is not None, "pulled without pages"
+            landing = Landing(allocation.pages, allocation.slot.id, offer.num_tokens, offer.digest)
+            self.copies.add(transfer, pull, landing)
         for transfer in admitted:
             if transfer.sequence.keys is not None:
                 # The answer may be kept later: hash while the bytes move.
@@ -177,35 +173,31 @@ class KVTransferQueue:
             if not allocation.released:
                 self._allocator.publish(allocation)
 
-    def done(self) -> list[KVTransfer]:
-        """Remove and return the transfers whose copy is done, with or without success."""
-        done = [a for a in self.receiving if a.pull is not None and a.pull.done()]
-        for transfer in done:
-            self.receiving.remove(transfer)
-        return done
+    @property
+    def receiving(self) -> list[KVTransfer]:
+        """The transfers whose copy is under way."""
+        return list(self.copies)
 
-    def wait_for_copies(self, timeout_s: float) -> None:
-        """Wait until all copies under way are done, at most ``timeout_s``."""
-        deadline = self._clock() + timeout_s
-        for transfer in self.receiving:
-            assert transfer.pull is not None, "receiving without a pull"
-            if not transfer.pull.wait(max(0.0, deadline - self._clock())):
-                return
+    def done(self) -> list[Ended[KVTransfer]]:
+        """Remove and return the transfers whose copy has ended, with or without success."""
+        return self.copies.ended()
 
-    def overdue(self, now: float) -> list[Sequence]:
-        """Sequences whose pull is past its deadline. They stay queued until the copy is done, since
-        it still writes their slots."""
-        return [a.sequence for a in self.receiving if now >= a.deadline and not a.sequence.ended]
+    def overdue(self) -> list[Sequence]:
+        """Sequences whose pull is past its deadline. They stay queued until the copy has ended,
+        since it still writes their slots."""
+        late = [transfer.sequence for transfer in self.copies.overdue()]
+        return [sequence for sequence in late if not sequence.ended]
 
-    def without_room(self, now: float) -> list[tuple[Sequence, int]]:
+    def without_room(self) -> list[tuple[Sequence, int]]:
         """Remove the pending transfers that got no memory in time. Each is returned with the number
         of pages held by copies past their deadline."""
-        late = [a for a in self.pending if now - a.sequence.received_at >= self._pull_timeout_s]
+        now, timeout_s = self._clock(), self.copies.timeout_s
+        late = [a for a in self.pending if now - a.sequence.received_at >= timeout_s]
         if not late:
             return []
         self.pending = [a for a in self.pending if a not in late]
-        overdue = [a.sequence for a in self.receiving if now >= a.deadline]
-        holds = [hold for sequence in overdue for hold in sequence.page_holds]
+        overdue = self.copies.overdue()
+        holds = [hold for transfer in overdue for hold in transfer.sequence.page_holds]
         stuck = self._allocator.num_pages_freed_by(holds)
         return [(transfer.sequence, stuck) for transfer in late]
 
@@ -216,13 +208,12 @@ class KVTransferQueue:
 
     def holding_pages(self) -> list[Sequence]:
         """Sequences that have not ended and whose pages are being written."""
-        return [a.sequence for a in self.receiving if not a.sequence.ended]
+        return [a.sequence for a in self.copies if not a.sequence.ended]
 
     def leaving(self) -> list[Sequence]:
         """Ended transfers whose pages are freed when their copies are done. Overdue copies are left
         out: no running sequence should wait for them."""
-        now = self._clock()
-        return [a.sequence for a in self.receiving if a.sequence.ended and now < a.deadline]
+        return [a.sequence for a in self.copies.on_time() if a.sequence.ended]
 
     def release(self, sequence: Sequence) -> None:
         """Free the memory of a transfer whose sequence will not run."""
@@ -232,5 +223,5 @@ class KVTransferQueue:
 
     def sequences(self) -> list[Sequence]:
         """Sequences being transferred that have not ended."""
-        transfers = [*self.pending, *self.receiving]
+        transfers = [*self.pending, *self.copies]
         return [a.sequence for a in transfers if not a.sequence.ended]

@@ -48,12 +48,12 @@ class Sequence:
     not. With drafts ``num_cached`` is a lower bound: each step brings one token, and all launched
     steps bring at most ``drafts_in_flight`` more. ``ended``: no further step is launched, and the
     allocation is released when ``in_flight`` falls to zero. ``received_at``, ``started_at`` (of its
-    first chunk) and ``transferred_at`` (until its first decode step is done) are times of this
+    first batch) and ``transferred_at`` (until its first decode step is done) are times of this
     process's monotonic clock. ``http_id``: the client's own id of the request, for the log.
     ``hands_off``: the cache of the finished prompt is offered to a decode worker; otherwise the
     sequence is decoded here. ``num_scored``: prompt tokens whose log-probabilities were computed in
     earlier attempts. ``num_pending``: last tokens in its pages that its state does not include yet;
-    its next step adds them. ``begun``: its first batch here was launched. ``finished``: it has got
+    its next step adds them. ``begun``: its first batch here was scheduled. ``finished``: it has got
     its last token. ``compiled``: its grammar; while ``compiling`` it takes part in no batch.
 
     For the prefix cache: ``salt`` and ``boundaries`` as in the order. ``keys``: keys of the tokens

@@ -12,6 +12,8 @@ from engine.sequence import Sequence
 
 @dataclass(frozen=True)
 class Offered:
+    """An offer, which ends at ``expires_at`` if nothing ends it before."""
+
     sequence: Sequence
     expires_at: float
 
@@ -28,6 +30,7 @@ class Offers:
         return len(self._offered)
 
     def sequences(self) -> list[Sequence]:
+        """The offered sequences."""
         return [offered.sequence for offered in self._offered.values()]
 
     def add(self, sequence: Sequence, now: float) -> None:

@@ -7,18 +7,16 @@ had evicted. Copied prefixes are kept here, so that other prompts can reuse them
 """
 
 import logging
-from collections.abc import Callable, Set
+from collections.abc import Set
 from dataclasses import dataclass
 
-from engine.cache.allocator import CacheAllocator
+from engine.cache.allocator import CacheAllocation, CacheAllocator
 from engine.cache.host_tier import HostTier
 from engine.cache.kept import KeptPrefix
 from engine.cache.place_kinds import Kind
 from engine.sequence import Beginning, Sequence
-from transport.copy.digest import digest
 from transport.copy.pull import CopyStream, Pull, Wanted
-from transport.copy.tensors import CacheTensors
-from transport.wire.errors import StaleEpoch
+from transport.copy.queue import CopyQueue, Ended, Landing
 from transport.wire.layout import CHUNK_ALIGNMENT
 from transport.wire.messages import ReusedFrom
 from transport.wire.offers import Offer, PrefixName
@@ -28,46 +26,37 @@ log = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class PrefixCopy:
-    """A copy under way of the sequence's first ``num_tokens`` tokens, which ``reused_from`` keeps.
-    The request fails at ``deadline``. ``making``: the prefix that is kept on the device when the
-    copy is done. ``invalidated``: the copied prefix may be wrong, and is not used."""
+    """A copy of the sequence's first ``num_tokens`` tokens, which ``reused_from`` keeps.
+    ``making``: the prefix that is kept on the device when the copy has ended. ``invalidated``: the
+    copied prefix may be wrong, and is not used."""
 
     sequence: Sequence
-    pull: Pull
     num_tokens: int
     reused_from: ReusedFrom
-    deadline: float
-    digest: str = ""
     making: KeptPrefix | None = None
     invalidated: bool = False
 
 
 class PrefixPulls:
-    """The copies under way. ``peers``: instances whose memory is open. A copy may take
-    ``timeout_s``. Host memory is used if that saves ``min_saved_tokens`` tokens."""
+    """Starts and ends the copies of prefixes; ``copies`` are under way. ``peers``: instances whose
+    memory is open. Host memory is used if that saves ``min_saved_tokens`` tokens."""
 
     def __init__(
         self,
         allocator: CacheAllocator,
         puller: CopyStream,
         peers: Set[str],
-        cache: CacheTensors,
         host: HostTier,
-        timeout_s: float,
-        clock: Callable[[], float],
+        copies: CopyQueue[PrefixCopy],
         *,
         min_saved_tokens: int,
     ) -> None:
+        self.copies = copies
         self._allocator = allocator
         self._puller = puller
         self._peers = peers
-        self._cache = cache
         self._host = host
-        self._timeout_s = timeout_s
-        self._clock = clock
         self._min_saved = min_saved_tokens
-        self._under_way: list[PrefixCopy] = []
-        self.num_stale = 0
 
     def pays(self, sequence: Sequence, prefix: KeptPrefix | None, unshared: int) -> bool:
         """True if a longer prefix of the sequence is kept elsewhere than ``prefix``, which is kept
@@ -92,34 +81,31 @@ class PrefixPulls:
         and a state slot. Shared pages hold their part already."""
         source, kept = self._source(sequence), self._on_host(sequence)
         if kept is not None and (source is None or kept.num_tokens >= source.num_tokens):
-            copy = self._fetch(sequence, kept)
+            self._fetch(sequence, kept)
         else:
             assert source is not None, "a pull without a source"
-            copy = self._pull(sequence, source)
-        sequence.pulling = copy.pull
-        self._under_way.append(copy)
+            self._pull(sequence, source)
 
-    def _pull(self, sequence: Sequence, source: Offer) -> PrefixCopy:
-        allocation, deadline = sequence.allocation, self._clock() + self._timeout_s
-        assert allocation is not None, "a copy without pages"
+    def _pull(self, sequence: Sequence, source: Offer) -> None:
         # Only one conversation continues behind an answer, so an answer is not kept here too.
         is_answer = source.num_tokens % CHUNK_ALIGNMENT
         making = None if is_answer else self._begin(sequence, source, "copied")
-        slot = making.slot if making is not None else allocation.slot
-        wanted = Wanted.into(allocation.pages, slot.id, source, num_shared=allocation.num_shared)
+        target = _target(sequence, making, source.num_tokens, source.digest)
+        num_shared = _allocation(sequence).num_shared
+        wanted = Wanted.into(target.pages, target.state_slot, source, num_shared=num_shared)
         (pull,) = self._puller.pull([wanted])
-        return PrefixCopy(
-            sequence, pull, source.num_tokens, "peer", deadline, source.digest, making
-        )
+        self._add(PrefixCopy(sequence, source.num_tokens, "peer", making), pull, target)
 
-    def _fetch(self, sequence: Sequence, kept: KeptPrefix) -> PrefixCopy:
-        allocation, deadline = sequence.allocation, self._clock() + self._timeout_s
-        assert allocation is not None, "a copy without pages"
+    def _fetch(self, sequence: Sequence, kept: KeptPrefix) -> None:
         making = self._begin(sequence, kept, kept.kind)
-        slot = making.slot if making is not None else allocation.slot
-        pages, num_shared = tuple(allocation.pages), allocation.num_shared
-        pull = self._host.fetch(kept, pages, slot.id, num_shared)
-        return PrefixCopy(sequence, pull, kept.num_tokens, "host", deadline, making=making)
+        target = _target(sequence, making, kept.num_tokens)
+        pages, num_shared = tuple(target.pages), _allocation(sequence).num_shared
+        pull = self._host.fetch(kept, pages, target.state_slot, num_shared)
+        self._add(PrefixCopy(sequence, kept.num_tokens, "host", making), pull, target)
+
+    def _add(self, copy: PrefixCopy, pull: Pull, target: Landing) -> None:
+        copy.sequence.pulling = pull
+        self.copies.add(copy, pull, target)
 
     def _begin(
         self, sequence: Sequence, source: Offer | KeptPrefix, kind: Kind
@@ -137,62 +123,37 @@ class PrefixPulls:
     def done(self) -> list[tuple[Sequence, Beginning | None]]:
         """Sequences whose copy has ended, with the copied prefix. None: the peer had evicted it, it
         was damaged, or it was dropped meanwhile; then the sequence has no source any more."""
-        ended = [copy for copy in self._under_way if copy.pull.done()]
-        self._under_way = [copy for copy in self._under_way if copy not in ended]
-        return [(copy.sequence, self._end(copy)) for copy in ended]
+        return [(ended.owner.sequence, self._end(ended)) for ended in self.copies.ended()]
 
-    def _end(self, copy: PrefixCopy) -> Beginning | None:
-        sequence, making = copy.sequence, copy.making
+    def _end(self, ended: Ended[PrefixCopy]) -> Beginning | None:
+        copy, sequence, making = ended.owner, ended.owner.sequence, ended.owner.making
         sequence.pulling = sequence.source = None
-        is_intact = self._is_intact(copy)
+        is_intact = self._is_intact(ended)
         if making is not None:
             sequence.making.remove(making)
             if not self._allocator.prefixes.finish(making, sound=is_intact):
                 making = self._allocator.kept.get(making.key)
         return Beginning(copy.num_tokens, copy.reused_from, making) if is_intact else None
 
-    def _is_intact(self, copy: PrefixCopy) -> bool:
-        try:
-            copy.pull.result()
-        except StaleEpoch:
-            self.num_stale += 1
+    def _is_intact(self, ended: Ended[PrefixCopy]) -> bool:
+        if ended.stale or ended.owner.invalidated:
             return False
-        if copy.invalidated:
-            return False
-        if copy.digest and copy.digest != self._digest(copy):
+        if ended.damaged():
             log.error("a prefix changed while it was copied from a peer; it is not used",
-                      extra=copy.sequence.log_fields)  # fmt: skip
+                      extra=ended.owner.sequence.log_fields)  # fmt: skip
             return False
         return True
 
-    def _digest(self, copy: PrefixCopy) -> str:
-        allocation, num_tokens = copy.sequence.allocation, copy.num_tokens
-        assert allocation is not None, "copied without pages"
-        slot = allocation.slot if copy.making is None else copy.making.slot
-        num_pages = -(-num_tokens // self._cache.kv.shape[3])
-        return digest(self._cache, tuple(allocation.pages[:num_pages]), slot.id, num_tokens)
-
     def drop(self, name: PrefixName) -> None:
         """Do not use copies under way of this prefix, or of prefixes that continue it."""
-        for copy in self._under_way:
+        for copy in self.copies:
             copy.invalidated |= copy.sequence.begins_with(name, copy.num_tokens)
 
     def overdue(self) -> list[Sequence]:
-        """Sequences whose copy is past its deadline, but not done: it still writes their slots."""
-        now = self._clock()
-        late = (copy.sequence for copy in self._under_way if now >= copy.deadline)
+        """Sequences whose copy is past its deadline, but has not ended: it still writes their
+        slots."""
+        late = [copy.sequence for copy in self.copies.overdue()]
         return [sequence for sequence in late if not sequence.ended]
-
-    def wait(self, timeout_s: float) -> None:
-        """Wait until all copies under way are done, at most ``timeout_s``."""
-        deadline = self._clock() + timeout_s
-        for copy in self._under_way:
-            if not copy.pull.wait(max(0.0, deadline - self._clock())):
-                return
-
-    @property
-    def under_way(self) -> bool:
-        return bool(self._under_way)
 
     def _source(self, sequence: Sequence) -> Offer | None:
         """The offer of a prefix of the sequence that a peer with open memory keeps."""
@@ -206,3 +167,18 @@ class PrefixPulls:
         if sequence.keys is None:
             return None
         return self._host.longest(sequence.keys, sequence.num_tokens - 1)
+
+
+def _allocation(sequence: Sequence) -> CacheAllocation:
+    assert sequence.allocation is not None, "a copy without pages"
+    return sequence.allocation
+
+
+def _target(
+    sequence: Sequence, making: KeptPrefix | None, num_tokens: int, digest: str = ""
+) -> Landing:
+    """The memory that a copied prefix fills: the sequence's pages, and the state slot of the prefix
+    that is ``making``, or else the sequence's own."""
+    allocation = _allocation(sequence)
+    slot = allocation.slot if making is None else making.slot
+    return Landing(allocation.pages, slot.id, num_tokens, digest)

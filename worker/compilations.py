@@ -7,16 +7,13 @@
    whose grammar takes too long fails alone.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Lock
 
 from engine.constraints import COMPILE_S, NOT_COMPILED
 from engine.grammars import Compiled
-from engine.runner import Engine
 from engine.sequence import Sequence
 from transport.wire.session import Session
-from worker.reports import Reports
 from worker.room import Room
 
 
@@ -36,19 +33,9 @@ class Compilations:
     """Compiles grammars in threads. A compilation fails after ``COMPILE_S`` seconds; a queued one
     fails if no thread became free for that long. Threads wake ``session`` until ``close``."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        room: Room,
-        reports: Reports,
-        session: Session,
-        clock: Callable[[], float],
-    ) -> None:
-        self._engine = engine
+    def __init__(self, room: Room, session: Session) -> None:
         self._room = room
-        self._reports = reports
         self._session = session
-        self._clock = clock
         self._waiting: list[_Waiting] = []
         self._lock = Lock()
         self._closed = False
@@ -56,27 +43,28 @@ class Compilations:
     def begin(self, sequence: Sequence) -> None:
         """Start to compile the grammar of a new sequence, which must be neither bound nor computed
         while it is ``compiling``."""
-        compiled = sequence.compiled = self._engine.prepare(sequence.sampling)
+        compiled = sequence.compiled = self._room.engine.prepare(sequence.sampling)
         if compiled is None or compiled.done():
             return
         sequence.compiling = True
         # A grammar that already compiles for an earlier sequence brings no other one's turn nearer.
         begun = compiled.running()
-        self._waiting.append(_Waiting(sequence, compiled, self._clock(), begun))
+        self._waiting.append(_Waiting(sequence, compiled, self._room.clock(), begun))
         compiled.add_done_callback(self._wake)
 
     def resume_compiled(self) -> None:
         """Resume the sequences whose grammars are compiled, and fail those that took too long."""
         if not self._waiting:
             return
-        now = self._clock()
+        now = self._room.clock()
         self._note_begun(now)
         waiting, self._waiting = self._waiting, []
         for each in waiting:
             if each.sequence.ended:
                 continue
             if each.compiled.done():
-                self._let_go(each.sequence)
+                each.sequence.compiling = False
+                self._room.prompts.compiled()
             elif now - each.since >= COMPILE_S:
                 self._give_up(each.sequence)
             else:
@@ -96,16 +84,10 @@ class Compilations:
         for each in begun:
             each.begun = True
 
-    def _let_go(self, sequence: Sequence) -> None:
-        sequence.compiling = False
-        self._room.prompts.compiled()
-        if sequence in self._room.sequences.running:
-            self._engine.bind(sequence.binding())
-
     def _give_up(self, sequence: Sequence) -> None:
         if sequence in self._room.active():  # otherwise it has failed already
             self._room.end(sequence)
-            self._reports.sampling_failed(sequence, NOT_COMPILED)
+            self._room.reports.sampling_failed(sequence, NOT_COMPILED)
 
     def _wake(self, compiled: Compiled) -> None:
         with self._lock:

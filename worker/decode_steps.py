@@ -1,83 +1,112 @@
-"""The next decode step of a worker: scheduled, agreed on with its spread group, launched.
+"""A worker's decode steps: scheduled, agreed on with its spread group, launched, and processed.
 
 A step that is scheduled waits here while the group has not agreed: its rows are what the group was
 told. Nothing else is launched meanwhile, or it would hold up the others' GPUs.
 """
 
-from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Final, Literal
 
 from decode.lockstep import LOCAL, WAIT
-from decode.scheduler import DecodeScheduler
-from engine.batch import StepResult
-from engine.runner import Engine
+from engine.batch import SpreadPlan, StepResult
 from engine.sequence import Scheduled
+from transport.wire.spread import SpreadGroup, SpreadJoined
+from worker.handoff import first_steps
 from worker.launches import Launches
+from worker.room import Room
 from worker.spread.group import Group
 
-Launched = Literal["launched", "idle", "undecided"]
 NOTHING = Scheduled((), ())
+UNDECIDED: Final = "undecided"
+
+
+@dataclass(frozen=True)
+class PlannedStep:
+    """A step to be launched now: by the group as ``plan`` says, or by this worker alone."""
+
+    scheduled: Scheduled
+    plan: SpreadPlan | Literal["local"]
 
 
 class DecodeSteps:
-    """Launches the steps of ``sequences``; ``launches`` has them until their results are taken in
-    by ``process``, at most ``lookahead`` of them."""
+    """The decode steps of the sequences in ``room``. ``undecided``: a scheduled step waits for the
+    group's decision. ``launches`` has the launched steps until they are processed."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        sequences: DecodeScheduler,
-        launches: Launches,
-        group: Group,
-        process: Callable[[Scheduled, StepResult], None],
-        lookahead: int,
-    ) -> None:
-        self._engine = engine
-        self._sequences = sequences
+    def __init__(self, room: Room, launches: Launches, group: Group) -> None:
+        self.undecided = False
+        self._room = room
         self._launches = launches
         self._group = group
-        self._process = process
-        self._lookahead = lookahead
         self._scheduled: Scheduled | None = None
-        self.undecided = False
 
-    def launch(self, *, willing: bool) -> Launched:
-        """Launch the next step, if there is one and it is decided how. ``willing``: this worker has
-        nothing else to compute."""
+    def schedule(self, *, willing: bool) -> PlannedStep | Literal["undecided"] | None:
+        """The next step; None if there is none, and UNDECIDED if nothing may be launched in this
+        round. ``willing``: this worker has nothing else to compute."""
         if not self.undecided:
-            self._scheduled = self._sequences.schedule(self._group.room)
+            self._scheduled = self._room.sequences.schedule(self._group.room)
+            if self._scheduled is not None:
+                self._room.begin(self._scheduled)
         scheduled = self._scheduled or NOTHING
         num_drafts = max((row.num_drafts for row in scheduled.rows), default=0)
         plan = self._group.decide(len(scheduled.rows), num_drafts, willing=willing)
         self.undecided = plan == WAIT
         if plan == WAIT:
-            return "undecided"
+            return UNDECIDED
         if plan == LOCAL:
             # A local step feeds on what a spread one gives, which may be nothing.
             if self._launches.any_spread and self._launches.process(behind=0):
                 self._take_back()
-                return "undecided"
+                return UNDECIDED
             if self._scheduled is None:
-                return "idle"
-            step, spread = self._engine.launch(scheduled.batch), False
-        else:
-            step, spread = self._group.launch(scheduled.batch, plan), True
+                return None
         self._scheduled = None
-        self._launches.add(scheduled, step, partial(self._take_in, spread), spread=spread)
-        self._launches.process(behind=self._lookahead)
-        return "launched"
+        return PlannedStep(scheduled, plan)
 
-    def _take_in(self, spread: bool, scheduled: Scheduled, result: StepResult) -> None:
+    def launch(self, planned: PlannedStep) -> None:
+        """Launch a step."""
+        scheduled, plan = planned.scheduled, planned.plan
+        spread = plan != LOCAL
+        if plan == LOCAL:
+            step = self._room.engine.launch(scheduled.batch)
+        else:
+            step = self._group.launch(scheduled.batch, plan)
+        self._launches.add(scheduled, step, partial(self._process, spread), spread=spread)
+
+    def join_group(self, group: SpreadGroup) -> SpreadJoined | None:
+        """Join a spread group with no step under way. Returns the answer to the coordinator; None
+        if this worker is not a member."""
+        self._settle()
+        return self._group.join(group)
+
+    def leave_group(self) -> None:
+        """Leave the spread group with no step under way, if this worker takes part in groups."""
+        if self._group.export is not None:
+            self._settle()
+            self._group.leave()
+
+    def interrupt_trials(self) -> None:
+        """Give back the memory of steps that the idle group times: there is an order."""
+        self._group.interrupt()
+
+    def _process(self, spread: bool, scheduled: Scheduled, result: StepResult) -> None:
+        """Report the tokens of a step whose result has come."""
+        room = self._room
         self._group.took(self._launches.took_s, spread=spread, waited_s=result.waited_s)
-        self._process(scheduled, result)
+        first = first_steps(scheduled, room.clock())
+        tokens, broken = room.sequences.process_results(scheduled, result)
+        for sequence, error in broken:
+            if not error:
+                room.prompts.invalidate_prefixes(sequence)
+            room.reports.sampling_failed(sequence, error)
+        room.reports.tokens(scheduled, tokens, first)
 
-    def settle(self) -> None:
-        """Have no step under way, and none that waits for the group."""
+    def _settle(self) -> None:
+        """Take back the step that waits for the group, and process all that are launched."""
         self._take_back()
         self._launches.process(behind=0)
 
     def _take_back(self) -> None:
         if self._scheduled is not None:
-            self._sequences.take_back(self._scheduled)
+            self._room.sequences.take_back(self._scheduled)
         self._scheduled, self.undecided = None, False

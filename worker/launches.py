@@ -1,4 +1,4 @@
-"""The batches that the engine computes, oldest first, until the worker has taken in their results.
+"""The batches that the engine computes, oldest first, until the worker has processed their results.
 
 A spread step may abort (decode/lockstep.py): then it and the spread steps launched behind it are
 taken back, and the sequences take their next step from where they were. Batches of prompts behind
@@ -20,6 +20,8 @@ Process = Callable[[Scheduled, StepResult], None]
 
 @dataclass(frozen=True)
 class _Launch:
+    """One launched batch, and what is called with its result."""
+
     scheduled: Scheduled
     step: Step
     process: Process
@@ -28,11 +30,11 @@ class _Launch:
 
 
 class Launches:
-    """``aborted`` is called once all launched batches have been read and some were not computed,
-    with the ranks of the members that were waited for in vain. Then ``take_back`` undoes the
-    scheduling of each: the sequences' states are right again, should one be kept or copied.
+    """The launched batches of one worker. After a spread step has aborted, ``aborted`` is called
+    with the ranks of the members that did not take part in time. Then ``take_back`` undoes the
+    scheduling of each step that was not computed.
 
-    While a result is taken in, ``took_s`` is what its batch took: the time since its launch, or
+    While a result is processed, ``took_s`` is the time that its batch took: since its launch, or
     since the batch before it was done.
     """
 
@@ -55,18 +57,19 @@ class Launches:
 
     @property
     def any_spread(self) -> bool:
-        """Whether the result of a spread step is still to be read."""
+        """True if a spread step has not been processed yet."""
         return self._num_spread > 0
 
     def add(
         self, scheduled: Scheduled, step: Step, process: Process, *, spread: bool = False
     ) -> None:
+        """Add a launched batch. ``process`` is called with its result."""
         self._num_spread += spread
         self._launched.append(_Launch(scheduled, step, process, spread, self._clock()))
 
     def process(self, *, behind: int) -> bool:
-        """Wait for the oldest batches and take in their results, until at most ``behind`` are
-        under way. Returns whether steps were taken back; then no batch is under way."""
+        """Wait for the oldest batches and process their results, until at most ``behind`` are under
+        way. Returns True if steps were taken back; then no batch is under way."""
         aborted: list[Scheduled] = []
         late: tuple[int, ...] = ()
         while len(self._launched) > (0 if aborted else behind):

@@ -1,7 +1,7 @@
 """The life of a worker process.
 
 join     say hello until welcomed
-serve    receive, step, heartbeat; worker.py says what a step is
+serve    rounds of the worker (worker.py), and heartbeats
 drain    after SIGTERM: finish what is held, or give it back at the deadline
 leave    say goodbye
 
@@ -19,9 +19,10 @@ from contextlib import suppress
 from types import FrameType
 
 from transport.wire.errors import BatonError, ExportLost
-from transport.wire.session import LOST, Session
+from transport.wire.session import Session
 from worker.gpu_watch import Watch
 from worker.stall import StallGuard
+from worker.supervisor import Supervisor
 from worker.worker import Worker
 
 JOIN_TIMEOUT_S = 60.0
@@ -40,11 +41,9 @@ class WorkerLoop:
         worker: Worker,
         gpu: Watch,
         stall: StallGuard,
+        supervisor: Supervisor,
         *,
         drain_timeout_s: float,
-        on_waiting: Callable[[], None],
-        on_ready: Callable[[], None],
-        on_stopping: Callable[[], None],
         memory_lost: Callable[[], str] = lambda: "",
     ) -> None:
         """``memory_lost``: why peers cannot open this worker's memory any more; "" while they
@@ -53,14 +52,12 @@ class WorkerLoop:
         self._worker = worker
         self._gpu = gpu
         self._stall = stall
+        self._supervisor = supervisor
         self._drain_timeout_s = drain_timeout_s
-        self._on_waiting = on_waiting
-        self._on_ready = on_ready
-        self._on_stopping = on_stopping
         self._memory_lost = memory_lost
         self._memory_problem = ""
         self._look_at_memory_at = -math.inf
-        self._said_ready = False
+        self._reported_ready = False
         self._reported_unfit = False
         self._stop_requested = False
         self._drain_deadline: float | None = None
@@ -74,10 +71,9 @@ class WorkerLoop:
         try:
             while not self._drained():
                 self._stall.moved()
-                self._receive()
-                self._worker.step()
-                if self._session.welcomed:
-                    self._worker.tell()
+                # NOTE: Python runs a signal's handler before a wait, or when the signal interrupts
+                # it. A signal that arrives in between is handled after the wait, hence IDLE_S.
+                self._worker.round(IDLE_S)
                 self._session.beat(self._worker.gauges, self._worker.held, self._gpu.health)
                 self._report_ready()
                 self._drain_if_gpu_unfit()
@@ -91,31 +87,23 @@ class WorkerLoop:
         if self._memory_problem:
             raise ExportLost(self._memory_problem)
 
-    def _receive(self) -> None:
-        # NOTE: Python runs a signal's handler before a wait, or when the signal interrupts it. A
-        # signal that arrives in between is only handled after the wait, hence IDLE_S.
-        timeout_s = min(IDLE_S, self._worker.wait_s())
-        for message in self._session.receive(timeout_s, awake_s=self._worker.awake_s):
-            if message == LOST:
-                self._worker.drop_all()
-                self._reported_unfit = False  # the next coordinator has not been told
-            else:
-                self._worker.handle(message)
-
     def _report_ready(self) -> None:
         """Tell the supervisor once that the worker is ready; until then, report in every round why
         it waits, as a sign of life."""
-        if self._said_ready:
+        if self._reported_ready:
             return
         if self._worker.ready:
-            self._on_ready()
-            self._said_ready = True
+            self._supervisor.ready()
+            self._reported_ready = True
         else:
-            self._on_waiting()
+            self._supervisor.waiting()
 
     def _drain_if_gpu_unfit(self) -> None:
+        if not self._session.welcomed:
+            self._reported_unfit = False  # the next coordinator has not been told
+            return
         reason = self._gpu.unfit()
-        if not reason or self._reported_unfit or not self._session.welcomed:
+        if not reason or self._reported_unfit:
             return
         log.error("draining, no new work: %s; the GPU needs a reset", reason)
         self._session.leave(draining=True, unfit=reason)
@@ -149,7 +137,7 @@ class WorkerLoop:
             return False
         if self._drain_deadline is None:
             self._drain_deadline = time.monotonic() + self._drain_timeout_s
-            self._on_stopping()
+            self._supervisor.stopping()
             self._session.leave(draining=True)
         if time.monotonic() >= self._drain_deadline:
             self._worker.give_back()

@@ -28,6 +28,7 @@ from transport.wire.channel_keys import ChannelKeys
 from transport.wire.channel_keys import channel_keys as keys_of
 from transport.wire.messages import Role
 from transport.wire.secret_setting import CHANNEL_SECRET, secret_setting
+from worker.capabilities import capabilities_of
 from worker.cores import threads_of, usable_cores
 from worker.gpu_locks.folder import DEFAULT
 from worker.gpu_locks.marks import UNFIT_S
@@ -206,7 +207,7 @@ class Options:
         return HandoffSettings()
 
     def _engine(self) -> EngineConfig:
-        device = self.device
+        device, capabilities = self.device, capabilities_of(self.role)
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
         device = device.partition(":")[0]
@@ -225,8 +226,8 @@ class Options:
             quantize=cast(Quantize, self.quantize),
             max_drafts=max_drafts(self.speculate, device),
             poison=self.poison,
-            decodes=self.role != "prefill",
-            prefills=self.role != "decode",
+            decodes=capabilities.decodes,
+            prefills=capabilities.computes_prompts,
             num_valid_ids=num_tokenizer_ids(model),
             gpu_share=self.gpu_share,
             spread=self.spread != "off",

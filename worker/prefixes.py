@@ -14,17 +14,18 @@ from engine.cache.host_tier import HostTier
 from engine.cache.kept import KeptPrefix
 from engine.runner import Engine
 from engine.sequence import Sequence
-from prefill.pulls import PrefixPulls
+from prefill.pulls import PrefixCopy, PrefixPulls
 from prefill.reuse import PrefixReuse
 from transport.copy.digest import digest
 from transport.copy.host_copy import HostCopier
 from transport.copy.pull import CopyStream
+from transport.copy.queue import CopyQueue
 from transport.wire.messages import FromWorker
 from transport.wire.offers import KeptPrefix as KeptMessage
 from transport.wire.offers import Offer, PrefixesChanged
 from transport.wire.prefix import PrefixKeys
 from transport.wire.reports import PrefixCounts
-from worker.settings import HandoffSettings, PrefixCacheSettings
+from worker.settings import ServingSettings
 
 log = logging.getLogger(__name__)
 
@@ -36,29 +37,27 @@ class Prefixes:
         self,
         engine: Engine,
         allocator: CacheAllocator,
+        settings: ServingSettings,
         puller: CopyStream,
         peers: Set[str],
-        instance: str,
-        handoff: HandoffSettings,
-        clock: Callable[[], float],
-        settings: PrefixCacheSettings,
         host: HostCopier,
+        clock: Callable[[], float],
     ) -> None:
         self._engine = engine
         self._allocator = allocator
         self._page_size = engine.layout.page_size
-        self._verify = handoff.verify
-        self._offer = partial(Offer, instance)
-        self._enabled = self._untold = settings.enabled
+        self._verify = settings.handoff.verify
+        self._offer = partial(Offer, settings.instance)
+        self._enabled = self._unpublished = settings.prefix_cache.enabled
         self.host = HostTier(engine.layout, host, allocator)
         self.reuse: PrefixReuse | None = None
-        min_saved = settings.min_saved_tokens
-        if settings.enabled:
+        min_saved = settings.prefix_cache.min_saved_tokens
+        if self._enabled:
             self.reuse = PrefixReuse(allocator, engine.layout, min_saved, self.host)
+        copies = CopyQueue[PrefixCopy](engine.cache, settings.handoff.pull_timeout_s, clock)
         self.pulls = PrefixPulls(
-            allocator, puller, peers, engine.cache, self.host, handoff.pull_timeout_s, clock,
-            min_saved_tokens=min_saved,
-        )  # fmt: skip
+            allocator, puller, peers, self.host, copies, min_saved_tokens=min_saved
+        )
         self._moved: set[bytes] = set()
         self._num_evicted = 0
         allocator.prefixes.on_keep = self.host.returned
@@ -101,7 +100,7 @@ class Prefixes:
         self._allocator.turn_into_prefix(allocation, keys, num_tokens)
         return True
 
-    def publish_prefixes(self, send: Callable[[FromWorker], None]) -> None:
+    def publish(self, send: Callable[[FromWorker], None]) -> None:
         """Send the coordinator the prefixes kept or evicted since the last call. The first message,
         and the first after ``forget_published``, lists all of them, and is sent even if there are
         none: so the coordinator knows from the start that this worker keeps prefixes."""
@@ -112,13 +111,13 @@ class Prefixes:
             for kept in map(self.host.get, moved)
             if kept is not None and kept.key not in self._allocator.kept
         ]
-        if added or moved or self._untold:
-            self._untold = False
+        if added or moved or self._unpublished:
+            self._unpublished = False
             send(PrefixesChanged(tuple(added), tuple(moved)))
 
     def forget_published(self) -> None:
         """Publish all prefixes again next time: the coordinator that knew them is gone."""
-        self._untold = self._enabled
+        self._unpublished = self._enabled
         self._allocator.kept.all_new()
         self._moved = {kept.key for kept in self.host if kept.key not in self._allocator.kept}
 

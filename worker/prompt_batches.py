@@ -1,81 +1,67 @@
-"""Schedules, launches and processes a worker's batches of prompts."""
+"""A worker's batches of prompts: scheduled, launched and processed."""
 
-from collections.abc import Callable
-
-from decode.scheduler import DecodeScheduler
 from engine.batch import StepResult
-from engine.runner import Engine
 from engine.sequence import Scheduled, Sequence
-from prefill.offers import Offers
-from prefill.scheduler import PrefillScheduler
 from transport.wire.offers import Offer
+from worker.handoff import offer_of
 from worker.launches import Launches
-from worker.prefixes import Prefixes
-from worker.reports import Reports
+from worker.room import Room
 
 
 class PromptBatches:
-    """Launches the batches of ``prompts``. A finished prompt is offered to decode workers (its
-    offer is ``offer_of``), or is decoded here, in ``sequences``."""
+    """The batches of the prompts in ``room``. A finished prompt is offered to decode workers, or is
+    decoded here. ``launches`` has the launched batches until they are processed."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        prompts: PrefillScheduler,
-        sequences: DecodeScheduler,
-        offers: Offers,
-        offer_of: Callable[[Sequence], Offer],
-        prefixes: Prefixes,
-        reports: Reports,
-        launches: Launches,
-        clock: Callable[[], float],
-    ) -> None:
-        self._engine = engine
-        self._prompts = prompts
-        self._sequences = sequences
-        self._offers = offers
-        self._offer_of = offer_of
-        self._prefixes = prefixes
-        self._reports = reports
+    def __init__(self, room: Room, launches: Launches) -> None:
+        self._room = room
         self._launches = launches
-        self._clock = clock
 
-    def launch(self, max_tokens: int | None) -> bool:
-        """Launch the next batch, within the limits and ``max_tokens``; returns True if there was
-        one."""
-        scheduled = self._prompts.schedule(max_tokens)
-        if scheduled is None:
-            return False
-        for sequence in scheduled.sequences:
-            if not sequence.begun:
-                sequence.begun, sequence.started_at = True, self._clock()
-                self._engine.bind(sequence.binding())
-                self._prefixes.begin(sequence)
-        self._launches.add(scheduled, self._engine.launch(scheduled.batch), self._process)
+    def schedule(self) -> Scheduled | None:
+        """The next batch; None if there is none. Prompts whose prefix was copied take part from now
+        on, and those whose copy took too long fail."""
+        room = self._room
+        for sequence, problem in room.prompts.pulled():
+            room.reports.failed(sequence, "pull_timeout", problem)
+        num_waiting = sum(not prompt.compiling for prompt in room.prompts.sequences())
+        max_tokens = room.settings.limits.max_tokens(
+            num_running=len(room.sequences.running), num_waiting=num_waiting
+        )
+        return room.prompts.schedule(max_tokens)
+
+    def launch(self, scheduled: Scheduled) -> None:
+        """Launch a batch, and report the prompts whose last chunk it has."""
+        room = self._room
+        room.begin(scheduled)
+        self._launches.add(scheduled, room.engine.launch(scheduled.batch), self._process)
         for sequence, row in zip(scheduled.sequences, scheduled.rows, strict=True):
             goes_on = sequence.num_output + 1 < sequence.stop.max_tokens
             if row.sample and sequence.hands_off and goes_on:
-                self._reports.last_chunk(sequence)
-        return True
+                room.reports.last_chunk(sequence)
 
     def _process(self, scheduled: Scheduled, result: StepResult) -> None:
-        for sequence in self._reports.prompt_logprobs(scheduled, result):
-            self._prompts.end(sequence)
-            self._reports.sampling_failed(sequence, "")
-        for sequence, sampled in self._prompts.retire(scheduled, result):
+        """Report the prompts that a batch has finished, and pass them on."""
+        room = self._room
+        for sequence in room.reports.prompt_logprobs(scheduled, result):
+            room.prompts.end(sequence)
+            room.reports.sampling_failed(sequence, "")
+        for sequence, sampled in room.prompts.retire(scheduled, result):
             if sampled.token_id is None:
                 if not sampled.error:
-                    self._prompts.invalidate_prefixes(sequence)
-                self._prompts.end(sequence)
-                self._reports.sampling_failed(sequence, sampled.error)
+                    room.prompts.invalidate_prefixes(sequence)
+                room.prompts.end(sequence)
+                room.reports.sampling_failed(sequence, sampled.error)
                 continue
             token = sequence.append(sampled)
             hands_off = sequence.hands_off and token.finish is None
             offer = self._offer_of(sequence) if hands_off else None
-            self._reports.prefilled(sequence, token, offer, self._clock())
+            room.reports.prefilled(sequence, token, offer, room.clock())
             if token.finish is not None:
-                self._prompts.end(sequence)
+                room.prompts.end(sequence)
             elif offer is not None:
-                self._offers.add(sequence, self._clock())
+                room.offers.add(sequence, room.clock())
             else:
-                self._sequences.add(sequence)
+                room.sequences.add(sequence)
+
+    def _offer_of(self, sequence: Sequence) -> Offer:
+        settings, cache = self._room.settings, self._room.engine.cache
+        return offer_of(settings.instance, cache, sequence, verified=settings.handoff.verify)

@@ -13,6 +13,7 @@ from engine.config import EngineConfig
 from transport.wire.channel_keys import ChannelKeys
 from transport.wire.layout import CHUNK_ALIGNMENT
 from transport.wire.messages import Role
+from worker.capabilities import Capabilities, capabilities_of
 from worker.gpu_locks.folder import DEFAULT
 from worker.gpu_locks.marks import UNFIT_S
 
@@ -52,6 +53,21 @@ class PrefixCacheSettings:
             raise ValueError(f"min_saved_tokens: {self.min_saved_tokens} < {CHUNK_ALIGNMENT}")
         if self.host_bytes < 0:
             raise ValueError(f"host_cache: {self.host_bytes} bytes is negative")
+
+
+@dataclass(frozen=True)
+class ServingSettings:
+    """The settings of a worker's rounds. ``instance``: the id of this start of the process.
+    ``lookahead``: how many steps may be launched before the oldest one's tokens are processed. The
+    worker waits without sleep for an announced handoff, for at most ``awake_s``."""
+
+    instance: str
+    capabilities: Capabilities
+    limits: ColocatedLimits
+    handoff: HandoffSettings = field(default_factory=HandoffSettings)
+    prefix_cache: PrefixCacheSettings = field(default_factory=PrefixCacheSettings)
+    lookahead: int = 0
+    awake_s: float = 0.0
 
 
 def host_bytes(gigabytes: float) -> int:
@@ -94,6 +110,18 @@ class WorkerSettings:
     spread_table: StepTable | None = None
     spread_trials: bool = True
     prefix_cache: PrefixCacheSettings = field(default_factory=PrefixCacheSettings)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What a worker of this role does."""
+        return capabilities_of(self.role)
+
+    def serving(self, instance: str, awake_s: float) -> ServingSettings:
+        """The settings of the rounds of one start of the worker."""
+        return ServingSettings(
+            instance, self.capabilities, self.limits, self.handoff, self.prefix_cache,
+            self.lookahead, awake_s,
+        )  # fmt: skip
 
     def __post_init__(self) -> None:
         require_spread(self.spread)

@@ -34,6 +34,7 @@ from worker.gpu_locks.folder import LockFolder
 from worker.gpu_locks.marks import mark_unfit
 from worker.gpu_watch import GpuWatch, NoWatch
 from worker.loop import WorkerLoop
+from worker.room import Room
 from worker.settings import WorkerSettings
 from worker.spread.group import Alone, Group
 from worker.spread.lender import Lender
@@ -44,6 +45,7 @@ from worker.spread.step_times import FixedTimes, StepTimes
 from worker.spread.trial import Engines
 from worker.spread.trials import StepTrials
 from worker.stall import StallGuard
+from worker.supervisor import Supervisor
 from worker.worker import Worker
 
 AWAKE_S = 0.1
@@ -59,8 +61,8 @@ def serve(settings: WorkerSettings) -> None:
     SharedMemoryFull, ProtocolMismatch."""
     if settings.threads:
         torch.set_num_threads(settings.threads)
-    role, device = settings.role, settings.engine.device
-    instance = f"{role}-{token_hex(4)}"
+    device, capabilities = settings.engine.device, settings.capabilities
+    instance = f"{settings.role}-{token_hex(4)}"
     with ExitStack() as cleanup:
         channel = WorkerChannel(settings.coordinator, instance, keys=settings.channel_keys)
         cleanup.callback(channel.close)
@@ -77,33 +79,18 @@ def serve(settings: WorkerSettings) -> None:
         drafts = draft_policy(settings.speculate, engine.max_drafts, device)
         group = _spread_group(settings, engine, instance, drafts)
         cleanup.callback(group.close)
-        hello = _hello(role, instance, engine, memory, claimed, group)
+        hello = _hello(settings.role, instance, engine, memory, claimed, group)
         session = Session(channel, hello, time.monotonic)
-        puller: CopyStream = NoPeers()
-        if role == "decode" or settings.prefix_cache.enabled:
-            poisoned, after = engine.config.poison, engine.epoch_stream
-            puller = copy_stream(device, engine.cache, poisoned=poisoned, after=after)
-        host: HostCopier = NoHostMemory()
-        if settings.prefix_cache.host_bytes and settings.prefix_cache.enabled and role != "decode":
-            host = host_copier(
-                device, engine.cache, settings.prefix_cache.host_bytes,
-                poisoned=engine.config.poison, after=engine.epoch_stream,
-            )  # fmt: skip
-        worker = Worker(
+        puller, host = _copiers(settings, engine)
+        room = Room(
             engine,
-            session,
-            role,
-            instance,
-            settings.limits,
-            settings.handoff,
+            session.send,
+            settings.serving(instance, awake_s=0.0 if device == "cpu" else AWAKE_S),
             puller,
-            lookahead=settings.lookahead,
             host=host,
-            group=group,
             drafts=drafts,
-            prefix_cache=settings.prefix_cache,
-            awake_s=0.0 if device == "cpu" else AWAKE_S,
         )
+        worker = Worker(room, session, group)
         cleanup.callback(worker.close)
         watch = _watch(claimed, settings) if claimed else NoWatch()
         cleanup.callback(watch.close)
@@ -112,11 +99,9 @@ def serve(settings: WorkerSettings) -> None:
             worker,
             watch,
             StallGuard(settings.stall_timeout_s),
+            Supervisor(),
             drain_timeout_s=settings.drain_timeout_s,
-            on_waiting=lambda: notify(STATUS="waiting for a worker to pull from"),
-            on_ready=lambda: notify(READY="1", STATUS="serving"),
-            on_stopping=lambda: notify(STOPPING="1", STATUS="draining"),
-            memory_lost=memory.lost if role == "prefill" else lambda: "",
+            memory_lost=memory.lost if capabilities.offers else lambda: "",
         ).run()
 
 
@@ -146,6 +131,22 @@ def _claim(instance: str, settings: WorkerSettings) -> str:
     return claimed
 
 
+def _copiers(settings: WorkerSettings, engine: Engine) -> tuple[CopyStream, HostCopier]:
+    """What copies from peers, and what copies prefixes to and from host memory."""
+    device, prefix_cache = settings.engine.device, settings.prefix_cache
+    poisoned, after = engine.config.poison, engine.epoch_stream
+    puller: CopyStream = NoPeers()
+    if settings.capabilities.pulls or prefix_cache.enabled:
+        puller = copy_stream(device, engine.cache, poisoned=poisoned, after=after)
+    host: HostCopier = NoHostMemory()
+    for_prompts = prefix_cache.enabled and settings.capabilities.computes_prompts
+    if prefix_cache.host_bytes and for_prompts:
+        host = host_copier(
+            device, engine.cache, prefix_cache.host_bytes, poisoned=poisoned, after=after
+        )
+    return puller, host
+
+
 def _watch(claimed: str, settings: WorkerSettings) -> GpuWatch:
     mark = partial(mark_unfit, settings.gpu_lock_dir, claimed, for_s=settings.unfit_gpu_s)
     return GpuWatch(lambda: local_gpus(claimed), on_unfit=mark)
@@ -157,7 +158,7 @@ def _spread_group(
     """The worker's part in spread groups, if the setting and the engine allow spread steps."""
     if settings.spread == "off":
         return Alone()
-    if settings.role == "prefill" and engine.lending is not None:
+    if not settings.capabilities.decodes and engine.lending is not None:
         return Lender(engine.lending, instance, Records(OwnRecord(instance)))
     if engine.spread is None:
         level = logging.INFO if settings.spread == "auto" else logging.WARNING

@@ -8,13 +8,13 @@ from colocated.limits import ColocatedLimits
 from engine.batch import ForwardBatch
 from prefill.scheduler import PrefillLimits
 from tests.simulation.fake_engine import FakeEngine, FakeStep, expected_output
-from transport.copy.pull import NoPeers
+from tests.worker.made import make_worker
 from transport.wire.layout import PoolSize
 from transport.wire.messages import Cancel, Failed, Generate, Prefilled, Tokens
 from transport.wire.sampling import SamplingParams, StopRule
+from transport.wire.session import LOST
 from transport.wire.token_ids import packed, to_wire
-from worker.settings import HandoffSettings, PrefixCacheSettings
-from worker.worker import Worker
+from worker.settings import PrefixCacheSettings
 
 PAGE = 16
 
@@ -40,14 +40,12 @@ class Bench:
     def __init__(self, *, lookahead: int = 0, num_pages: int = 40, beside: int = 64) -> None:
         self.engine = Watched(PoolSize(num_pages, 8))
         self.sent: list = []
-        self.pool = Worker(
+        self.pool = make_worker(
             self.engine,
             SimpleNamespace(send=self.sent.append),
             "colocated",
-            "c-1",
-            ColocatedLimits(PrefillLimits(256, 4), beside),
-            HandoffSettings(),
-            NoPeers(),
+            instance="c-1",
+            limits=ColocatedLimits(PrefillLimits(256, 4), beside),
             lookahead=lookahead,
             prefix_cache=PrefixCacheSettings(enabled=False),  # all prompts begin alike
             clock=lambda: 0.0,
@@ -166,7 +164,7 @@ def test_a_prompt_gives_way_only_to_older_sequences() -> None:
 
 @pytest.mark.parametrize("lookahead", [0, 1])
 def test_everything_is_given_back_or_dropped(lookahead: int) -> None:
-    for end in ("give_back", "drop_all"):
+    for end in ("give_back", LOST):
         bench = Bench(lookahead=lookahead)
         bench.ask("running", 20, arrival=1)
         bench.steps(3)
@@ -176,7 +174,10 @@ def test_everything_is_given_back_or_dropped(lookahead: int) -> None:
             bench.ask(f"waiting-{number}", 200, arrival=3 + number)
         held = {name for name, _ in bench.pool.held()}
         assert len(held) == 10
-        getattr(bench.pool, end)()
+        if end == LOST:
+            bench.pool.handle(LOST)
+        else:
+            bench.pool.give_back()
         assert bench.pool.held() == ()
         bench.steps(2)
         assert bench.all_free()

@@ -4,9 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from colocated.limits import ColocatedLimits
-from prefill.scheduler import PrefillLimits
 from tests.simulation.fake_engine import FakeEngine
+from tests.worker.made import make_worker
 from transport.copy.pull import Copied
 from transport.wire.errors import StaleEpoch
 from transport.wire.layout import PoolSize
@@ -16,7 +15,6 @@ from transport.wire.sampling import SamplingParams, StopRule
 from transport.wire.token_ids import packed, to_wire
 from worker.handoff import COPY_WAIT_S
 from worker.settings import HandoffSettings
-from worker.worker import Worker
 
 PAGE = 16
 PULL_TIMEOUT_S = 10.0
@@ -52,18 +50,16 @@ class Site:
         self.pulls: list[HandPull] = []
         self.engine = FakeEngine(PoolSize(num_pages, 8))
         puller = SimpleNamespace(pull=self._pull, close_peer=lambda instance: None)
-        self.pool = Worker(
+        self.pool = make_worker(
             self.engine,
             SimpleNamespace(send=self.sent.append, in_socket_s=0.0),
             "decode",
-            "d-1",
-            ColocatedLimits(PrefillLimits(256, 4), 64),
-            HandoffSettings(pull_timeout_s=PULL_TIMEOUT_S),
-            puller,
+            handoff=HandoffSettings(pull_timeout_s=PULL_TIMEOUT_S),
+            puller=puller,
             lookahead=lookahead,
             clock=lambda: self.now,
         )
-        self.pool._transfers.peers.add("p-1")
+        self.pool._room.transfers.peers.add("p-1")
 
     def _pull(self, wanted: list) -> list[HandPull]:
         pulls = [HandPull() for _ in wanted]

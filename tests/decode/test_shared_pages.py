@@ -9,7 +9,9 @@ from decode.transfers import KVTransferQueue
 from engine.cache.allocator import CacheAllocator
 from engine.sequence import Sequence
 from tests.simulation.fake_engine import LAYOUT
-from transport.copy.pull import Wanted, copy_offer
+from tests.transport.exporters import own_cache
+from transport.copy.pull import Copied, Wanted, copy_offer
+from transport.copy.queue import CopyQueue
 from transport.copy.region import Region
 from transport.copy.tensors import CacheTensors
 from transport.wire import prefix
@@ -26,17 +28,26 @@ TURN = packed(range(3 * PAGE + 5))  # kept: three pages, and five tokens of a fo
 NEXT = TURN + packed(range(100, 100 + PAGE))
 
 
+def a_queue(allocator: CacheAllocator, puller: SimpleNamespace) -> KVTransferQueue:
+    cache = own_cache(SIZE, seed=1)
+    queue = KVTransferQueue(
+        allocator, LAYOUT, puller, CopyQueue(cache, 10.0, lambda: 0.0), lambda: 0.0
+    )
+    queue.peers.add("p-1")
+    return queue
+
+
 class Site:
     def __init__(self, num_pages: int = 40) -> None:
         self.allocator = CacheAllocator(PoolSize(num_pages, 4), page_size=PAGE)
         self.wanted: list[Wanted] = []
         puller = SimpleNamespace(pull=self._pull)
-        self.queue = KVTransferQueue(self.allocator, LAYOUT, puller, 10.0, lambda: 0.0)
-        self.queue.peers.add("p-1")
+        self.queue = a_queue(self.allocator, puller)
 
     def _pull(self, wanted: list[Wanted]) -> list[SimpleNamespace]:
         self.wanted += wanted
-        return [SimpleNamespace(done=lambda: True) for _ in wanted]
+        copied = Copied(num_bytes=1, copy_s=0.0)
+        return [SimpleNamespace(done=lambda: True, result=lambda: copied) for _ in wanted]
 
     def keep(self) -> tuple[int, ...]:
         """Keep the turn, as a sequence that has ended does."""
@@ -161,8 +172,7 @@ def test_state_slots_are_published_behind_the_copies() -> None:
         PoolSize(40, 4), page_size=PAGE, on_reserve=lambda slot: published.append(slot.id)
     )
     puller = SimpleNamespace(pull=site._pull)
-    site.queue = KVTransferQueue(site.allocator, LAYOUT, puller, 10.0, lambda: 0.0)
-    site.queue.peers.add("p-1")
+    site.queue = a_queue(site.allocator, puller)
     sequence, ended = site.pull(), site.pull()
     assert sequence.allocation is not None
     assert len(site.wanted) == 2

@@ -6,6 +6,7 @@ from tests.decode.test_room import PAGE, Site
 from tests.simulation.fake_engine import expected_output
 from transport.wire.messages import Cancel, Generate, Prefilled, Tokens
 from transport.wire.sampling import SamplingParams, StopRule
+from transport.wire.session import LOST
 from transport.wire.token_ids import packed, to_wire
 
 
@@ -93,7 +94,7 @@ def test_the_youngest_that_is_on_its_way_is_preempted_first(youngest: str) -> No
 
 
 @pytest.mark.parametrize("lookahead", [0, 1])
-@pytest.mark.parametrize("end", ["give_back", "drop_all"])
+@pytest.mark.parametrize("end", ["give_back", LOST])
 def test_everything_is_given_back_or_dropped(end: str, lookahead: int) -> None:
     site = Site(num_pages=80, lookahead=lookahead)
     site.start("running", 1, PAGE - 1)
@@ -105,7 +106,10 @@ def test_everything_is_given_back_or_dropped(end: str, lookahead: int) -> None:
     site.ask("pending", 12, 20 * PAGE)
     held = {name for name, _ in site.pool.held()}
     assert len(held) == 12
-    getattr(site.pool, end)()
+    if end == LOST:
+        site.pool.handle(LOST)
+    else:
+        site.pool.give_back()
     assert site.pool.held() == ()
     assert {name for name, code, _ in site.failures() if code == "draining"} == (
         held if end == "give_back" else set()
@@ -117,7 +121,7 @@ def test_everything_is_given_back_or_dropped(end: str, lookahead: int) -> None:
 
 def test_a_worker_without_a_peer_takes_part_once_it_has_a_prompt() -> None:
     site = Site(num_pages=10)
-    site.pool._transfers.drop_peers()
+    site.pool._room.transfers.drop_peers()
     assert not site.pool.ready
     generate(site, "r", 1, PAGE)
     assert site.pool.ready

@@ -1,13 +1,13 @@
 """What a decode worker does about peers that cannot be trusted, with real copies of real bytes."""
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 
 import pytest
 
-from colocated.limits import ColocatedLimits
-from prefill.scheduler import PrefillLimits
 from tests.transport.exporters import LAYOUT, Exporter, own_cache
+from tests.worker.made import make_worker
 from transport.copy.digest import digest
 from transport.copy.pull import Copied, CopyThread
 from transport.wire.layout import PoolSize
@@ -24,7 +24,6 @@ from transport.wire.sampling import SamplingParams, StopRule
 from transport.wire.token_ids import packed, to_wire
 from worker.handoff import COPY_PATIENCE_S
 from worker.settings import HandoffSettings
-from worker.worker import Worker
 
 SIZE = PoolSize(10, 3)
 PAGES = (7, 0, 3)
@@ -39,27 +38,32 @@ def peer() -> Iterator[Exporter]:
 
 
 class Site:
-    """A decode pool over a real cache, with an engine that only takes note of what is bound."""
+    """A decode pool over a real cache, with an engine that computes nothing."""
 
-    def __init__(self, *, verify_handoff: bool = False, awake_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        *,
+        verify_handoff: bool = False,
+        awake_s: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.sent: list = []
-        self.bound: list = []
         self.cache = own_cache(SIZE, seed=2)
         self.stream = CopyThread(self.cache)
         engine = SimpleNamespace(
-            cache=self.cache, layout=LAYOUT, pools=SIZE, bind=self.bound.append,
+            cache=self.cache, layout=LAYOUT, pools=SIZE,
             config=SimpleNamespace(poison=False), epoch_stream=None, fingerprint="m",
             prepare=lambda sampling: None,
         )  # fmt: skip
         session = SimpleNamespace(send=self.sent.append, in_socket_s=0.0)
-        self.pool = Worker(
-            engine, session, "decode", "d-1", ColocatedLimits(PrefillLimits(256, 4), 64),
-            HandoffSettings(pull_timeout_s=5.0, verify=verify_handoff), self.stream, lookahead=0,
-            awake_s=awake_s,
+        self.pool = make_worker(
+            engine, session, "decode",
+            handoff=HandoffSettings(pull_timeout_s=5.0, verify=verify_handoff),
+            puller=self.stream, awake_s=awake_s, clock=clock,
         )  # fmt: skip
-        self.pool._sequences.schedule = lambda room: None  # it never gets to a step
+        self.pool._room.sequences.schedule = lambda room: None  # it never gets to a step
 
-    def meet(self, peer: Exporter) -> PeerTested:
+    def connect(self, peer: Exporter) -> PeerTested:
         self.pool.handle(PeerJoined(peer.instance, peer.export))
         return self.sent.pop()
 
@@ -71,8 +75,7 @@ class Site:
 
     def settle(self) -> None:
         self.pool.step()
-        for transfer in self.pool._transfers.receiving:
-            assert transfer.pull.wait(5.0)
+        assert self.pool._room.transfers.copies.wait(5.0)
         self.pool.step()
 
 
@@ -90,17 +93,17 @@ def offer(peer: Exporter, digested: str) -> Offer:
 
 def test_a_peer_is_tested_before_it_is_of_use(site: Site, peer: Exporter) -> None:
     assert not site.pool.ready
-    tested = site.meet(peer)
+    tested = site.connect(peer)
     assert (tested.instance, tested.problem) == (peer.instance, "")
     assert tested.num_bytes / tested.seconds > 0
     assert site.pool.ready
-    assert site.meet(peer).problem == "", "told of again, it is tested again"
+    assert site.connect(peer).problem == "", "told of again, it is tested again"
 
 
 def test_a_peer_with_one_wrong_byte_is_reported_and_not_used(site: Site, peer: Exporter) -> None:
     assert peer.cache.probe is not None
     peer.cache.probe.recurrent.view(-1)[77] = 0.0  # the pattern has no byte that is zero
-    tested = site.meet(peer)
+    tested = site.connect(peer)
     assert "arrived wrong" in tested.problem
     assert not site.pool.ready
     site.ask(offer(peer, ""))
@@ -109,14 +112,14 @@ def test_a_peer_with_one_wrong_byte_is_reported_and_not_used(site: Site, peer: E
 
 def test_a_peer_that_cannot_be_opened_is_reported(site: Site, peer: Exporter) -> None:
     peer.close()
-    assert "no longer exists" in site.meet(peer).problem
+    assert "no longer exists" in site.connect(peer).problem
 
 
 @pytest.mark.parametrize("where", ["kv", "conv", "recurrent"])
 def test_one_changed_byte_fails_the_request_loudly(
     where: str, site: Site, peer: Exporter, caplog: pytest.LogCaptureFixture
 ) -> None:
-    site.meet(peer)
+    site.connect(peer)
     asked = offer(peer, digest(peer.cache, PAGES, 2, NUM_TOKENS))
     site.ask(asked)
     site.settle()
@@ -130,7 +133,8 @@ def test_one_changed_byte_fails_the_request_loudly(
     (line,) = [record for record in caplog.records if record.levelname == "ERROR"]
     assert line.why == f"the cache changed on its way from {peer.instance}"
     assert line.request_id == "r2"
-    assert len(site.bound) == 1, "only the faithful one may run"
+    running = [sequence.request_id for sequence in site.pool._room.sequences.running]
+    assert running == ["r"], "only the faithful one may run"
     assert site.pool.gauges().free_state_slots == SIZE.num_state_slots - 1
     assert site.pool.gauges().accounting_error == ""
 
@@ -141,13 +145,13 @@ def test_who_verifies_takes_nothing_without_a_digest(
     caplog.set_level("DEBUG")
     site = Site(verify_handoff=True)
     try:
-        site.meet(peer)
+        site.connect(peer)
         site.ask(offer(peer, ""))
         site.settle()
         (failed,) = site.sent
         assert (failed.code, failed.retry) == ("digest_mismatch", True)
         assert failed.message == f"no digest came from {peer.instance}"
-        assert site.bound == []
+        assert site.pool._room.sequences.running == []
         site.ask(offer(peer, digest(peer.cache, PAGES, 2, NUM_TOKENS)), "r2")
         site.settle()
         assert isinstance(site.sent.pop(), TransferDone)
@@ -157,7 +161,7 @@ def test_who_verifies_takes_nothing_without_a_digest(
 
 
 def test_handoffs_that_are_wanted_together_are_pulled_together(site: Site, peer: Exporter) -> None:
-    site.meet(peer)
+    site.connect(peer)
     calls = []
     pull = site.stream.pull
     site.stream.pull = lambda wanted: calls.append(len(wanted)) or pull(wanted)
@@ -187,10 +191,10 @@ class SlowPull:
 
 @pytest.mark.parametrize("patiences", [0.5, 5.0])
 def test_a_step_is_put_off_for_a_short_copy_and_not_for_a_long_one(
-    site: Site, peer: Exporter, patiences: float
+    peer: Exporter, patiences: float
 ) -> None:
-    site.meet(peer)
-    site.pool._pulling._clock = site.pool._transfers._clock = lambda: 1.0
+    site = Site(clock=lambda: 1.0)
+    site.connect(peer)
     pull = SlowPull(patiences * COPY_PATIENCE_S)
     site.stream.pull = lambda wanted: [pull]
     site.ask(offer(peer, ""))
@@ -201,13 +205,14 @@ def test_a_step_is_put_off_for_a_short_copy_and_not_for_a_long_one(
     (landed,) = site.sent
     assert isinstance(landed, TransferDone)
     assert landed.num_bytes == 7
+    site.pool.close()
 
 
 def test_it_is_awake_for_an_announced_handoff_until_that_comes(peer: Exporter) -> None:
     site = Site(awake_s=30.0)
     warmed_up: list[bool] = []
     site.stream.warm_up = lambda: warmed_up.append(True)
-    site.meet(peer)
+    site.connect(peer)
     assert site.pool.awake_s == 0.0
     site.pool.handle(ExpectHandoff())
     assert warmed_up == [True]

@@ -18,6 +18,7 @@ from prefill.scheduler import PrefillLimits, PrefillScheduler
 from tests.engine.late_host_copies import LateHostCopier
 from transport.copy.host_copy import NoHostMemory
 from transport.copy.pull import Copied, Wanted
+from transport.copy.queue import CopyQueue
 from transport.copy.region import Region
 from transport.copy.tensors import CacheTensors
 from transport.wire.errors import StaleEpoch
@@ -92,8 +93,8 @@ class Prompts:
         self.allocator.prefixes.on_keep = self.host.returned
         reuse = PrefixReuse(self.allocator, LAYOUT, 64, self.host) if enabled else None
         self.pulls = pulls = PrefixPulls(
-            self.allocator, self.peer, {PEER}, cache, self.host, TIMEOUT_S, lambda: self.now,
-            min_saved_tokens=64,
+            self.allocator, self.peer, {PEER}, self.host,
+            CopyQueue(cache, TIMEOUT_S, lambda: self.now), min_saved_tokens=64,
         )  # fmt: skip
         self.plan = PrefillScheduler(
             self.allocator, LAYOUT, PrefillLimits(tokens, rows), lambda: 0, reuse, pulls
@@ -122,9 +123,9 @@ class Prompts:
 
     def launch(self) -> bool:
         """One round's batch; False if there was nothing to launch."""
-        had_work, under_way = self.plan.has_work, len(self.pulls._under_way)
+        had_work, under_way = self.plan.has_work, len(self.pulls.copies)
         batch = self.plan.schedule()
-        pulled = len(self.pulls._under_way) > under_way
+        pulled = len(self.pulls.copies) > under_way
         assert had_work == (batch is not None or pulled), "has_work and schedule differ"
         if batch is None:
             return pulled

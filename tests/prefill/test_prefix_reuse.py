@@ -38,7 +38,7 @@ def test_what_is_dropped_is_kept_by_no_batch_or_copy_under_way(seed: int) -> Non
     prompts = events.prompts
     for _ in range(rng.randint(20, 120)):
         events.next()
-    pulls = prompts.pulls._under_way
+    pulls = list(prompts.pulls.copies)
     named = [each for each in pulls if each.sequence.keys is not None]
     coming = [each.sequence.keys.prefix(each.num_tokens) for each in named]
     names = [each.name for each in [*prompts.kept, *prompts.allocator.prefixes.being_made]]
@@ -97,7 +97,7 @@ class Events:
 def stuck(prompts: Prompts) -> bool:
     """Whether prompts wait although nothing is under way that they could wait for."""
     under_way = prompts.launched or prompts.offered or prompts.plan.retiring
-    copying = prompts.pulls.under_way
+    copying = prompts.pulls.copies
     return bool(prompts.plan.sequences()) and not under_way and not copying
 
 

@@ -5,21 +5,18 @@ from types import SimpleNamespace
 from colocated.limits import ColocatedLimits
 from prefill.scheduler import PrefillLimits
 from tests.simulation.fake_engine import FakeEngine
-from transport.copy.pull import NoPeers
+from tests.worker.made import make_worker
 from transport.wire.layout import PoolSize
 from transport.wire.messages import Cancel, LastChunk, Prefill, Prefilled, Release
 from transport.wire.sampling import SamplingParams, StopRule
 from transport.wire.token_ids import packed, to_wire
-from worker.settings import HandoffSettings
-from worker.worker import Worker
 
 
 def test_orders_about_what_is_over_are_dropped_and_counted() -> None:
     sent: list = []
-    pool = Worker(
-        FakeEngine(PoolSize(8, 4)), SimpleNamespace(send=sent.append), "prefill", "p-1",
-        ColocatedLimits(PrefillLimits(128, 4), 128), HandoffSettings(), NoPeers(), lookahead=0,
-        clock=lambda: 0.0,
+    pool = make_worker(
+        FakeEngine(PoolSize(8, 4)), SimpleNamespace(send=sent.append), "prefill", instance="p-1",
+        limits=ColocatedLimits(PrefillLimits(128, 4), 128), clock=lambda: 0.0,
     )  # fmt: skip
 
     def prefilled(name: str) -> Prefilled:
@@ -47,10 +44,9 @@ def test_orders_about_what_is_over_are_dropped_and_counted() -> None:
 def test_the_last_chunk_of_a_prompt_is_announced_when_it_is_launched() -> None:
     sent: list = []
     engine = FakeEngine(PoolSize(40, 4))
-    pool = Worker(
-        engine, SimpleNamespace(send=sent.append), "prefill", "p-1",
-        ColocatedLimits(PrefillLimits(128, 4), 128), HandoffSettings(), NoPeers(), lookahead=0,
-        clock=lambda: 0.0,
+    pool = make_worker(
+        engine, SimpleNamespace(send=sent.append), "prefill", instance="p-1",
+        limits=ColocatedLimits(PrefillLimits(128, 4), 128), clock=lambda: 0.0,
     )  # fmt: skip
     pool.handle(Prefill("r", 1, 1, to_wire(packed([7] * 200)), 200, SamplingParams(), StopRule(9)))
     pool.step()

@@ -22,7 +22,7 @@ from tests.engine.late_host_copies import LateHostCopier
 from tests.simulation.fake_engine import LAYOUT, Died, FakeEngine, Killed, expected_rows
 from tests.simulation.late_copies import LateCopies
 from tests.simulation.node import ChangingDrafts, Node
-from transport.copy.pull import NoPeers
+from tests.worker.made import make_worker
 from transport.copy.selftest import write_pattern
 from transport.copy.tensors import CacheTensors
 from transport.wire.errors import PeerGone
@@ -34,7 +34,6 @@ from transport.wire.token_ids import packed
 from worker.settings import HandoffSettings, PrefixCacheSettings
 from worker.spread.lender import Lender
 from worker.spread.membership import Membership
-from worker.worker import Worker
 
 
 class Cluster:
@@ -113,9 +112,10 @@ class Cluster:
         if self.host_blocks and self.prefix_cache.enabled:
             node.host = LateHostCopier(engine.cache, 1, self.host_blocks)
         beside = 128 if role == "prefill" else self.rng.choice([64, 128])
-        node.pool = Worker(
-            engine, session, role, instance, ColocatedLimits(PrefillLimits(128, 4), beside),
-            handoff, node.copies or NoPeers(), lookahead=self.lookahead, clock=lambda: self.now,
+        node.pool = make_worker(
+            engine, session, role, instance=instance,
+            limits=ColocatedLimits(PrefillLimits(128, 4), beside), handoff=handoff,
+            puller=node.copies, lookahead=self.lookahead, clock=lambda: self.now,
             drafts=ChangingDrafts(self.rng), prefix_cache=self.prefix_cache,
             host=node.host, group=group,
         )  # fmt: skip
@@ -239,7 +239,7 @@ class Cluster:
             node.pool.handle(node.inbox.popleft())
         node.has_read_all |= not node.inbox
         node.pool.step()
-        node.pool.tell()
+        node.pool.publish_prefixes()
         assert node.pool.gauges().accounting_error == ""
 
     def _heartbeat(self, node: Node) -> None:

@@ -6,11 +6,10 @@ from typing import get_args
 
 import pytest
 
-from colocated.limits import ColocatedLimits
 from engine.constraints import COMPILE_S
-from prefill.scheduler import PrefillLimits
 from tests.decode.test_room import HandPull
 from tests.simulation.fake_engine import FakeEngine, expected_output
+from tests.worker.made import make_worker
 from transport.wire.layout import PoolSize
 from transport.wire.messages import (
     Cancel,
@@ -25,9 +24,9 @@ from transport.wire.messages import (
 )
 from transport.wire.offers import Offer
 from transport.wire.sampling import Constraint, SamplingParams, StopRule
+from transport.wire.session import LOST
 from transport.wire.token_ids import packed, to_wire
-from worker.settings import HandoffSettings, PrefixCacheSettings
-from worker.worker import Worker
+from worker.settings import PrefixCacheSettings
 
 LENGTH = 20
 PROMPT = tuple(i % 64 for i in range(LENGTH))
@@ -48,12 +47,11 @@ class Site:
         puller = SimpleNamespace(
             pull=self._pull, close_peer=lambda instance: None, close=lambda: True
         )
-        self.pool = Worker(
-            self.engine, session, role, "w-1", ColocatedLimits(PrefillLimits(256, 4), 64),
-            HandoffSettings(), puller, lookahead=1, clock=lambda: self.now,
+        self.pool = make_worker(
+            self.engine, session, role, puller=puller, lookahead=1, clock=lambda: self.now,
             prefix_cache=PrefixCacheSettings(enabled=False),  # all prompts begin alike
         )  # fmt: skip
-        self.pool._transfers.peers.add("p-1")
+        self.pool._room.transfers.peers.add("p-1")
 
     @property
     def grammars(self) -> list[Future]:
@@ -185,15 +183,17 @@ def test_another_request_for_a_grammar_under_way_gives_those_in_line_no_more_tim
 
 
 @ROLES
-@pytest.mark.parametrize("end", ["cancel", "give_back", "drop_all"])
+@pytest.mark.parametrize("end", ["cancel", "give_back", LOST])
 def test_it_may_end_in_any_way_while_it_waits(role: Role, end: str) -> None:
     site = Site(role)
     site.ask("held", 1, GRAMMAR)
     site.steps(3)
     if end == "cancel":
         site.pool.handle(Cancel("held", 1))
+    elif end == LOST:
+        site.pool.handle(LOST)
     else:
-        getattr(site.pool, end)()
+        site.pool.give_back()
     site.steps(1)
     assert site.all_free()
     site.now += 2 * COMPILE_S
@@ -217,6 +217,27 @@ def test_a_handoff_is_copied_meanwhile_and_bound_afterwards() -> None:
     assert 5 in site.engine.next_token, "its last token feeds its first step"
 
 
+@ROLES
+def test_each_sequence_is_bound_once_when_its_first_batch_is_scheduled(role: Role) -> None:
+    site = Site(role)
+    bound: list[int] = []
+    bind = site.engine.bind
+    site.engine.bind = lambda binding: bound.append(binding.state_slot) or bind(binding)
+    room = site.pool._room
+    scheduler = room.sequences if role == "decode" else room.prompts
+    schedule, scheduler.schedule = scheduler.schedule, lambda most: None
+    site.ask("held", 1, GRAMMAR)
+    site.ask("other", 2, FREE)
+    site.steps(2)
+    assert bound == [], "neither has a batch"
+    scheduler.schedule = schedule
+    site.steps(3)
+    assert len(bound) == 1
+    site.grammars.pop().set_result(None)
+    site.steps(9)
+    assert len(bound) == 2
+
+
 def test_one_that_waits_may_be_preempted() -> None:
     site = Site("decode", num_pages=5)
     site.ask("old", 1, FREE, max_tokens=100)
@@ -236,8 +257,9 @@ def test_prompts_that_wait_make_no_burst() -> None:
     for number in range(4):
         site.ask(f"held-{number}", 2 + number, GRAMMAR)
     most: list[int | None] = []
-    launch = site.pool._batches.launch
-    site.pool._batches.launch = lambda tokens: most.append(tokens) or launch(tokens)
+    prompts = site.pool._room.prompts
+    schedule = prompts.schedule
+    prompts.schedule = lambda tokens: most.append(tokens) or schedule(tokens)
     site.steps(1)
     assert most == [64]
 

@@ -5,7 +5,7 @@ import pytest
 from engine.cache.kept import KeptPrefix
 from tests.simulation.fake_engine import expected_output
 from tests.worker.test_host_prefixes import BEGIN, STOP, Site
-from tests.worker.test_prefixes_told import a_worker, told
+from tests.worker.test_published_prefixes import a_worker, told
 from transport.wire.messages import DropPrefix, Generate
 from transport.wire.offers import PrefixName
 from transport.wire.sampling import SamplingParams, StopRule
@@ -29,7 +29,7 @@ def name_of(kept: KeptPrefix) -> PrefixName:
 def test_it_drops_the_prefix_and_those_that_came_from_it(on_host: bool) -> None:
     sent: list = []
     worker = a_worker(sent, num_blocks=200 if on_host else 0)
-    host, kept = worker._prefixes.host, worker._allocator.kept
+    host, kept = worker._room.prefixes.host, worker._room.allocator.kept
     first, other = [n % 60 for n in range(150)], [n % 50 for n in range(150)]
     answer(worker, "first", first)
     short = min(kept, key=lambda each: each.num_tokens)
@@ -39,7 +39,7 @@ def test_it_drops_the_prefix_and_those_that_came_from_it(on_host: bool) -> None:
     by_length = {each.num_tokens: each for each in kept if short.pages_key in each.page_keys}
     middle = by_length[sorted(by_length)[1]]
     if on_host:
-        host.ahead = worker._allocator.size
+        host.ahead = worker._room.allocator.size
         while len(kept):
             worker.step()
             host._copier.end_all()
@@ -60,7 +60,7 @@ def test_a_copy_from_host_memory_that_is_under_way_is_not_used(which: int) -> No
     site = Site()
     site.keep_only_on_the_host(BEGIN[:150])
     site.keep_only_on_the_host(BEGIN)
-    host = site.worker._prefixes.host
+    host = site.worker._room.prefixes.host
     prompt = (*BEGIN[:195], 1)
     kept = sorted(host, key=lambda each: each.num_tokens)[which]
     site.submit("r", prompt)
@@ -76,11 +76,11 @@ def test_a_copy_from_host_memory_that_is_under_way_is_not_used(which: int) -> No
 
 def test_a_prefix_on_its_way_to_host_memory_is_not_kept_there() -> None:
     site = Site()
-    host = site.worker._prefixes.host
+    host = site.worker._room.prefixes.host
     site.submit("first", BEGIN)
     site.run()
-    kept = max(site.worker._allocator.kept, key=lambda each: each.num_tokens)
-    host.ahead = site.worker._allocator.size
+    kept = max(site.worker._room.allocator.kept, key=lambda each: each.num_tokens)
+    host.ahead = site.worker._room.allocator.size
     site.run(copying=False)
     assert kept.leaving
     site.worker.handle(DropPrefix(name_of(kept)))
@@ -97,6 +97,6 @@ def test_what_it_keeps_no_more_is_nothing_to_drop() -> None:
     num_kept = worker.gauges().prefix.num_kept
     worker.handle(DropPrefix(PrefixName(bytes(16), bytes(16), 64)))
     sent.clear()
-    worker.tell()
+    worker.publish_prefixes()
     assert sent == []
     assert worker.gauges().prefix.num_kept == num_kept

@@ -5,9 +5,10 @@ import pytest
 from engine.cache.kept import KeptPrefix
 from tests.engine.late_host_copies import LateHostCopier
 from tests.simulation.fake_engine import expected_output
-from tests.worker.test_prefixes_told import a_worker
+from tests.worker.test_published_prefixes import a_worker
 from transport.wire.messages import Generate, Prefilled, Tokens
 from transport.wire.sampling import SamplingParams, StopRule
+from transport.wire.session import LOST
 from transport.wire.token_ids import packed, to_wire
 from worker.worker import Worker
 
@@ -19,7 +20,7 @@ class Site:
     def __init__(self) -> None:
         self.sent: list = []
         self.worker: Worker = a_worker(self.sent, num_blocks=200)
-        self.copier: LateHostCopier = self.worker._prefixes.host._copier
+        self.copier: LateHostCopier = self.worker._room.prefixes.host._copier
 
     def submit(self, name: str, prompt: tuple[int, ...]) -> None:
         order = Generate(name, 1, 1, to_wire(packed(prompt)), len(prompt), SamplingParams(), STOP)
@@ -33,12 +34,12 @@ class Site:
 
     def keep_only_on_the_host(self, prompt: tuple[int, ...]) -> KeptPrefix:
         """All of the prompt has left the device; returns the longest."""
-        host = self.worker._prefixes.host
-        before, host.ahead = host.ahead, self.worker._allocator.size
+        host = self.worker._room.prefixes.host
+        before, host.ahead = host.ahead, self.worker._room.allocator.size
         self.submit("first", prompt)
         self.run()
         self.sent.clear()
-        assert not len(self.worker._allocator.kept)
+        assert not len(self.worker._room.allocator.kept)
         host.ahead = before
         return max(host, key=lambda kept: kept.num_tokens)
 
@@ -66,7 +67,7 @@ def test_prompts_that_come_together_copy_a_common_prefix_once(site: Site) -> Non
     fetches = []
     for _ in range(60):
         site.worker.step()
-        fetches += [copy for _, copy in site.worker._prefixes.host._fetching]
+        fetches += [copy for _, copy in site.worker._room.prefixes.host._fetching]
         site.copier.end_all()
     assert len(set(fetches)) == 1
     assert site.reused["r0"] == ("host", 192)
@@ -97,10 +98,10 @@ def test_a_request_cancelled_during_its_fetch_leaves_the_prefix_on_the_device(si
     site.run(copying=False)
     assert site.copier.under_way
     assert not site.worker.empty
-    site.worker.drop_all()
+    site.worker.handle(LOST)
     site.run()
     assert site.worker.empty
-    assert [kept.num_tokens for kept in site.worker._allocator.kept] == [192]
+    assert [kept.num_tokens for kept in site.worker._room.allocator.kept] == [192]
     gauges = site.worker.gauges()
     assert gauges.accounting_error == ""
     assert (gauges.free_pages, gauges.free_state_slots) == (40, 8)
@@ -112,7 +113,7 @@ def test_a_fetch_past_its_deadline_fails_the_request_and_frees_the_memory_later(
     site.keep_only_on_the_host(BEGIN)
     site.submit("late", (*BEGIN[:195], 1))
     site.run(copying=False)
-    monkeypatch.setattr(site.worker._prefixes.pulls, "_clock", lambda: 1e9)
+    monkeypatch.setattr(site.worker._room.prefixes.pulls.copies, "_clock", lambda: 1e9)
     site.run(copying=False)
     assert [m.code for m in site.sent if hasattr(m, "code")] == ["pull_timeout"]
     assert not site.worker.empty

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.simulation.fake_engine import LAYOUT
-from tests.worker.test_prefixes_told import a_worker
+from tests.worker.test_published_prefixes import a_worker
 from transport.wire import prefix
 from transport.wire.messages import Generate, Prefilled
 from transport.wire.sampling import SamplingParams, StopRule
@@ -33,5 +33,5 @@ def test_only_the_pages_of_an_answer_are_hashed_when_it_is_kept(
     monkeypatch.setattr(prefix, "blake2b", counting)
     while not worker.empty:
         worker.step()
-    assert max(kept.num_tokens for kept in worker._allocator.kept) > 21 * PAGE
+    assert max(kept.num_tokens for kept in worker._room.allocator.kept) > 21 * PAGE
     assert num_hashed <= 3, "of 22 pages: the one that the answer has filled, and its tail"

@@ -58,18 +58,22 @@ class Running:
         self.gpu = Gpu()
         self.channel = WorkerChannel(site.channel.endpoint, "colocated-1")
         hello = Hello("colocated-1", "colocated", "m", "cuda", 1, 128, 8, EXPORT, gpu="GPU-7")
-        self.pool = Mock(ready=True, empty=True, held=lambda: (), wait_s=lambda: 0.05, awake_s=0.0)
+        self.pool = Mock(ready=True, empty=True, held=lambda: (), wait_s=lambda: 0.05)
         self.pool.gauges = lambda: WorkerGauges(8, 8)
         self.session = Session(self.channel, hello, time.monotonic)
         self.failure: BaseException | None = None
         self.memory_problem = ""
+        self.pool.round = self._round
         self._loop = WorkerLoop(
-            self.session, self.pool, self.gpu, StallGuard(0.0), drain_timeout_s=1.0,
-            on_waiting=lambda: None, on_ready=lambda: None, on_stopping=lambda: None,
+            self.session, self.pool, self.gpu, StallGuard(0.0), Mock(), drain_timeout_s=1.0,
             memory_lost=lambda: self.memory_problem,
         )  # fmt: skip
         self.thread = threading.Thread(target=self._run, daemon=True)
         self.thread.start()
+
+    def _round(self, max_wait_s: float) -> None:
+        self.session.receive(min(max_wait_s, self.pool.wait_s()))
+        self.pool.step()
 
     def _run(self) -> None:
         try:

@@ -9,17 +9,14 @@ from pathlib import Path
 import torch
 from llguidance import LLMatcher
 
-from colocated.limits import ColocatedLimits
 from engine.grammars import Compiled
 from engine.runner import Engine
-from prefill.scheduler import PrefillLimits
 from tests.engine.driver import load_engine
-from transport.copy.pull import NoPeers
+from tests.worker.made import make_worker
 from transport.wire.messages import Failed, Generate, Prefilled, Tokens
 from transport.wire.sampling import Constraint, SamplingParams, StopRule
 from transport.wire.token_ids import packed, to_wire
-from worker.settings import HandoffSettings, PrefixCacheSettings
-from worker.worker import Worker
+from worker.settings import PrefixCacheSettings
 
 DEADLINE_S = 60.0
 
@@ -40,11 +37,9 @@ class Site:
         self.in_socket_s = 0.0
         self.times: dict[str, list[float]] = {"stream": [], "slow": []}
         self._woken = threading.Event()
-        self.pool = Worker(
-            engine, self, "colocated", "w-1", ColocatedLimits(PrefillLimits(256, 4), 64),
-            HandoffSettings(), NoPeers(), lookahead=1,
-            prefix_cache=PrefixCacheSettings(enabled=False),
-        )  # fmt: skip
+        self.pool = make_worker(
+            engine, self, "colocated", lookahead=1, prefix_cache=PrefixCacheSettings(enabled=False)
+        )
 
     def send(self, message: Prefilled | Tokens | Failed) -> None:
         assert not isinstance(message, Failed), message

@@ -15,17 +15,15 @@ from worker.stall import StallGuard
 from worker.loop import WorkerLoop
 
 def run(step_s, num_steps, timeout_s, then_s=0.0):
-    def wait_for_the_gpu():
+    def wait_for_the_gpu(max_wait_s):
         time.sleep(step_s)
         steps.append(None)
 
     steps = []
     session = Mock(welcomed=True)
-    session.receive = lambda wait_s, awake_s: ()
-    worker = Mock(ready=True, empty=True, step=wait_for_the_gpu, wait_s=lambda: 0.0)
+    worker = Mock(ready=True, empty=True, round=wait_for_the_gpu)
     loop = WorkerLoop(
-        session, worker, Mock(unfit=lambda: ""), StallGuard(timeout_s), drain_timeout_s=0.0,
-        on_waiting=Mock(), on_ready=Mock(), on_stopping=Mock(),
+        session, worker, Mock(unfit=lambda: ""), StallGuard(timeout_s), Mock(), drain_timeout_s=0.0
     )
     loop._drained = lambda: len(steps) >= num_steps
     loop.run()

@@ -2,31 +2,26 @@
 
 from types import SimpleNamespace
 
-from colocated.limits import ColocatedLimits
-from prefill.scheduler import PrefillLimits
 from tests.engine.late_host_copies import LateHostCopier
 from tests.simulation.fake_engine import FakeEngine
-from transport.copy.pull import NoPeers
+from tests.worker.made import make_worker
 from transport.wire.layout import PoolSize
 from transport.wire.messages import Generate, Tokens
 from transport.wire.offers import PrefixesChanged
 from transport.wire.sampling import SamplingParams, StopRule
+from transport.wire.session import LOST
 from transport.wire.token_ids import packed, to_wire
-from worker.settings import HandoffSettings, PrefixCacheSettings
+from worker.settings import PrefixCacheSettings
 from worker.worker import Worker
 
 
 def a_worker(sent: list, *, enabled: bool = True, num_blocks: int = 0) -> Worker:
     engine = FakeEngine(PoolSize(40, 8))
-    return Worker(
+    return make_worker(
         engine,
         SimpleNamespace(send=sent.append),
         "colocated",
-        "c-1",
-        ColocatedLimits(PrefillLimits(256, 4), 64),
-        HandoffSettings(),
-        NoPeers(),
-        lookahead=0,
+        instance="c-1",
         prefix_cache=PrefixCacheSettings(enabled=enabled, min_saved_tokens=64),
         host=LateHostCopier(engine.cache, 1, num_blocks) if num_blocks else None,
         clock=lambda: 0.0,
@@ -44,7 +39,7 @@ def run_prompt(worker: Worker, sent: list) -> None:
 def told(worker: Worker, sent: list) -> PrefixesChanged:
     """What it has to say, and says now."""
     sent.clear()
-    worker.tell()
+    worker.publish_prefixes()
     (message,) = sent
     return message
 
@@ -52,14 +47,14 @@ def told(worker: Worker, sent: list) -> PrefixesChanged:
 def test_it_says_once_that_it_keeps_prefixes_also_before_there_is_one() -> None:
     sent: list = []
     worker = a_worker(sent)
-    worker.tell()
-    worker.tell()
+    worker.publish_prefixes()
+    worker.publish_prefixes()
     assert sent == [PrefixesChanged()]
-    worker.drop_all()
-    worker.tell()
+    worker.handle(LOST)
+    worker.publish_prefixes()
     assert sent == [PrefixesChanged()] * 2, "to the next coordinator"
     worker = a_worker(sent, enabled=False)
-    worker.tell()
+    worker.publish_prefixes()
     assert len(sent) == 2
 
 
@@ -67,11 +62,11 @@ def test_a_new_coordinator_is_told_of_all_that_is_kept() -> None:
     sent: list = []
     worker = a_worker(sent)
     run_prompt(worker, sent)
-    worker.tell()
+    worker.publish_prefixes()
     first = [m for m in sent if isinstance(m, PrefixesChanged)]
     assert first[0].added
-    worker.drop_all()
-    worker.tell()
+    worker.handle(LOST)
+    worker.publish_prefixes()
     again = [m for m in sent if isinstance(m, PrefixesChanged)][1:]
     assert [set(m.added) for m in again] == [set(first[0].added)]
 
@@ -80,17 +75,17 @@ def test_prefixes_that_only_host_memory_has_are_told_without_an_offer() -> None:
     sent: list = []
     worker = a_worker(sent, num_blocks=100)
     run_prompt(worker, sent)
-    host, kept = worker._prefixes.host, worker._allocator.kept
+    host, kept = worker._room.prefixes.host, worker._room.allocator.kept
     keys = {each.key for each in kept}
     assert {each.key for each in told(worker, sent).added} == keys
-    host.ahead = worker._allocator.size
+    host.ahead = worker._room.allocator.size
     while len(kept):
         worker.step()
         host._copier.end_all()
     message = told(worker, sent)
     assert set(message.removed) == keys
     assert {(each.key, each.offer) for each in message.added} == {(key, None) for key in keys}
-    worker.drop_all()
+    worker.handle(LOST)
     assert {(m.key, m.offer) for m in told(worker, sent).added} == {(key, None) for key in keys}
     gone = next(iter(keys))
     host.drop(gone)
