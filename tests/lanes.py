@@ -1,8 +1,8 @@
 """In which order files are tested, and which of them by the same process.
 
-pytest-xdist gives each file to the next process that is free. Here files that share a stack of the
-session are one parcel: in other processes each would start that stack anew. And files that start
-workers are for every other process, so that they run beside files that start none.
+pytest-xdist gives each file to the next process that is free. Here files that share a stack are one
+parcel: in other processes each would start that stack anew. And files that start workers are for
+every other process, so that they run beside files that start none.
 """
 
 from collections.abc import Iterable

@@ -17,13 +17,16 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from transport.wire.errors import BatonError, ExportLost
 from transport.wire.session import Session
 from worker.gpu_watch import Watch
 from worker.stall import StallGuard
 from worker.supervisor import Supervisor
-from worker.worker import Worker
+
+if TYPE_CHECKING:
+    from worker.worker import Worker
 
 JOIN_TIMEOUT_S = 60.0
 IDLE_S = 1.0
@@ -38,7 +41,7 @@ class WorkerLoop:
     def __init__(
         self,
         session: Session,
-        worker: Worker,
+        worker: "Worker",
         gpu: Watch,
         stall: StallGuard,
         supervisor: Supervisor,

@@ -13,7 +13,7 @@ import pytest
 from tests.clients.api import TIMEOUT_S, Api
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def api() -> Iterator[Api]:
     if url := os.environ.get("BATON_CLIENTS_URL"):
         yield Api(url)

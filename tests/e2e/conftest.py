@@ -1,4 +1,5 @@
-"""Stacks, one at a time where it can be: the machine may be small."""
+"""Stacks, one at a time where it can be: the machine may be small. Those that files share end with
+the folder's last test, as one that waits for requests costs up to a fortieth of a core."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -52,7 +53,7 @@ def ending_well(stack: Stack) -> Iterator[Stack]:
         stack.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def baton() -> Iterator[Stack]:
     """One prefill and one decode worker with ample room, for tests that break nothing."""
     stack = Stack(
@@ -63,7 +64,7 @@ def baton() -> Iterator[Stack]:
         yield stack
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def tiny() -> Iterator[Stack]:
     """The bundled model, every handoff's bytes compared."""
     with ending_well(Stack(TINY, verify_handoff=True)) as stack:

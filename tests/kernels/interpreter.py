@@ -24,6 +24,7 @@ def prepare() -> None:
     _patch_language_once()
     _check_overflow_in_numpy()
     _look_up_types_once()
+    _make_constants_once()
     _describe_shapes_once()
     _reduce_whole_planes()
     _truncate_bfloat16()
@@ -85,15 +86,56 @@ def _check_overflow_in_numpy() -> None:
 
 
 def _look_up_types_once() -> None:
-    """numpy's type for one of the language's: a table is built for every look-up."""
+    """numpy's type for one of the language's: a table is built for every look-up. It is kept with
+    the type, whose hash is its name's."""
     plain = interpreter._get_np_dtype
-    of_scalar = cache(plain)
 
     def look_up(kind: Any) -> Any:
         scalar = kind.scalar
-        return plain(kind) if isinstance(scalar, tl.pointer_type) else of_scalar(scalar)
+        if isinstance(scalar, tl.pointer_type):
+            return plain(kind)
+        if (found := scalar.__dict__.get("numbers")) is None:
+            found = scalar.__dict__["numbers"] = plain(scalar)
+        return found
 
     interpreter._get_np_dtype = look_up
+
+
+def _make_constants_once() -> None:
+    """Each whole number beside a tensor, each range and each program's number becomes a tensor: few
+    are different. They cannot be written to."""
+    plain, plain_range = TritonSemantic.scalar_constant, TritonSemantic.arange
+    plain_id = TritonSemantic.program_id
+
+    def read_only(tensor: Any) -> Any:
+        tensor.handle.data.setflags(write=False)
+        return tensor
+
+    def constant(semantic: Any, value: Any, dtype: Any) -> Any:
+        if type(value) is not int or dtype is None:
+            return plain(semantic, value, dtype)
+        made = dtype.__dict__.setdefault("constants", {})
+        found = made.get(value)
+        if found is None:
+            found = made[value] = read_only(plain(semantic, value, dtype))
+        return found
+
+    @cache
+    def known_range(start: int, end: int) -> Any:
+        return read_only(plain_range(interpreter.interpreter_semantic, start, end))
+
+    def arange(semantic: Any, start: int, end: int, **rest: Any) -> Any:
+        if any(value is not None for value in rest.values()):
+            return plain_range(semantic, start, end, **rest)
+        return known_range(start, end)
+
+    def program_id(semantic: Any, axis: int) -> Any:
+        if axis not in (0, 1, 2) or (place := semantic.builder.grid_idx) is None:
+            return plain_id(semantic, axis)
+        return constant(semantic, place[axis], tl.int32)
+
+    TritonSemantic.scalar_constant, TritonSemantic.arange = constant, arange
+    TritonSemantic.program_id = program_id
 
 
 class _Shape(NamedTuple):

@@ -6,8 +6,8 @@ what overflows, are left to the interpreter. tests/kernels/test_operators.py com
 """
 
 from collections.abc import Callable
-from functools import cache, partial
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import triton.language as tl
@@ -81,10 +81,13 @@ def _load(pointer: Any, mask: Any = None, other: Any = None, **how: Any) -> Any:
 
 
 def _loaded(pointer: Any, mask: Any, other: Any) -> Any:
-    """Of a block of pointers, with a mask that is not larger; zeros where it is False."""
-    if type(pointer) is not core.tensor or type(pointer.type) is not core.block_type:
+    """Of a pointer; or of a block of pointers, with a mask that is not larger: zeros where it is
+    False."""
+    if type(pointer) is not core.tensor or not pointer.dtype.is_ptr():
         return None
     kind, addresses = pointer.dtype.element_ty, pointer.handle.data
+    if type(pointer.type) is not core.block_type and not (mask is None and other is None):
+        return None
     is_zero = other is None or (type(other) in (int, float) and other == 0)
     if kind is tl.int1 or not is_zero:
         return None
@@ -193,14 +196,29 @@ def _with_new_axes(a: Any, index: Any) -> Any:
 
 def _result(data: Any, kind: Any, a: Any, b: Any) -> Any:
     """Of an operation on ``a`` and ``b``, which numpy has broadcast as Triton does."""
-    whole: Any = kind
-    if type(a.type) is core.block_type or type(getattr(b, "type", None)) is core.block_type:
-        whole = (
-            core.block_type(kind, list(data.shape)) if kind.is_ptr() else _block(kind, data.shape)
-        )
-    return core.tensor(interpreter.TensorHandle(data, kind), whole)
+    is_block = type(a.type) is core.block_type or type(getattr(b, "type", None)) is core.block_type
+    shape = data.shape if is_block else None
+    made: dict[Any, _Made] = kind.__dict__.setdefault("made", {})
+    found = made.get(shape)
+    if found is None or found.numbers is not data.dtype:
+        handle = interpreter.TensorHandle(data, kind)  # this checks the size of its numbers
+        tensor = core.tensor(handle, core.block_type(kind, list(data.shape)) if is_block else kind)
+        made[shape] = _Made(data.dtype, tensor.type, tensor.shape, tensor.numel)
+        return tensor
+    handle, tensor = _bare(interpreter.TensorHandle), _bare(core.tensor)
+    handle.data, handle.dtype, handle.attr = data, kind, {}
+    tensor.handle, tensor.dtype = handle, kind
+    tensor.type, tensor.shape, tensor.numel = found.of_type, found.shape, found.numel
+    return tensor
 
 
-@cache
-def _block(kind: Any, shape: tuple[int, ...]) -> Any:
-    return core.block_type(kind, list(shape))
+class _Made(NamedTuple):
+    """What all tensors of one type of elements and one shape have in common."""
+
+    numbers: np.dtype[Any]
+    of_type: Any
+    shape: Any
+    numel: Any
+
+
+_bare: Callable[[type], Any] = object.__new__

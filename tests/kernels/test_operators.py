@@ -87,7 +87,9 @@ def test_a_cast(kind: Any) -> None:
 def test_loads(kind: Any, number: str) -> None:
     memory = np.arange(64).astype(number)
     row = memory.ctypes.data + np.array([8, 0, 24, 40], np.uint64)
-    pointers, masks = [], [None, *(each for each in blocks() if each.dtype is tl.int1)]
+    alone = core.pointer_type(kind)
+    pointers = [core.tensor(interpreter.TensorHandle(row[:1], alone), alone)]
+    masks = [None, *(each for each in blocks() if each.dtype is tl.int1)]
     for data in (row, row[:, None], np.stack([row, row + np.uint64(8)] * 2)):
         whole = core.block_type(core.pointer_type(kind), list(data.shape))
         handle = interpreter.TensorHandle(data, core.pointer_type(kind))

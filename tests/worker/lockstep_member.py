@@ -24,6 +24,8 @@ from worker.spread.records import OwnRecord, Records
 TIMES = LockstepTimes(enter_s=2.0, step_s=1.0, back_off_s=0.2, max_back_off_s=1.0)
 DEVICE_WAIT_S = 1.0
 LOCAL_S = 0.002
+LOOK_S = 0.0002
+"""How often it looks for what others have written: a machine may have fewer cores than members."""
 
 
 class Device:
@@ -58,6 +60,7 @@ class Launched:
         while any(int.from_bytes(peer[:8], "little") < self._number for peer in self._peers):
             if time.monotonic() > deadline:
                 return StepResult((), aborted=True)
+            time.sleep(LOOK_S)
         return StepResult(())
 
 
@@ -74,6 +77,7 @@ def main(name: str, rows: int) -> None:
         now = time.monotonic()
         if plan == WAIT:
             waits_since = now if waits_since is None else waits_since
+            time.sleep(LOOK_S)
             continue
         waited_s = 0.0 if waits_since is None else now - waits_since
         waits_since = None
