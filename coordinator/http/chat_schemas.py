@@ -12,7 +12,8 @@ from coordinator.http.request_fields import UNSUPPORTED, FieldError, RequestBody
 MAX_MESSAGES = 16_384
 """Limit of messages and text parts in a conversation: each takes the template some time."""
 MAX_TOOLS = 1_024
-ToolName = Annotated[str, whole(r"[A-Za-z0-9_.:-]{1,128}")]
+MAX_NAME_LEN = 128
+ToolName = Annotated[str, whole(rf"[A-Za-z0-9_.:-]{{1,{MAX_NAME_LEN}}}")]
 ROLES = ("system", "developer", "user", "assistant", "tool")
 _LATER_ROLES = ("function",)
 

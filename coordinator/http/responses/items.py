@@ -50,6 +50,7 @@ class InputItem(Struct, kw_only=True, omit_defaults=True):
     content: str | list[Part] | None = None
     call_id: str | None = None
     name: str | None = None
+    namespace: str | None = None
     arguments: str | None = None
     output: str | list[Part] | None = None
     summary: list[SummaryTextPart] | None = None

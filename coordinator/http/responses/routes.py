@@ -19,12 +19,14 @@ from coordinator.http.response_names import noted_name
 from coordinator.http.responses.answer import ResponseAnswer
 from coordinator.http.responses.earlier import earlier, unavailable
 from coordinator.http.responses.events import EVENTS
+from coordinator.http.responses.functions import FunctionNames, ignored_tools
 from coordinator.http.responses.item_ids import is_response_id, response_id
 from coordinator.http.responses.output import Output
 from coordinator.http.responses.request import ResponseRequest
 from coordinator.http.responses.schemas import DeletedResponse, ResponseBody, body_of
 from coordinator.http.responses.translation import client_field_names
 from coordinator.http.responses.turn import Turn
+from coordinator.http.warning_header import warn
 from coordinator.record.stored_response import StoredResponse
 from coordinator.text.answer_parser import AnswerParser
 from transport.wire.errors import BatonError
@@ -51,6 +53,8 @@ def response_routes(context: AppContext, bodies: Bodies, stored: StoredResponses
         with client_field_names():
             prepared = await bodies.generation(http, "response", partial(earlier, stored, owner))
             turn, request_id = _turn.decode(prepared.origin), new_id()
+            for warning in ignored_tools(turn.request.tools):
+                warn(http.scope, warning)
             specs = await sequence_requests(context, http, prepared, request_id)
             thinks = context.tokenizer.opens_thought(prepared.prompts[0])
             body = body_of(
@@ -66,6 +70,7 @@ def response_routes(context: AppContext, bodies: Bodies, stored: StoredResponses
                 Output(
                     body.id,
                     AnswerParser(thinks=thinks, tools=tool_parameters(prepared.request)),
+                    FunctionNames(turn.request.tools),
                     summarizes=turn.request.summarizes,
                 ),
                 prepared.prompt_tokens,
