@@ -19,8 +19,9 @@ _TYPES = ("function", "namespace", *HOSTED)
 
 
 class ResponseTool(Struct, kw_only=True, omit_defaults=True):
-    """A function, a namespace with functions in ``tools``, or a hosted tool, of which only the type
-    is kept. ``parameters`` is the JSON schema of an object; ``strict``: calls always fit it."""
+    """A function, a namespace with functions in ``tools``, or a hosted tool; other fields of a
+    hosted tool are dropped. ``parameters`` is the JSON schema of an object; ``strict``: calls
+    always fit it."""
 
     type: Annotated[str, Meta(extra_json_schema={"enum": list(_TYPES)})]
     name: ToolName | None = None
