@@ -1,4 +1,4 @@
-"""Fields of OpenAI's and vLLM's requests that this server does not act on.
+"""Fields of OpenAI's, vLLM's, SGLang's and llama.cpp's requests that this server does not act on.
 
 Each is refused unless its value is harmless, or ignored for the reason in ``IGNORED``. So no field
 that would change an answer is dropped silently. docs/api-table.md lists them all.
@@ -37,6 +37,8 @@ class KnownFields(SamplingFields, kw_only=True):
     bad_words: Unsupported = UNSET
     early_stopping: Unsupported = UNSET
     ec_transfer_params: Unsupported = UNSET
+    grammar_lazy: Unsupported = UNSET
+    grammar_triggers: Unsupported = UNSET
     guided_whitespace_pattern: Unsupported = UNSET
     kv_transfer_params: Unsupported = UNSET
     length_penalty: _Ones = UNSET
@@ -48,6 +50,7 @@ class KnownFields(SamplingFields, kw_only=True):
     routed_experts_prompt_start: Annotated[Raw, harmless(0)] | UnsetType = UNSET
     service_tier: Annotated[Raw, harmless("auto", "default")] | UnsetType = UNSET
     store: Unsupported = UNSET
+    stop_regex: Unsupported = UNSET
     structural_tag: Unsupported = UNSET
     use_beam_search: Unsupported = UNSET
     vllm_xargs: Unsupported = UNSET

@@ -84,6 +84,10 @@ class _LongFields(msgspec.Struct):
     guided_regex: msgspec.Raw = msgspec.Raw()
     guided_choice: msgspec.Raw = msgspec.Raw()
     guided_grammar: msgspec.Raw = msgspec.Raw()
+    regex: msgspec.Raw = msgspec.Raw()
+    ebnf: msgspec.Raw = msgspec.Raw()
+    grammar: msgspec.Raw = msgspec.Raw()
+    json_schema: msgspec.Raw = msgspec.Raw()
 
 
 _MAY_BE_LONG = ("prompt", "messages", "tokens", "input", "system")

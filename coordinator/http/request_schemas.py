@@ -42,9 +42,12 @@ class StreamOptions(Struct, kw_only=True, omit_defaults=True):
 
 
 class GenerationRequest(KnownFields, kw_only=True):
-    """The fields that chats and completions share. ``prompt_param``: the field with the prompt.
-    ``num_logprobs``: how many of the most probable tokens are returned with each token; None: no
-    log-probabilities."""
+    """The fields that chats and completions share. ``regex`` and ``ebnf`` are SGLang's, ``grammar``
+    is llama.cpp's, and ``json_schema`` is a field of both.
+
+    ``prompt_param``: the field with the prompt. ``num_logprobs``: how many of the most probable
+    tokens are returned with each token; None: no log-probabilities.
+    """
 
     prompt_param: ClassVar[str]
     default_max_tokens: ClassVar[int | None] = None
@@ -65,6 +68,10 @@ class GenerationRequest(KnownFields, kw_only=True):
     guided_regex: str | None = None
     guided_choice: list[str] | None = None
     guided_grammar: str | None = None
+    regex: str | None = None
+    ebnf: str | None = None
+    grammar: str | None = None
+    json_schema: str | dict[str, Any] | bool | None = None
 
     request_id: Annotated[str, whole(NAME_PATTERN)] | None = None
     truncate_prompt_tokens: Annotated[int, Meta(ge=-1, le=INT32_MAX)] | None = None

@@ -100,12 +100,16 @@ class ResponseRequest(KnownFields, kw_only=True):
     background: Unsupported = UNSET
     context_management: Unsupported = UNSET
     conversation: Unsupported = UNSET
+    ebnf: Unsupported = UNSET
     enable_response_messages: Unsupported = UNSET
+    grammar: Unsupported = UNSET
     image: Unsupported = UNSET
+    json_schema: Unsupported = UNSET
     mm_processor_kwargs: Unsupported = UNSET
     previous_input_messages: Unsupported = UNSET
     previous_response: Unsupported = UNSET
     prompt: Unsupported = UNSET
+    regex: Unsupported = UNSET
     request_id: Unsupported = UNSET  # the ids of items contain that of their response
 
     def __post_init__(self) -> None:
