@@ -9,9 +9,9 @@ import msgspec
 from coordinator.http.chat_schemas import (
     JsonObjectFormat,
     JsonSchemaFormat,
-    NamedTool,
     StructuredOutputs,
     Tool,
+    ToolChoice,
 )
 from coordinator.http.errors import invalid
 from coordinator.http.request_schemas import ChatRequest, GenerationRequest
@@ -45,8 +45,8 @@ def _callable_tools(request: GenerationRequest) -> Sequence[Tool]:
     if not isinstance(request, ChatRequest) or request.tool_choice == "none":
         return ()
     tools = request.tools or ()
-    if isinstance(request.tool_choice, NamedTool):
-        name = request.tool_choice.function.name
+    if isinstance(request.tool_choice, ToolChoice):
+        name = request.tool_choice.name
         return [tool for tool in tools if tool.function.name == name]
     return tools
 
@@ -64,7 +64,7 @@ def form_of(request: GenerationRequest) -> tuple[Form, str] | None:
     if not tools or not isinstance(request, ChatRequest):
         return (Form(kind, value), param) if asked else None
     required = request.tool_choice not in (None, "auto")
-    one = request.parallel_tool_calls is False or isinstance(request.tool_choice, NamedTool)
+    one = request.parallel_tool_calls is False or isinstance(request.tool_choice, ToolChoice)
     if not (asked or required or one or any(tool.function.strict for tool in tools)):
         return None
     functions = [msgspec.to_builtins(tool.function) for tool in tools]

@@ -21,6 +21,7 @@ IGNORED = {
     "return_mm_kwargs": "only vLLM's render endpoints use it",
     "safety_identifier": "it names the end user, and no answer depends on that",
     "session_id": "it is a hint for routing, and any worker can serve any request",
+    "store": "only the answers of /v1/responses are stored",
     "spaces_between_special_tokens": "byte-level tokens are joined without spaces",
     "user": "it names the end user, and no answer depends on that",
 }
@@ -49,7 +50,6 @@ class KnownFields(SamplingFields, kw_only=True):
     return_token_offsets: Unsupported = UNSET
     routed_experts_prompt_start: Annotated[Raw, harmless(0)] | UnsetType = UNSET
     service_tier: Annotated[Raw, harmless("auto", "default")] | UnsetType = UNSET
-    store: Unsupported = UNSET
     stop_regex: Unsupported = UNSET
     structural_tag: Unsupported = UNSET
     use_beam_search: Unsupported = UNSET

@@ -61,6 +61,10 @@ _AT = " - at `$"
 _FLOAT_FOR_INT = "got `float`"
 _MISSING = re.compile(r"Object missing required field `(\w+)`")
 _PART = re.compile(r"(.*\.content)\[.*")
+_SURROGATES = re.compile(
+    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|[^u]|u(?![dD][89a-fA-F]))"
+    rb"|(?P<half>\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
+)
 _UNKNOWN_TYPE = re.compile(r"Invalid (?:enum )?value '(.*)'", re.DOTALL)
 _OF_A_TYPE = re.compile(r"(?:(tools)|.*\.content)\[\d+\]\.type")
 
@@ -113,7 +117,8 @@ def parse(kind: Kind, body: bytes) -> AnyRequest:
         message = f"Invalid JSON: arrays and objects are nested more than {READABLE_DEPTH} deep"
         raise ApiError(400, message, code="invalid_json") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ApiError(400, f"Invalid JSON: {error}", code="invalid_json") from None
+        problem = _half_of_a_pair(body) or str(error)
+        raise ApiError(400, f"Invalid JSON: {problem}", code="invalid_json") from None
 
 
 def check_long_fields(pieces: Sequence[bytes]) -> None:
@@ -178,6 +183,15 @@ def _from_validation(error: msgspec.ValidationError) -> ApiError:
     if part := _PART.fullmatch(param):
         param = part[1]  # OpenAI names the content of the message, not its part
     return invalid(param, text.replace(" | null`", "`"), code)
+
+
+def _half_of_a_pair(body: bytes) -> str:
+    """What is wrong if the body has an escape for half of a UTF-16 surrogate pair, else ""."""
+    for found in _SURROGATES.finditer(body):
+        if found["half"]:
+            half, at = found["half"].decode(), found.start("half")
+            return f"{half} at byte {at} is half of a surrogate pair, which no text can have"
+    return ""
 
 
 def _joined(path: str, field: str) -> str:

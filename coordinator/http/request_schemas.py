@@ -12,10 +12,10 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from coordinator.http.cache_salt import CacheSalt
 from coordinator.http.chat_schemas import (
     Messages,
-    NamedTool,
     ResponseFormat,
     StructuredOutputs,
     Tool,
+    ToolChoice,
     check_continued,
     check_number,
     check_tool_names,
@@ -142,7 +142,7 @@ class ChatRequest(GenerationRequest, kw_only=True):
     chat_template_kwargs: dict[str, Any] | None = None
 
     tools: list[Tool] | None = None
-    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = (
         None
@@ -185,10 +185,17 @@ class ChatRequest(GenerationRequest, kw_only=True):
         names = [tool.function.name for tool in self.tools or ()]
         check_tool_names(names)
         choice = self.tool_choice
-        if choice == "required" and not names:
+        if isinstance(choice, ToolChoice):
+            allowed = choice.allowed_tools
+            chosen = [tool.function.name for tool in allowed.tools] if allowed else [choice.name]
+            for name in chosen:
+                if name not in names:
+                    raise FieldError("tool_choice", f"there is no tool {name!r}")
+            if allowed:
+                self.tools = [tool for tool in self.tools or () if tool.function.name in chosen]
+                self.tool_choice = choice = allowed.mode
+        if choice == "required" and not self.tools:
             raise FieldError("tool_choice", "'required' needs tools")
-        if isinstance(choice, NamedTool) and choice.function.name not in names:
-            raise FieldError("tool_choice", f"there is no tool {choice.function.name!r}")
 
     @property
     def num_logprobs(self) -> int | None:

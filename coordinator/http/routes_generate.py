@@ -27,6 +27,7 @@ def generate_routes(context: AppContext, bodies: Bodies) -> APIRouter:
             model,
             logprobs=request.num_logprobs is not None,
             prompt_ids=prepared.prompts if request.return_token_ids else None,
+            fingerprint=context.fingerprint,
         )
 
     @router.post(
@@ -42,7 +43,8 @@ def generate_routes(context: AppContext, bodies: Bodies) -> APIRouter:
         specs = await sequence_requests(context, http, prepared, request_id)
         thinks = context.tokenizer.opens_thought(prepared.prompts[0])
         writer = ChatWriter(head(http, prepared, "chatcmpl", request_id), request, thinks=thinks)
-        answer = ChunkedAnswer(writer, request, prepared.prompt_tokens)
+        thought_end = context.tokenizer.thought_end if thinks else None
+        answer = ChunkedAnswer(writer, request, prepared.prompt_tokens, thought_end)
         return await respond(context, http, request, specs, answer)
 
     @router.post(

@@ -7,11 +7,11 @@ the answer's calls the name is taken apart again.
 from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 
-from coordinator.http.chat_schemas import MAX_NAME_LEN, FunctionName, FunctionSpec, NamedTool, Tool
+from coordinator.http.chat_schemas import MAX_NAME_LEN, FunctionSpec, Tool, ToolChoice
 from coordinator.http.request_fields import FieldError
 from coordinator.http.responses.tools import ResponseTool, ResponseToolChoice
 
-Choice = Literal["none", "auto", "required"] | NamedTool | None
+Choice = Literal["none", "auto", "required"] | ToolChoice | None
 _BETWEEN = "__"
 
 
@@ -72,7 +72,7 @@ def chat_tools(
     function = _found(
         [function for function, _ in given], choice.name or "", choice.namespace or None
     )
-    return found, NamedTool(function=FunctionName(name=function.joined))
+    return found, ToolChoice.of(function.joined)
 
 
 def _functions(tools: Sequence[ResponseTool]) -> Iterator[tuple[Function, FunctionSpec]]:

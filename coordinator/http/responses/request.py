@@ -73,7 +73,7 @@ class ResponseRequest(KnownFields, kw_only=True):
     input: str | list[InputItem]
     instructions: str | None = None
     previous_response_id: str | None = None
-    store: bool | None = None  # type: ignore[assignment]
+    store: bool | None = None
     stream: bool | None = None
     stream_options: ResponseStreamOptions | None = None
     max_output_tokens: Count | None = None
