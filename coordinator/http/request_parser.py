@@ -25,7 +25,7 @@ from coordinator.http.responses.request import ResponseRequest
 
 Kind = Literal[
     "chat", "completion", "response", "references", "messages", "count_tokens", "tokenize",
-    "detokenize",
+    "detokenize", "input_tokens", "invocation",
 ]  # fmt: skip
 AnyRequest = (
     ChatRequest
@@ -53,6 +53,7 @@ _DECODERS: dict[Kind, msgspec.json.Decoder[AnyRequest]] = {
     "messages": msgspec.json.Decoder(MessagesRequest),
     "count_tokens": msgspec.json.Decoder(CountTokensRequest),
     "response": msgspec.json.Decoder(ResponseRequest),
+    "input_tokens": msgspec.json.Decoder(ResponseRequest),
     "references": msgspec.json.Decoder(ReferringBody),
     "tokenize": msgspec.json.Decoder(TokenizeRequest),
     "detokenize": msgspec.json.Decoder(DetokenizeRequest),
@@ -99,9 +100,12 @@ _long_fields = msgspec.json.Decoder(_LongFields)
 
 
 def parse(kind: Kind, body: bytes) -> AnyRequest:
-    """The validated body. Raises ApiError."""
-    decode = _DECODERS[kind].decode
+    """The validated body. An "invocation" is a chat if it has messages, else a completion. Raises
+    ApiError."""
     try:
+        if kind == "invocation":
+            kind = "chat" if bytes(_long_fields.decode(body).messages) else "completion"
+        decode = _DECODERS[kind].decode
         body.decode()  # msgspec skips unknown fields even if they are not UTF-8
         if len(body) > STRUCTURE_BYTES:
             _check_structure(body)

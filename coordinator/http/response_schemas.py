@@ -255,6 +255,30 @@ class Version(Body, kw_only=True):
     version: str
 
 
+class Load(Body, kw_only=True):
+    server_load: int
+
+
+class ModelInfo(Body, kw_only=True):
+    model_path: str
+    tokenizer_path: str
+    is_generation: Literal[True] = True
+    has_chat_template: bool
+
+
+class ServerInfo(Body, kw_only=True):
+    version: str
+    model_path: str
+    served_model_name: str
+    context_length: int
+    status: Literal["ready", "not ready"]
+
+
+class InputTokens(Body, kw_only=True):
+    object: Literal["response.input_tokens"] = "response.input_tokens"
+    input_tokens: int
+
+
 class Tokenized(Body, kw_only=True):
     count: int
     max_model_len: int

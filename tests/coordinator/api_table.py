@@ -114,7 +114,7 @@ def _endpoints(app: FastAPI) -> str:
     }
     paths = {path for _, path in served} | {"/ping", "/openapi.json"} | others.VLLM_PATHS
     known = {path: [m.upper() for m, p in sorted(served) if p == path] for path in paths}
-    known |= {"/ping": ["GET", "POST"], "/openapi.json": ["GET"]}
+    known |= {"/ping": ["GET", "POST"], "/openapi.json": ["GET"], "/invocations": ["POST"]}
     rows = [
         f"| `{path}` | {', '.join(known[path]) or 'no'} "
         f"| {'yes' if path in others.VLLM_PATHS else 'no'} |"
