@@ -109,5 +109,7 @@ def _asked(request: GenerationRequest) -> list[_Asked]:
         ("ebnf", "grammar", request.ebnf or None),
         ("grammar", "grammar", request.grammar or None),
         ("json_schema", "json", None if request.json_schema == "" else request.json_schema),
+        ("allowed_token_ids", "token_ids", request.allowed_token_ids or None),
+        ("bad_words", "without", request.bad_words or None),
     ]
     return found + [each for each in given if each[2] is not None]

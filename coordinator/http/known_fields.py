@@ -6,10 +6,10 @@ that would change an answer is dropped silently. docs/api-table.md lists them al
 
 from typing import Annotated
 
-from msgspec import UNSET, Raw, UnsetType
+from msgspec import UNSET, Meta, Raw, UnsetType
 
 from coordinator.http.request_fields import Unsupported, harmless
-from coordinator.http.sampling_fields import SamplingFields
+from coordinator.http.sampling_fields import INT32_MAX, SamplingFields
 
 IGNORED = {
     "guided_decoding_backend": "llguidance compiles every grammar",
@@ -27,15 +27,15 @@ IGNORED = {
 }
 """Why each of these fields is ignored on purpose. Fields that are not known are ignored too."""
 
+WARNED = {"priority": "requests are served in the order of their arrival"}
+"""Why each of these fields is ignored with a warning. None changes an answer."""
+
 _Ones = Annotated[Raw, harmless(1, 1.0)] | UnsetType
 
 
 class KnownFields(SamplingFields, kw_only=True):
-    """The fields of this kind that chats and completions share; request_schemas.py has the
-    others."""
+    """The fields of this kind that chats and completions share; request_schemas.py has the others."""
 
-    allowed_token_ids: Unsupported = UNSET
-    bad_words: Unsupported = UNSET
     early_stopping: Unsupported = UNSET
     ec_transfer_params: Unsupported = UNSET
     grammar_lazy: Unsupported = UNSET
@@ -46,7 +46,7 @@ class KnownFields(SamplingFields, kw_only=True):
     logits_processors: Unsupported = UNSET
     logprob_token_ids: Unsupported = UNSET
     moderation: Unsupported = UNSET
-    priority: Annotated[Raw, harmless(0)] | UnsetType = UNSET
+    priority: Annotated[int, Meta(ge=-INT32_MAX, le=INT32_MAX)] | None = None
     return_token_offsets: Unsupported = UNSET
     routed_experts_prompt_start: Annotated[Raw, harmless(0)] | UnsetType = UNSET
     service_tier: Annotated[Raw, harmless("auto", "default")] | UnsetType = UNSET

@@ -93,6 +93,8 @@ class _LongFields(msgspec.Struct):
     ebnf: msgspec.Raw = msgspec.Raw()
     grammar: msgspec.Raw = msgspec.Raw()
     json_schema: msgspec.Raw = msgspec.Raw()
+    allowed_token_ids: msgspec.Raw = msgspec.Raw()
+    bad_words: msgspec.Raw = msgspec.Raw()
 
 
 _MAY_BE_LONG = ("prompt", "messages", "tokens", "input", "system")

@@ -72,6 +72,8 @@ class GenerationRequest(KnownFields, kw_only=True):
     ebnf: str | None = None
     grammar: str | None = None
     json_schema: str | dict[str, Any] | bool | None = None
+    allowed_token_ids: list[int] | None = None
+    bad_words: list[Annotated[str, Meta(min_length=1)]] | None = None
 
     request_id: Annotated[str, whole(NAME_PATTERN)] | None = None
     truncate_prompt_tokens: Annotated[int, Meta(ge=-1, le=INT32_MAX)] | None = None

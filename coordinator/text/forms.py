@@ -14,7 +14,7 @@ from coordinator.text.tool_forms import compiled_calls
 
 _MAX_PROBLEM_LEN = 1_000
 
-Kind = Literal["", "json", "regex", "choice", "grammar", "json_object"]
+Kind = Literal["", "json", "regex", "choice", "grammar", "json_object", "token_ids", "without"]
 
 
 class Form(Struct, frozen=True, omit_defaults=True):
@@ -91,5 +91,7 @@ _MAKERS: Mapping[str, Callable[[Any], str]] = {
     "regex": grammars.regex,
     "choice": grammars.choice,
     "grammar": grammars.context_free,
+    "token_ids": grammars.tokens,
+    "without": grammars.without,
     "json_object": lambda _: grammars.json_object(),
 }

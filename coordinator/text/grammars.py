@@ -62,6 +62,21 @@ def choice(texts: Sequence[str]) -> str:
     return LLMatcher.grammar_from_lark("start: " + " | ".join(quoted(text) for text in texts))
 
 
+def tokens(ids: Sequence[int]) -> str:
+    """Grammar of at least one token, all of them among ``ids``."""
+    return LLMatcher.grammar_from_lark(f"start: (<[{','.join(map(str, ids))}]>)+")
+
+
+def without(texts: Sequence[str]) -> str:
+    """Grammar of any text that contains none of ``texts``."""
+    check_len("".join(texts), "the list of texts")
+    bad = " | ".join(quoted(text) for text in texts)
+    any_text = "/(?s:.*)/"
+    return LLMatcher.grammar_from_lark(
+        f"start: TEXT\nTEXT: {any_text} & ~({any_text} ({bad}) {any_text})"
+    )
+
+
 def context_free(grammar: str) -> str:
     """Grammar given in llguidance's Lark, or in GBNF, which is recognised by its ``::=``."""
     check_len(grammar, "the grammar")

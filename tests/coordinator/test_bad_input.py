@@ -187,7 +187,6 @@ LATER: list[tuple[str, str, Any]] = [
     (CHAT, "messages[0].audio", [{"role": "assistant", "content": "a", "audio": {"id": "x"}}]),
     (CHAT, "audio", {"voice": "alloy"}),
     (CHAT, "modalities", ["text", "audio"]),
-    (CHAT, "priority", 3),
     (CHAT, "echo", True),
     (COMPLETIONS, "suffix", "end"),
 ]

@@ -151,3 +151,36 @@ async def test_answers_tell_a_fingerprint_and_what_stopped_them(
     assert chunks[-1]["choices"][0]["matched_stop"] == "STOP"
     cut = await post(client, path, max_tokens=2, **body)
     assert cut["choices"][0]["matched_stop"] is None
+
+
+async def test_tokens_and_texts_of_an_answer_can_be_limited(
+    says: Says, client_of: ClientOf
+) -> None:
+    core = says("ok")
+    client = client_of(core)
+    for fields, text in (
+        ({"allowed_token_ids": [65, 70]}, "<[65,70]>"),
+        ({"bad_words": ["b/ad", "wörse"]}, "b/ad"),
+    ):
+        await post(client, CHAT, messages=USER, **fields)
+        constraint = core.streams[-1].spec.sampling.constraint
+        assert constraint is not None
+        assert text in constraint.grammar
+        await post(client, COMPLETIONS, prompt="Hi", **fields)
+        both = {"messages": USER, "guided_regex": "a", **fields}
+        check_error(await client.post(CHAT, json=both), 400, next(iter(fields)))
+    for wrong in ({"allowed_token_ids": [10**6]}, {"allowed_token_ids": ["a"]}):
+        check_error(await client.post(CHAT, json={"messages": USER, **wrong}), 400)
+    check_error(await client.post(CHAT, json={"messages": USER, "bad_words": [""]}), 400)
+    await post(client, CHAT, messages=USER, allowed_token_ids=[], bad_words=[])
+    assert core.streams[-1].spec.sampling.constraint is None
+
+
+async def test_a_priority_is_ignored_with_a_warning(says: Says, client_of: ClientOf) -> None:
+    client = client_of(says())
+    answer = await client.post(CHAT, json={"messages": USER, "priority": -3})
+    assert answer.headers["x-baton-warning"].startswith("priority is ignored: ")
+    answer = await client.post(CHAT, json={"messages": USER, "priority": 0})
+    assert "x-baton-warning" not in answer.headers
+    answer = await client.post("/v1/responses", json={"input": "Hi", "priority": 3})
+    assert answer.headers["x-baton-warning"].startswith("priority is ignored: ")

@@ -56,6 +56,17 @@ def test_json() -> None:
     assert not allows(grammars.json_object(), "[1]")
 
 
+def test_token_ids_and_texts_that_must_not_be() -> None:
+    ids = TOKENIZER.tokenize_str("some words")
+    assert allows(grammars.tokens(ids), "some words")
+    assert not allows(grammars.tokens(ids[1:]), "some words")
+    assert not allows(grammars.tokens(ids), "")
+    bad = grammars.without(["b/ad", 'wör"se'])
+    assert allows(bad, "all is well: b/a")
+    assert not allows(bad, "so b/ad")
+    assert not allows(bad, 'wör"se, or not')
+
+
 def test_regular_expressions_choices_and_grammars() -> None:
     assert allows(grammars.regex("[a-c]+"), "abc")
     assert not allows(grammars.regex("[a-c]+"), "abd")

@@ -97,7 +97,9 @@ class ResponseRequest(KnownFields, kw_only=True):
     cache_salt: CacheSalt | None = None
 
     access_programs: Unsupported = UNSET
+    allowed_token_ids: Unsupported = UNSET
     background: Unsupported = UNSET
+    bad_words: Unsupported = UNSET
     context_management: Unsupported = UNSET
     conversation: Unsupported = UNSET
     ebnf: Unsupported = UNSET

@@ -49,6 +49,7 @@ def chat_request(
         thinking_token_budget=request.thinking_token_budget,
         chat_template_kwargs=request.chat_template_kwargs,
         cache_salt=request.cache_salt,
+        priority=request.priority,
         logprobs=request.includes_logprobs,
         top_logprobs=request.top_logprobs,
         **sampling,
