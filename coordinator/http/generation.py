@@ -85,6 +85,7 @@ async def respond(
     account.check_tokens()
     streams = _submit(context, specs)
     note_accepted(http.scope)
+    context.metrics.per_request.n.observe(request.n or 1)
     account.charge(sum(len(spec.prompt_ids) for spec in specs[:: request.n or 1]))
     if request.num_output_asked != 0:
         streams = [account.metered(stream) for stream in streams]

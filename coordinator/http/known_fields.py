@@ -34,7 +34,8 @@ _Ones = Annotated[Raw, harmless(1, 1.0)] | UnsetType
 
 
 class KnownFields(SamplingFields, kw_only=True):
-    """The fields of this kind that chats and completions share; request_schemas.py has the others."""
+    """The fields of this kind that chats and completions share; request_schemas.py has the
+    others."""
 
     early_stopping: Unsupported = UNSET
     ec_transfer_params: Unsupported = UNSET
