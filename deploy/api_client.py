@@ -31,7 +31,8 @@ class ApiClient:
     def __init__(
         self, url: str, environ: Mapping[str, str], timeout: httpx.Timeout = _TIMEOUT
     ) -> None:
-        self.url = url.rstrip("/")
+        # Clients of OpenAI's API are given the URL with /v1.
+        self.url = url.rstrip("/").removesuffix("/v1").rstrip("/")
         self._shown_url = safe_url(url)
         self._headers = _key_header(environ)
         self._http = httpx.Client(timeout=timeout, headers=self._headers)

@@ -1,8 +1,9 @@
 """The ``baton`` command. The module of a command is imported when the command is given."""
 
 from importlib import import_module
+from importlib.metadata import version
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -11,6 +12,8 @@ from typer.main import get_command
 _MODULES = MappingProxyType(
     {
         "up": "deploy.up",
+        "down": "deploy.down",
+        "logs": "deploy.down",
         "status": "deploy.status",
         "top": "deploy.top",
         "chat": "deploy.chat",
@@ -45,14 +48,23 @@ app = typer.Typer(
     name="baton",
     help="Disaggregated prefill/decode serving of large language models.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
 
 
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"baton {version('baton')}")
+        raise typer.Exit
+
+
 @app.callback()
-def _baton() -> None:
+def _baton(
+    _: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
     """Disaggregated prefill/decode serving of large language models."""
 
 

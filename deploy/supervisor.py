@@ -102,7 +102,7 @@ class Supervisor:
             if not self._stopping.is_set():
                 self._was_ready = True
                 self._console.ready(self._ready_lines)
-                notify(READY=1)
+                notify(READY=1, STATUS=self._ready_lines[-1])
             await self._stopping.wait()
             self._listener.close()  # the coordinator still has it, and answers until it ends
             await self._end(coordinator, self._drain_timeout_s + DRAIN_GRACE_S)

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -11,9 +12,11 @@ from typing import Annotated
 import typer
 
 from decode.spread_policy import DEFAULT as SPREAD
+from deploy.detached import Detached
 from deploy.gpus import count_gpus
 from deploy.ports import listen_at
 from deploy.serve import serve
+from deploy.service_settings import check_service_settings
 from deploy.settings import Device, LoadFormat, Quantize, Role, Speculate, UpSettings, resolve
 from deploy.supervisor import StopSignals
 from telemetry.last_words import CANNOT_START
@@ -131,11 +134,21 @@ def up(
             help="Seconds that running requests get to finish after the signal to stop.",
         ),
     ] = 30.0,
+    detach: Annotated[
+        bool,
+        typer.Option(
+            "--detach",
+            help="Return when the server is ready, and leave it running: baton logs shows what it "
+            "prints, baton down ends it.",
+        ),
+    ] = False,
 ) -> None:
     """Serve on this machine until Ctrl-C or SIGTERM, which drain (a second one stops at once).
 
     Exit code: 0 drained, 1 stopped at once, 2 could not start.
     """
+    if detach:
+        raise typer.Exit(_detached(port))
     resolved = partial(
         resolve,
         model=model,
@@ -160,10 +173,27 @@ def up(
     raise typer.Exit(asyncio.run(_up(device, resolved)))
 
 
+def _detached(port: int) -> int:
+    """Start the server with the arguments of this command; returns the exit code."""
+    arguments = [each for each in sys.argv[1:] if each != "--detach"]
+    try:
+        server = Detached.of(port, os.environ)
+        started = server.start(arguments, os.environ)
+    except (ValueError, OSError) as error:
+        typer.echo(f"error: {error}", err=True)
+        return CANNOT_START
+    if started.exit_code != 0:
+        typer.echo(server.log.read_text(errors="replace"), nl=False, err=True)
+        return started.exit_code
+    typer.echo(f"log: {server.log}\n{started.ready_line}")
+    return 0
+
+
 async def _up(device: Device, resolved: Callable[..., UpSettings]) -> int:
     """Serve; returns the exit code. ``resolved`` takes the number of GPUs."""
     signals = _stop_signals()  # first, so that no signal during the start is lost
     try:
+        check_service_settings(os.environ)
         settings = resolved(num_gpus=0 if device == "cpu" else count_gpus())
         listener = inherited_listener(os.environ, os.getpid())
         with listener or listen_at(settings.host, settings.port) as listening:

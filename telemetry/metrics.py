@@ -18,8 +18,9 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_late
 from telemetry.draft_metrics import DraftMetrics
 from telemetry.gpu_metrics import GpuMetrics
 from telemetry.prefix_metrics import PrefixMetrics
+from telemetry.request_metrics import RequestMetrics
 from telemetry.spread_metrics import SpreadMetrics
-from telemetry.vllm_aliases import VllmAliases
+from telemetry.vllm_aliases import Pools, VllmAliases
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 
@@ -170,6 +171,8 @@ class Metrics:
         self.worker_drafts = Gauge(
             "baton_worker_drafts", "Drafts that a step makes for each sequence.", worker, registry=r
         )
+        self.page_tokens = Gauge("baton_page_tokens", "Tokens of a page.", registry=r)
+        self.per_request = RequestMetrics(r)
         self.drafts = DraftMetrics(r)
         self.spread = SpreadMetrics(r)
         self.prefixes = PrefixMetrics(r)
@@ -230,10 +233,12 @@ class Metrics:
             "vllm:request_decode_time_seconds": self.decode_s,
             "vllm:prompt_tokens": self.prompt_tokens,
             "vllm:generation_tokens": self.generation_tokens,
+            **self.per_request.vllm(),
             **self.drafts.vllm(),
             **self.prefixes.vllm(),
         }
-        r.register(VllmAliases(model_name, same, self.requests, self.pages, self.free_pages))
+        pools = Pools(self.pages, self.free_pages, self.page_tokens)
+        r.register(VllmAliases(model_name, same, self.requests, pools))
 
     def set_worker(
         self, instance: str, role: str, *, num_pages: int, free_pages: int,

@@ -4,11 +4,20 @@ So dashboards and autoscalers made for vLLM keep working.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 from prometheus_client import Counter, Gauge
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
+
+
+class Pools(NamedTuple):
+    """Gauges of the workers' pages, and of the tokens of a page."""
+
+    pages: Gauge
+    free_pages: Gauge
+    page_tokens: Gauge
 
 
 class VllmAliases(Collector):
@@ -19,22 +28,18 @@ class VllmAliases(Collector):
     """
 
     def __init__(
-        self,
-        model_name: str,
-        same: Mapping[str, Collector],
-        requests: Counter,
-        pages: Gauge,
-        free_pages: Gauge,
+        self, model_name: str, same: Mapping[str, Collector], requests: Counter, pools: Pools
     ) -> None:
         self._labels = {"model_name": model_name, "engine": "0"}
         self._same = same
-        self._requests, self._pages, self._free_pages = requests, pages, free_pages
+        self._requests, self._pools = requests, pools
 
     def collect(self) -> Iterator[Metric]:
         for alias, metric in self._same.items():
             for source in metric.collect():
                 yield self._renamed(source, alias)
         yield self._kv_cache_usage()
+        yield self._cache_config()
         yield self._request_success()
 
     def _renamed(self, source: Metric, alias: str) -> Metric:
@@ -49,11 +54,19 @@ class VllmAliases(Collector):
 
     def _kv_cache_usage(self) -> Metric:
         """Used share of the pages of all workers that decode."""
-        total = sum(_decoding_values(self._pages))
-        free = sum(_decoding_values(self._free_pages))
+        total = sum(_decoding_values(self._pools.pages))
+        free = sum(_decoding_values(self._pools.free_pages))
         name = "vllm:kv_cache_usage_perc"
         value = 1 - free / total if total else 0.0
         return _metric(name, "Used pages, 0 to 1.", "gauge", [Sample(name, self._labels, value)])
+
+    def _cache_config(self) -> Metric:
+        """The pages of all workers that decode, as labels."""
+        name = "vllm:cache_config_info"
+        num_pages = sum(_decoding_values(self._pools.pages))
+        page_tokens = sum(sample.value for sample in _values(self._pools.page_tokens))
+        sizes = {"block_size": f"{page_tokens:.0f}", "num_gpu_blocks": f"{num_pages:.0f}"}
+        return _metric(name, "Pages.", "gauge", [Sample(name, {**self._labels, **sizes}, 1)])
 
     def _request_success(self) -> Metric:
         samples = []

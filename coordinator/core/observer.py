@@ -96,6 +96,8 @@ class Observer:
     def retried(self, request: Request, code: str, why: str) -> None:
         """Count and log a failed attempt that is followed by another one."""
         self._metrics.retries.labels(code).inc()
+        if code == "preempted":
+            self._metrics.per_request.preemptions.inc()
         level = logging.INFO if code in NOT_FAULTS else logging.WARNING
         fields = {**request.log_fields, "code": code, "why": why}
         log.log(level, "retried", extra=fields)
@@ -107,11 +109,17 @@ class Observer:
         metrics.requests.labels(request.state.value, reason).inc()
         log_end(request, reason)
         metrics.prompt_tokens.inc(len(request.spec.prompt_ids))
+        sizes = metrics.per_request
+        sizes.prompt_tokens.observe(len(request.spec.prompt_ids))
+        sizes.output_tokens.observe(len(request.output_ids))
+        sizes.max_tokens.observe(request.spec.stop.max_tokens)
         metrics.e2e_s.observe(stages["ended_at"] - stages["received_at"])
         if "prefill_s" in stages:
             queued_s = stages["placed_at"] - stages["queued_at"]
             metrics.queue_s.observe(queued_s + stages["prefill_wait_s"])
             metrics.prefill_s.observe(stages["prefill_s"])
+            begun_at = stages["placed_at"] + stages["prefill_wait_s"]
+            sizes.inference_s.observe(max(0.0, stages["ended_at"] - begun_at))
         if "first_token_at" in stages:
             decode_s = stages["ended_at"] - stages["first_token_at"]
             metrics.decode_s.observe(decode_s)
@@ -130,6 +138,7 @@ class Observer:
     def worker_joined(self, worker: Worker) -> None:
         hello = worker.hello
         self._metrics.workers.labels(hello.role).inc()
+        self._metrics.page_tokens.set(worker.layout.page_size)
         for departure in get_args(Departure):
             # Prometheus sees no increase in a series that begins with its first loss.
             self._metrics.workers_lost.labels(hello.role, departure)

@@ -8,8 +8,8 @@ from msgspec import UNSET, Struct, UnsetType
 
 from coordinator.http.choice import Delta
 from coordinator.http.errors import ApiError
-from coordinator.http.request_schemas import GenerationRequest
-from coordinator.http.response_schemas import Usage
+from coordinator.http.request_schemas import ChatRequest, GenerationRequest
+from coordinator.http.response_schemas import CompletionTokensDetails, Usage
 from coordinator.http.writers import Writer
 
 _encode = msgspec.json.Encoder().encode
@@ -40,20 +40,30 @@ def sse(data: Any, name: str = "") -> bytes:
 
 class ChunkedAnswer:
     """A chat or a completion as events: one chunk per delta, at the end the usage if the request
-    asks for it, and ``[DONE]``."""
+    asks for it, and ``[DONE]``. ``thought_end``: the token that ends the thoughts of a chat; None
+    if it has none."""
 
-    def __init__(self, writer: Writer, request: GenerationRequest, prompt_tokens: int) -> None:
+    def __init__(
+        self,
+        writer: Writer,
+        request: GenerationRequest,
+        prompt_tokens: int,
+        thought_end: int | None = None,
+    ) -> None:
         options = request.stream_options
         self._writer = writer
         self._prompt_tokens = prompt_tokens
         self._cached = CachedTokens(request.n or 1)
         self._output_tokens = 0
         self._ends_with_usage = bool(options and options.include_usage)
-        self._usage_always = bool(options and options.continuous_usage_stats)
+        self._usage_always = bool(
+            options and options.continuous_usage_stats and options.include_usage is not False
+        )
+        self._counts_thoughts = isinstance(request, ChatRequest)
+        self._thoughts = ThoughtTokens(thought_end)
 
     def events(self, index: int, delta: Delta) -> bytes:
-        self._output_tokens += len(delta.tokens)
-        self._cached.add(index, delta)
+        self._count(index, delta)
         usage: Usage | UnsetType | None = None if self._ends_with_usage else UNSET
         if self._usage_always:
             usage = self._usage()
@@ -69,12 +79,38 @@ class ChunkedAnswer:
 
     async def body(self, choices: Sequence[Delta]) -> Struct:
         for index, choice in enumerate(choices):
-            self._output_tokens += len(choice.tokens)
-            self._cached.add(index, choice)
+            self._count(index, choice)
         return self._writer.body(choices, self._usage())
 
+    def _count(self, index: int, delta: Delta) -> None:
+        self._output_tokens += len(delta.tokens)
+        self._cached.add(index, delta)
+        self._thoughts.add(index, delta)
+
     def _usage(self) -> Usage:
-        return Usage.of(self._prompt_tokens, self._output_tokens, self._cached.total)
+        usage = Usage.of(self._prompt_tokens, self._output_tokens, self._cached.total)
+        if self._counts_thoughts:
+            details = CompletionTokensDetails(reasoning_tokens=self._thoughts.total)
+            usage.completion_tokens_details = details
+        return usage
+
+
+class ThoughtTokens:
+    """Counts the tokens of the thoughts of all choices, the token that ends each one included."""
+
+    def __init__(self, thought_end: int | None) -> None:
+        self._end = thought_end
+        self._ended: set[int] = set()
+        self.total = 0
+
+    def add(self, index: int, delta: Delta) -> None:
+        if self._end is None or index in self._ended:
+            return
+        for token in delta.tokens:
+            self.total += 1
+            if token.token_id == self._end:
+                self._ended.add(index)
+                return
 
 
 class CachedTokens:

@@ -1,6 +1,7 @@
 """The form that a request wants its answer to have, given by its tools or by a field for it."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -8,15 +9,17 @@ import msgspec
 from coordinator.http.chat_schemas import (
     JsonObjectFormat,
     JsonSchemaFormat,
-    NamedTool,
     StructuredOutputs,
     Tool,
+    ToolChoice,
 )
 from coordinator.http.errors import invalid
 from coordinator.http.request_schemas import ChatRequest, GenerationRequest
 from coordinator.text.forms import Form, Kind
 from coordinator.text.grammars import MAX_LEN
 from coordinator.text.tool_values import Schema
+
+_Asked = tuple[str, Kind, Any]
 
 
 def check_form(request: GenerationRequest) -> None:
@@ -42,8 +45,8 @@ def _callable_tools(request: GenerationRequest) -> Sequence[Tool]:
     if not isinstance(request, ChatRequest) or request.tool_choice == "none":
         return ()
     tools = request.tools or ()
-    if isinstance(request.tool_choice, NamedTool):
-        name = request.tool_choice.function.name
+    if isinstance(request.tool_choice, ToolChoice):
+        name = request.tool_choice.name
         return [tool for tool in tools if tool.function.name == name]
     return tools
 
@@ -52,24 +55,38 @@ def form_of(request: GenerationRequest) -> tuple[Form, str] | None:
     """The form of the answer and the field that requests it; None if any text is allowed. Raises
     ApiError."""
     asked = _asked(request)
-    if len(asked) > 1:
-        raise invalid(asked[1][0], f"cannot be combined with {asked[0][0]}")
-    nothing: tuple[str, Kind, Any] = ("tools", "", None)
+    for other in asked[1:]:
+        if not _equal(other, asked[0]):
+            raise invalid(other[0], f"cannot be combined with {asked[0][0]}, which differs")
+    nothing: _Asked = ("tools", "", None)
     param, kind, value = asked[0] if asked else nothing
     tools = _callable_tools(request)
     if not tools or not isinstance(request, ChatRequest):
         return (Form(kind, value), param) if asked else None
     required = request.tool_choice not in (None, "auto")
-    one = request.parallel_tool_calls is False or isinstance(request.tool_choice, NamedTool)
+    one = request.parallel_tool_calls is False or isinstance(request.tool_choice, ToolChoice)
     if not (asked or required or one or any(tool.function.strict for tool in tools)):
         return None
     functions = [msgspec.to_builtins(tool.function) for tool in tools]
     return Form(kind, value, functions, required=required, parallel=not one), param
 
 
-def _asked(request: GenerationRequest) -> list[tuple[str, Kind, Any]]:
+def _equal(one: _Asked, other: _Asked) -> bool:
+    """True if both ask for the same form; a schema may be given as text."""
+    return one[1] == other[1] and _as_schema(one) == _as_schema(other)
+
+
+def _as_schema(asked: _Asked) -> Any:
+    _, kind, value = asked
+    if kind == "json" and isinstance(value, str):
+        with suppress(msgspec.DecodeError):
+            return msgspec.json.decode(value)
+    return value
+
+
+def _asked(request: GenerationRequest) -> list[_Asked]:
     """Each field that gives the answer a form, with the kind and the value of the form."""
-    found: list[tuple[str, Kind, Any]] = []
+    found: list[_Asked] = []
     match request.response_format:
         case JsonObjectFormat():
             found.append(("response_format", "json_object", None))
@@ -77,7 +94,7 @@ def _asked(request: GenerationRequest) -> list[tuple[str, Kind, Any]]:
             schema = {} if wanted.schema_ is None else wanted.schema_
             found.append(("response_format.json_schema.schema", "json", schema))
     outputs = request.structured_outputs or StructuredOutputs()
-    given: list[tuple[str, Kind, Any]] = [
+    given: list[_Asked] = [
         ("structured_outputs.json", "json", outputs.json),
         ("structured_outputs.regex", "regex", outputs.regex),
         ("structured_outputs.choice", "choice", outputs.choice),
@@ -87,5 +104,12 @@ def _asked(request: GenerationRequest) -> list[tuple[str, Kind, Any]]:
         ("guided_regex", "regex", request.guided_regex),
         ("guided_choice", "choice", request.guided_choice),
         ("guided_grammar", "grammar", request.guided_grammar),
+        # Clients of SGLang and llama.cpp send an empty text for none.
+        ("regex", "regex", request.regex or None),
+        ("ebnf", "grammar", request.ebnf or None),
+        ("grammar", "grammar", request.grammar or None),
+        ("json_schema", "json", None if request.json_schema == "" else request.json_schema),
+        ("allowed_token_ids", "token_ids", request.allowed_token_ids or None),
+        ("bad_words", "without", request.bad_words or None),
     ]
     return found + [each for each in given if each[2] is not None]

@@ -34,8 +34,10 @@ from coordinator.http.responses.routes import response_routes
 from coordinator.http.routes_generate import generate_routes
 from coordinator.http.routes_history import history_routes
 from coordinator.http.routes_info import info_routes
+from coordinator.http.routes_other_servers import other_servers_routes
 from coordinator.http.routes_page import page_routes
 from coordinator.http.turns import RequestThrottle
+from coordinator.http.warning_header import WARNING_HEADER, Warnings
 from coordinator.text.tokenizer import Tokenizer
 from telemetry.metrics import Metrics
 
@@ -70,11 +72,13 @@ def create_app(
     app.include_router(response_routes(context, bodies, stored))
     app.include_router(messages_routes(context, bodies))
     app.include_router(info_routes(context, bodies))
+    app.include_router(other_servers_routes(context))
     app.include_router(history_routes(history, now, context.names))
     app.include_router(page_routes())
     install_error_handlers(app)
     install_openapi(app, keys=bool(settings.api_keys))
     # NOTE: the middleware that is added last is outermost.
+    app.add_middleware(Warnings)
     app.add_middleware(HeadRequests)
     app.add_middleware(BodyLimit, max_bytes=settings.body_cap(tokenizer.info.max_position))
     if settings.api_keys:
@@ -85,7 +89,13 @@ def create_app(
             allow_origins=settings.allowed_origins,
             allow_methods=["GET", "POST", "DELETE"],
             allow_headers=["*"],
-            expose_headers=["x-request-id", "request-id", "retry-after", *RATE_LIMIT_HEADERS],
+            expose_headers=[
+                "x-request-id",
+                "request-id",
+                "retry-after",
+                WARNING_HEADER,
+                *RATE_LIMIT_HEADERS,
+            ],
         )
     if not settings.api_keys and ANY not in settings.allowed_origins:
         app.add_middleware(AllowedOrigins, origins=settings.allowed_origins)

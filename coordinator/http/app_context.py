@@ -1,8 +1,11 @@
 """What all routes share: the core, the tokenizer, the settings."""
 
+import hashlib
 import time
 import uuid
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from importlib.metadata import version
 
 from coordinator.core.contract import Core
 from coordinator.http.cache_salt import salt_of
@@ -37,6 +40,13 @@ class AppContext:
         answer tells a client whether another client with its salt sent a prompt that begins
         alike."""
         return salt_of(cache_salt, self.isolated_key)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Changes with the version of the server and with the model: answers with one seed are the
+        same only while it is."""
+        made_by = f"{version('baton')} {self.tokenizer.info.root}"
+        return f"fp_{hashlib.sha256(made_by.encode()).hexdigest()[:10]}"
 
     @property
     def max_model_len(self) -> int:

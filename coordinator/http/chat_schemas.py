@@ -5,14 +5,16 @@ from functools import cached_property
 from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import UNSET, Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from coordinator.http.request_fields import UNSUPPORTED, FieldError, RequestBody, Unsupported, whole
+from coordinator.text.cut_json import completed_object
 
 MAX_MESSAGES = 16_384
 """Limit of messages and text parts in a conversation: each takes the template some time."""
 MAX_TOOLS = 1_024
-ToolName = Annotated[str, whole(r"[A-Za-z0-9_.:-]{1,128}")]
+MAX_NAME_LEN = 128
+ToolName = Annotated[str, whole(rf"[A-Za-z0-9_.:-]{{1,{MAX_NAME_LEN}}}")]
 ROLES = ("system", "developer", "user", "assistant", "tool")
 _LATER_ROLES = ("function",)
 
@@ -26,8 +28,19 @@ class CalledFunction(Struct, kw_only=True, dict=True):
 
     @cached_property
     def decoded(self) -> dict[str, Any]:
-        """The object in ``arguments``. Raises ValueError."""
-        return decoded_arguments(self.arguments)
+        """The object in ``arguments``, as far as it goes. Raises ValueError."""
+        return earlier_arguments(self.arguments)
+
+
+def earlier_arguments(text: str) -> dict[str, Any]:
+    """The arguments of a call in an earlier turn, where a limit or a stop string may have cut them
+    off. Raises ValueError that says what is wrong."""
+    try:
+        return decoded_arguments(text)
+    except ValueError:
+        if (found := completed_object(text)) is None:
+            raise
+        return found
 
 
 def decoded_arguments(text: str) -> dict[str, Any]:
@@ -58,11 +71,36 @@ class TextPart(Struct, tag_field="type", tag="text"):
     text: str
 
 
+class InputTextPart(Struct, tag_field="type", tag="input_text"):
+    """A part of the Responses API, which some clients send in chats too."""
+
+    text: str
+
+
+class OutputTextPart(Struct, tag_field="type", tag="output_text"):
+    text: str
+
+
+class RefusalPart(Struct, tag_field="type", tag="refusal"):
+    """What a model said instead of an answer."""
+
+    refusal: str
+
+    @property
+    def text(self) -> str:
+        return self.refusal
+
+
+ChatPart = TextPart | InputTextPart | OutputTextPart | RefusalPart
+
+
 class ChatMessage(RequestBody, kw_only=True):
-    """One message of a chat. ``developer`` is OpenAI's newer name of ``system``."""
+    """One message of a chat. ``developer`` is OpenAI's newer name of ``system``. ``refusal``: what
+    an assistant said instead of ``content``."""
 
     role: Annotated[str, Meta(extra_json_schema={"enum": list(ROLES)})]
-    content: str | list[TextPart] | None = None
+    content: str | list[ChatPart] | None = None
+    refusal: str | None = None
     name: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
@@ -70,7 +108,6 @@ class ChatMessage(RequestBody, kw_only=True):
     tool_call_id: str | None = None
     audio: Unsupported = UNSET
     function_call: Unsupported = UNSET
-    refusal: Unsupported = UNSET
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -91,7 +128,7 @@ class ChatMessage(RequestBody, kw_only=True):
 
     def rendered(self) -> dict[str, Any]:
         """The message as the chat template sees it."""
-        content = self.content or ""
+        content = self.content or self.refusal or ""
         if not isinstance(content, str):
             content = "".join(part.text for part in content)
         message: dict[str, Any] = {
@@ -156,11 +193,38 @@ class FunctionName(Struct, kw_only=True):
     name: str
 
 
-class NamedTool(Struct, kw_only=True):
-    """The one function that has to be called."""
-
+class AllowedTool(Struct, kw_only=True):
     type: Literal["function"] = "function"
     function: FunctionName
+
+
+class AllowedTools(Struct, kw_only=True):
+    """The tools that may be called, and whether one has to be."""
+
+    mode: Literal["auto", "required"]
+    tools: list[AllowedTool]
+
+
+class ToolChoice(Struct, kw_only=True):
+    """The one function that has to be called, or with ``allowed_tools`` those that may be."""
+
+    type: Literal["function", "allowed_tools"] = "function"
+    function: FunctionName | UnsetType = UNSET
+    allowed_tools: AllowedTools | UnsetType = UNSET
+
+    def __post_init__(self) -> None:
+        if getattr(self, self.type) is UNSET:
+            raise FieldError("", f"{self.type} is missing")
+
+    @property
+    def name(self) -> str:
+        """The name of the function that has to be called; "" if the choice is another."""
+        return self.function.name if self.function else ""
+
+    @staticmethod
+    def of(name: str) -> "ToolChoice":
+        """The choice of the function ``name``."""
+        return ToolChoice(function=FunctionName(name=name))
 
 
 class TextFormat(Struct, tag_field="type", tag="text"):

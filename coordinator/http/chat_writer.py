@@ -61,6 +61,7 @@ class ChatWriter:
             logprobs=self._logprobs(delta),
             finish_reason=self._finish(index, delta),
             stop_reason=delta.stop_reason if delta.finish else UNSET,
+            matched_stop=delta.matched_stop if delta.finish else UNSET,
             token_ids=self._head.token_ids(delta),
             prompt_token_ids=self._head.prompt(0, wanted=first),
         )
@@ -76,6 +77,7 @@ class ChatWriter:
             id=head.response_id,
             created=head.created,
             model=head.model,
+            system_fingerprint=head.fingerprint,
             choices=[self._whole(index, choice) for index, choice in enumerate(choices)],
             usage=usage,
             prompt_token_ids=head.prompt(0, wanted=True),
@@ -90,8 +92,9 @@ class ChatWriter:
     ) -> ChatCompletionChunk:
         head = self._head
         return ChatCompletionChunk(
-            id=head.response_id, created=head.created, model=head.model, choices=choices,
-            usage=usage, prompt_token_ids=prompt_ids,
+            id=head.response_id, created=head.created, model=head.model,
+            system_fingerprint=head.fingerprint, choices=choices, usage=usage,
+            prompt_token_ids=prompt_ids,
         )  # fmt: skip
 
     def _whole(self, index: int, choice: Delta) -> ChatChoice:
@@ -111,6 +114,7 @@ class ChatWriter:
             logprobs=self._logprobs(choice),
             finish_reason=finish,
             stop_reason=choice.stop_reason,
+            matched_stop=choice.matched_stop,
             token_ids=self._head.token_ids(choice),
             prompt_token_ids=self._head.prompt(0, wanted=True),
         )
@@ -130,7 +134,7 @@ class ChatWriter:
         )
 
     def _finish(self, index: int, delta: Delta) -> ChatFinish | None:
-        called = self._parser(index).num_calls > 0
+        called = self._parser(index).calls_tools
         return "tool_calls" if called and delta.finish == "stop" else delta.finish
 
     def _hold(self, index: int, delta: Delta) -> None:

@@ -22,7 +22,8 @@ class Delta(Struct):
     """New output since the last delta.
 
     ``offsets[i]``: length of the text before ``tokens[i]``. ``stop``: the stop string that ended
-    the output. ``stop_id``: the stop token of the request that ended it. ``prompt``:
+    the output. ``stop_id``: the stop token of the request that ended it. ``end_id``: the token that
+    ended it, the model's own included. ``prompt``:
     log-probabilities of the prompt, in the first delta if the request asks for them.
     ``num_reused``: prompt tokens that were not computed, in the first delta. ``scores``:
     log-probabilities of each token as logprobs.py writes them; empty unless asked for.
@@ -34,6 +35,7 @@ class Delta(Struct):
     finish: Finish | None = None
     stop: str | None = None
     stop_id: int | None = None
+    end_id: int | None = None
     prompt: PromptJson | None = None
     num_reused: int = 0
     scores: list[Any] = []
@@ -49,6 +51,11 @@ class Delta(Struct):
         if self.finish == "repetition":
             return "repetition_detected"
         return self.stop_id if self.stop is None else self.stop
+
+    @property
+    def matched_stop(self) -> int | str | None:
+        """The value of SGLang's field ``matched_stop``."""
+        return self.end_id if self.stop is None else self.stop
 
 
 class Choice:
@@ -100,6 +107,7 @@ class Choice:
             delta.offsets.append(text_len)
             stopped_by_id = token.finish == "stop" and token.token_id in self._stop_ids
             text = ""
+            delta.end_id = token.token_id if stopped_by_id else None
             if stopped_by_id and token.token_id not in self._eos_ids:
                 delta.stop_id = token.token_id
             if not stopped_by_id or self._include_stop:
@@ -206,6 +214,7 @@ async def collected(choices: Sequence[Choice]) -> list[Delta]:
         whole[index].num_reused += delta.num_reused
         whole[index].finish = delta.finish
         whole[index].stop, whole[index].stop_id = delta.stop, delta.stop_id
+        whole[index].end_id = delta.end_id
     for delta, parts in zip(whole, texts, strict=True):
         delta.text = "".join(parts)
     return whole

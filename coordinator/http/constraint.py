@@ -9,8 +9,9 @@ from coordinator.http.bodies.bodies import owner_of
 from coordinator.http.errors import ApiError, internal_error, invalid
 from coordinator.http.preparation import Prepared
 from coordinator.http.request_schemas import ChatRequest
+from coordinator.http.warning_header import warn
 from coordinator.http.while_connected import while_connected
-from coordinator.text.forms import Form
+from coordinator.text.forms import Form, Verdict
 from coordinator.text.grammar_checks import ChecksBusy
 from coordinator.text.tokenizer import Tokenizer
 from transport.wire.sampling import Constraint
@@ -29,7 +30,10 @@ async def constraint_for(
     request, grammar = prepared.request, ""
     if (form := form_of(request)) is not None:
         work = _checked(*form, tokenizer, owner_of(http))
-        grammar = await while_connected(work, http.receive)
+        verdict = await while_connected(work, http.receive)
+        grammar = verdict.grammar
+        for warning in verdict.warnings:
+            warn(http.scope, warning)
     budget = request.thinking_token_budget if isinstance(request, ChatRequest) else None
     thinks = isinstance(request, ChatRequest) and tokenizer.opens_thought(prepared.prompts[0])
     if not grammar and not (thinks and budget is not None):
@@ -47,8 +51,9 @@ async def constraint_for(
     )
 
 
-async def _checked(form: Form, param: str, tokenizer: Tokenizer, owner: str) -> str:
-    """The grammar of ``form``. Raises ApiError that names ``param`` or the tools."""
+async def _checked(form: Form, param: str, tokenizer: Tokenizer, owner: str) -> Verdict:
+    """The verdict on ``form``, with its grammar. Raises ApiError that names ``param`` or the
+    tools."""
     try:
         verdict = await tokenizer.grammar_checks.check(form, owner)
     except ChecksBusy as error:
@@ -58,4 +63,4 @@ async def _checked(form: Form, param: str, tokenizer: Tokenizer, owner: str) -> 
         raise internal_error()
     if verdict.problem:
         raise invalid("tools" if verdict.of_tools else param, verdict.problem, "invalid_grammar")
-    return verdict.grammar
+    return verdict

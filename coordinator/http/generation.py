@@ -16,6 +16,7 @@ from coordinator.http.auth.accounts import account_of
 from coordinator.http.choice import choices_of, collected
 from coordinator.http.constraint import constraint_for
 from coordinator.http.errors import invalid, json_response
+from coordinator.http.known_fields import WARNED
 from coordinator.http.middleware import note_accepted
 from coordinator.http.preparation import Prepared
 from coordinator.http.prompt_logprobs import check_prompt_logprobs
@@ -23,6 +24,7 @@ from coordinator.http.prompts import room_for_output
 from coordinator.http.request_schemas import ChatRequest, GenerationRequest
 from coordinator.http.sampling import sampling_params, seeds, stop_rule
 from coordinator.http.sse import EventStream
+from coordinator.http.warning_header import warn
 from coordinator.http.while_connected import while_connected
 from telemetry.logs import bound_request
 
@@ -35,10 +37,13 @@ async def sequence_requests(
     """One SequenceRequest per choice, in the order of their indices: n of the first prompt, and so
     on. Raises ApiError and ClientDisconnected."""
     request, prompts, tokenizer = prepared.request, prepared.prompts, context.tokenizer
+    sampling = sampling_params(request, tokenizer)
+    for name, reason in WARNED.items():
+        if getattr(request, name):
+            warn(http.scope, f"{name} is ignored: {reason}")
     constraint = await constraint_for(http, prepared, tokenizer)
     key, chat, n = account_of(http.scope).name, isinstance(request, ChatRequest), request.n or 1
     salt = context.of_key(key).salt(request.cache_salt)
-    sampling = sampling_params(request, tokenizer)
     specs: list[SequenceRequest] = []
     for prompt in prompts:
         max_tokens = room_for_output(request, len(prompt), context.max_model_len)
@@ -80,6 +85,7 @@ async def respond(
     account.check_tokens()
     streams = _submit(context, specs)
     note_accepted(http.scope)
+    context.metrics.per_request.n.observe(request.n or 1)
     account.charge(sum(len(spec.prompt_ids) for spec in specs[:: request.n or 1]))
     if request.num_output_asked != 0:
         streams = [account.metered(stream) for stream in streams]

@@ -5,7 +5,7 @@
 3. AllowedOrigins (allowed_origins.py), unless keys are set or all origins are allowed.
 4. CORSMiddleware, if origins are allowed.
 5. KeyCheck (auth/key_check.py), if keys are set.
-6. BodyLimit (bodies/body_limit.py), HeadRequests.
+6. BodyLimit (bodies/body_limit.py), HeadRequests, Warnings (warning_header.py).
 """
 
 import logging

@@ -20,6 +20,7 @@ from coordinator.http.messages.bodies import (
     TokensCount,
 )
 from coordinator.http.messages.error_form import is_messages
+from coordinator.http.messages.models import AnthropicModel, AnthropicModelList
 from coordinator.http.messages.requests import CountTokensRequest, MessagesRequest
 from coordinator.http.request_fields import published
 from coordinator.http.request_schemas import (
@@ -35,12 +36,17 @@ from coordinator.http.response_schemas import (
     Detokenized,
     ErrorBody,
     Health,
+    InputTokens,
+    Load,
+    ModelInfo,
     ModelList,
     Ready,
+    ServerInfo,
     Tokenized,
     Version,
 )
 from coordinator.http.responses.events import EVENTS
+from coordinator.http.responses.input_items import InputItems
 from coordinator.http.responses.request import ResponseRequest
 from coordinator.http.responses.schemas import DeletedResponse, ResponseBody
 from coordinator.http.timeline import RequestList
@@ -52,7 +58,8 @@ _REQUESTS = (
 _ANSWERS = (
     ChatCompletion, ChatCompletionChunk, Completion, Detokenized, ErrorBody, Health, ModelList,
     Ready, RequestList, ResponseBody, DeletedResponse, *EVENTS, ServiceStatus, Tokenized, Version,
-    Message, *MESSAGES_EVENTS, MessagesErrorBody, TokensCount,
+    Message, *MESSAGES_EVENTS, MessagesErrorBody, TokensCount, AnthropicModel,
+    AnthropicModelList, InputItems, InputTokens, Load, ModelInfo, ServerInfo,
 )  # fmt: skip
 _REF = "#/components/schemas/{name}"
 _DESCRIPTIONS = {

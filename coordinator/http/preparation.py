@@ -37,7 +37,7 @@ from coordinator.http.request_schemas import (
     GenerationRequest,
     TokenizeRequest,
 )
-from coordinator.http.response_schemas import Detokenized, Tokenized
+from coordinator.http.response_schemas import Detokenized, InputTokens, Tokenized
 from coordinator.http.responses.conversation import fitting
 from coordinator.http.responses.references import ReferringBody, references_of
 from coordinator.http.responses.request import ResponseRequest
@@ -74,7 +74,8 @@ def prepared(
     """Check and tokenize a request of ``kind``: a Prepared, or the JSON of an answer. Raises
     ApiError. ``earlier``: JSON of what earlier responses hold of the conversation."""
     if isinstance(request, ResponseRequest):
-        return _response(context, request, earlier)
+        make = _response if kind == "response" else _input_tokens
+        return make(context, request, earlier)
     return _WORK[kind](context, request)
 
 
@@ -108,6 +109,20 @@ def _response(context: AppContext, request: ResponseRequest, earlier: bytes) -> 
 
         chat.messages = fitting(chat.messages, fits)
     return replace(_chat(context, chat), origin=msgspec.json.encode(turn))
+
+
+def _input_tokens(context: AppContext, request: ResponseRequest, earlier: bytes) -> bytes:
+    context.check_model(request.model)
+    chat, _ = turn_of(request, earlier)
+    ids = _ids(context, chat, LOOKUP_LENS * context.max_model_len)
+    check_lookup("input", len(ids), context.max_model_len)
+    return msgspec.json.encode(InputTokens(input_tokens=len(ids)))
+
+
+def _invocation(context: AppContext, request: ChatRequest | CompletionRequest) -> Prepared:
+    if isinstance(request, ChatRequest):
+        return _chat(context, request)
+    return _completion(context, request)
 
 
 def _references(_: AppContext, body: ReferringBody) -> bytes:
@@ -214,6 +229,7 @@ def _check(context: AppContext, request: GenerationRequest, num_prompts: int = 1
 _WORK: dict[Kind, Callable[[AppContext, Any], Prepared | bytes]] = {
     "chat": _chat,
     "completion": _completion,
+    "invocation": _invocation,
     "references": _references,
     "messages": _messages,
     "count_tokens": _tokens_counted,

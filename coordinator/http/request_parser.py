@@ -25,7 +25,7 @@ from coordinator.http.responses.request import ResponseRequest
 
 Kind = Literal[
     "chat", "completion", "response", "references", "messages", "count_tokens", "tokenize",
-    "detokenize",
+    "detokenize", "input_tokens", "invocation",
 ]  # fmt: skip
 AnyRequest = (
     ChatRequest
@@ -53,6 +53,7 @@ _DECODERS: dict[Kind, msgspec.json.Decoder[AnyRequest]] = {
     "messages": msgspec.json.Decoder(MessagesRequest),
     "count_tokens": msgspec.json.Decoder(CountTokensRequest),
     "response": msgspec.json.Decoder(ResponseRequest),
+    "input_tokens": msgspec.json.Decoder(ResponseRequest),
     "references": msgspec.json.Decoder(ReferringBody),
     "tokenize": msgspec.json.Decoder(TokenizeRequest),
     "detokenize": msgspec.json.Decoder(DetokenizeRequest),
@@ -61,6 +62,10 @@ _AT = " - at `$"
 _FLOAT_FOR_INT = "got `float`"
 _MISSING = re.compile(r"Object missing required field `(\w+)`")
 _PART = re.compile(r"(.*\.content)\[.*")
+_SURROGATES = re.compile(
+    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|[^u]|u(?![dD][89a-fA-F]))"
+    rb"|(?P<half>\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
+)
 _UNKNOWN_TYPE = re.compile(r"Invalid (?:enum )?value '(.*)'", re.DOTALL)
 _OF_A_TYPE = re.compile(r"(?:(tools)|.*\.content)\[\d+\]\.type")
 
@@ -84,6 +89,12 @@ class _LongFields(msgspec.Struct):
     guided_regex: msgspec.Raw = msgspec.Raw()
     guided_choice: msgspec.Raw = msgspec.Raw()
     guided_grammar: msgspec.Raw = msgspec.Raw()
+    regex: msgspec.Raw = msgspec.Raw()
+    ebnf: msgspec.Raw = msgspec.Raw()
+    grammar: msgspec.Raw = msgspec.Raw()
+    json_schema: msgspec.Raw = msgspec.Raw()
+    allowed_token_ids: msgspec.Raw = msgspec.Raw()
+    bad_words: msgspec.Raw = msgspec.Raw()
 
 
 _MAY_BE_LONG = ("prompt", "messages", "tokens", "input", "system")
@@ -91,9 +102,12 @@ _long_fields = msgspec.json.Decoder(_LongFields)
 
 
 def parse(kind: Kind, body: bytes) -> AnyRequest:
-    """The validated body. Raises ApiError."""
-    decode = _DECODERS[kind].decode
+    """The validated body. An "invocation" is a chat if it has messages, else a completion. Raises
+    ApiError."""
     try:
+        if kind == "invocation":
+            kind = "chat" if bytes(_long_fields.decode(body).messages) else "completion"
+        decode = _DECODERS[kind].decode
         body.decode()  # msgspec skips unknown fields even if they are not UTF-8
         if len(body) > STRUCTURE_BYTES:
             _check_structure(body)
@@ -109,7 +123,8 @@ def parse(kind: Kind, body: bytes) -> AnyRequest:
         message = f"Invalid JSON: arrays and objects are nested more than {READABLE_DEPTH} deep"
         raise ApiError(400, message, code="invalid_json") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ApiError(400, f"Invalid JSON: {error}", code="invalid_json") from None
+        problem = _half_of_a_pair(body) or str(error)
+        raise ApiError(400, f"Invalid JSON: {problem}", code="invalid_json") from None
 
 
 def check_long_fields(pieces: Sequence[bytes]) -> None:
@@ -174,6 +189,15 @@ def _from_validation(error: msgspec.ValidationError) -> ApiError:
     if part := _PART.fullmatch(param):
         param = part[1]  # OpenAI names the content of the message, not its part
     return invalid(param, text.replace(" | null`", "`"), code)
+
+
+def _half_of_a_pair(body: bytes) -> str:
+    """What is wrong if the body has an escape for half of a UTF-16 surrogate pair, else ""."""
+    for found in _SURROGATES.finditer(body):
+        if found["half"]:
+            half, at = found["half"].decode(), found.start("half")
+            return f"{half} at byte {at} is half of a surrogate pair, which no text can have"
+    return ""
 
 
 def _joined(path: str, field: str) -> str:

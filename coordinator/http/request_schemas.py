@@ -12,10 +12,10 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from coordinator.http.cache_salt import CacheSalt
 from coordinator.http.chat_schemas import (
     Messages,
-    NamedTool,
     ResponseFormat,
     StructuredOutputs,
     Tool,
+    ToolChoice,
     check_continued,
     check_number,
     check_tool_names,
@@ -42,9 +42,12 @@ class StreamOptions(Struct, kw_only=True, omit_defaults=True):
 
 
 class GenerationRequest(KnownFields, kw_only=True):
-    """The fields that chats and completions share. ``prompt_param``: the field with the prompt.
-    ``num_logprobs``: how many of the most probable tokens are returned with each token; None: no
-    log-probabilities."""
+    """The fields that chats and completions share. ``regex`` and ``ebnf`` are SGLang's, ``grammar``
+    is llama.cpp's, and ``json_schema`` is a field of both.
+
+    ``prompt_param``: the field with the prompt. ``num_logprobs``: how many of the most probable
+    tokens are returned with each token; None: no log-probabilities.
+    """
 
     prompt_param: ClassVar[str]
     default_max_tokens: ClassVar[int | None] = None
@@ -65,6 +68,12 @@ class GenerationRequest(KnownFields, kw_only=True):
     guided_regex: str | None = None
     guided_choice: list[str] | None = None
     guided_grammar: str | None = None
+    regex: str | None = None
+    ebnf: str | None = None
+    grammar: str | None = None
+    json_schema: str | dict[str, Any] | bool | None = None
+    allowed_token_ids: list[int] | None = None
+    bad_words: list[Annotated[str, Meta(min_length=1)]] | None = None
 
     request_id: Annotated[str, whole(NAME_PATTERN)] | None = None
     truncate_prompt_tokens: Annotated[int, Meta(ge=-1, le=INT32_MAX)] | None = None
@@ -135,7 +144,7 @@ class ChatRequest(GenerationRequest, kw_only=True):
     chat_template_kwargs: dict[str, Any] | None = None
 
     tools: list[Tool] | None = None
-    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = (
         None
@@ -178,10 +187,17 @@ class ChatRequest(GenerationRequest, kw_only=True):
         names = [tool.function.name for tool in self.tools or ()]
         check_tool_names(names)
         choice = self.tool_choice
-        if choice == "required" and not names:
+        if isinstance(choice, ToolChoice):
+            allowed = choice.allowed_tools
+            chosen = [tool.function.name for tool in allowed.tools] if allowed else [choice.name]
+            for name in chosen:
+                if name not in names:
+                    raise FieldError("tool_choice", f"there is no tool {name!r}")
+            if allowed:
+                self.tools = [tool for tool in self.tools or () if tool.function.name in chosen]
+                self.tool_choice = choice = allowed.mode
+        if choice == "required" and not self.tools:
             raise FieldError("tool_choice", "'required' needs tools")
-        if isinstance(choice, NamedTool) and choice.function.name not in names:
-            raise FieldError("tool_choice", f"there is no tool {choice.function.name!r}")
 
     @property
     def num_logprobs(self) -> int | None:

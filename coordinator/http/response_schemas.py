@@ -2,6 +2,10 @@
 
 A field that is UNSET is left out; ``token_ids`` and ``prompt_token_ids`` are present if a request
 asks for token ids. The timeline of a request is in timeline.py.
+
+``stop_reason`` is vLLM's field: the stop string, or the stop token of the request, that ended a
+choice. ``matched_stop`` is SGLang's: the same, or the model's own end token.
+``system_fingerprint`` changes with the version of the server and with the model.
 """
 
 from typing import Literal
@@ -35,13 +39,21 @@ class PromptTokensDetails(Body, kw_only=True):
     cached_tokens: int = 0
 
 
+class CompletionTokensDetails(Body, kw_only=True):
+    """``reasoning_tokens``: tokens of the thoughts of all choices."""
+
+    reasoning_tokens: int
+
+
 class Usage(Body, kw_only=True):
-    """Numbers of tokens of a request: each prompt once, the output of all its choices."""
+    """Numbers of tokens of a request: each prompt once, the output of all its choices. Only that of
+    a chat has ``completion_tokens_details``."""
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails = msgspec.field(default_factory=PromptTokensDetails)
+    completion_tokens_details: CompletionTokensDetails | UnsetType = UNSET
 
     @staticmethod
     def of(prompt_tokens: int, completion_tokens: int, cached_tokens: int = 0) -> "Usage":
@@ -115,6 +127,7 @@ class ChatChoice(Body, kw_only=True):
     logprobs: ChatLogprobs | None
     finish_reason: ChatFinish
     stop_reason: int | str | None = None
+    matched_stop: int | str | None = None
     token_ids: list[int] | UnsetType = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
 
@@ -124,6 +137,7 @@ class ChatCompletion(Body, kw_only=True):
     object: Literal["chat.completion"] = "chat.completion"
     created: int
     model: str
+    system_fingerprint: str
     choices: list[ChatChoice]
     usage: Usage
     prompt_token_ids: list[int] | UnsetType = UNSET
@@ -159,6 +173,7 @@ class ChatChunkChoice(Body, kw_only=True):
     logprobs: ChatLogprobs | None
     finish_reason: ChatFinish | None
     stop_reason: int | str | UnsetType | None = UNSET
+    matched_stop: int | str | UnsetType | None = UNSET
     token_ids: list[int] | UnsetType = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
 
@@ -171,6 +186,7 @@ class ChatCompletionChunk(Body, kw_only=True):
     object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
     created: int
     model: str
+    system_fingerprint: str
     choices: list[ChatChunkChoice]
     usage: Usage | UnsetType | None = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
@@ -192,6 +208,7 @@ class CompletionChoice(Body, kw_only=True):
     logprobs: CompletionLogprobs | None
     finish_reason: Finish | None
     stop_reason: int | str | UnsetType | None = UNSET
+    matched_stop: int | str | UnsetType | None = UNSET
     token_ids: list[int] | UnsetType = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
     prompt_logprobs: PromptLogprobs = UNSET
@@ -204,6 +221,7 @@ class Completion(Body, kw_only=True):
     object: Literal["text_completion"] = "text_completion"
     created: int
     model: str
+    system_fingerprint: str
     choices: list[CompletionChoice]
     usage: Usage | UnsetType | None = UNSET
 
@@ -235,6 +253,30 @@ class Ready(Body, kw_only=True):
 
 class Version(Body, kw_only=True):
     version: str
+
+
+class Load(Body, kw_only=True):
+    server_load: int
+
+
+class ModelInfo(Body, kw_only=True):
+    model_path: str
+    tokenizer_path: str
+    is_generation: Literal[True] = True
+    has_chat_template: bool
+
+
+class ServerInfo(Body, kw_only=True):
+    version: str
+    model_path: str
+    served_model_name: str
+    context_length: int
+    status: Literal["ready", "not ready"]
+
+
+class InputTokens(Body, kw_only=True):
+    object: Literal["response.input_tokens"] = "response.input_tokens"
+    input_tokens: int
 
 
 class Tokenized(Body, kw_only=True):

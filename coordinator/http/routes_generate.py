@@ -27,6 +27,7 @@ def generate_routes(context: AppContext, bodies: Bodies) -> APIRouter:
             model,
             logprobs=request.num_logprobs is not None,
             prompt_ids=prepared.prompts if request.return_token_ids else None,
+            fingerprint=context.fingerprint,
         )
 
     @router.post(
@@ -36,13 +37,16 @@ def generate_routes(context: AppContext, bodies: Bodies) -> APIRouter:
     )
     async def chat_completions(http: Request) -> Response:
         """The assistant's next message; with ``stream`` as server-sent events."""
-        prepared = await bodies.generation(http, "chat")
+        return await chat(http, await bodies.generation(http, "chat"))
+
+    async def chat(http: Request, prepared: Prepared) -> Response:
         request, request_id = prepared.request, new_id()
         assert isinstance(request, ChatRequest)
         specs = await sequence_requests(context, http, prepared, request_id)
         thinks = context.tokenizer.opens_thought(prepared.prompts[0])
         writer = ChatWriter(head(http, prepared, "chatcmpl", request_id), request, thinks=thinks)
-        answer = ChunkedAnswer(writer, request, prepared.prompt_tokens)
+        thought_end = context.tokenizer.thought_end if thinks else None
+        answer = ChunkedAnswer(writer, request, prepared.prompt_tokens, thought_end)
         return await respond(context, http, request, specs, answer)
 
     @router.post(
@@ -52,7 +56,16 @@ def generate_routes(context: AppContext, bodies: Bodies) -> APIRouter:
     )
     async def completions(http: Request) -> Response:
         """Text that continues each prompt; with ``stream`` as server-sent events."""
-        prepared = await bodies.generation(http, "completion")
+        return await completion(http, await bodies.generation(http, "completion"))
+
+    @router.post("/invocations", include_in_schema=False)
+    async def invocations(http: Request) -> Response:
+        """A chat or a completion, by its body, on the path that SageMaker uses."""
+        prepared = await bodies.generation(http, "invocation")
+        answer = chat if prepared.kind == "chat" else completion
+        return await answer(http, prepared)
+
+    async def completion(http: Request, prepared: Prepared) -> Response:
         request, request_id = prepared.request, new_id()
         specs = await sequence_requests(context, http, prepared, request_id)
         n, echoes = request.n or 1, prepared.echoes

@@ -10,6 +10,11 @@ from coordinator.core.contract import ServiceStatus
 from coordinator.http.app_context import AppContext
 from coordinator.http.bodies.bodies import Bodies
 from coordinator.http.errors import ApiError, json_response
+from coordinator.http.messages.models import (
+    anthropic_model,
+    anthropic_models,
+    asks_for_anthropic,
+)
 from coordinator.http.openapi import answers, request_body
 from coordinator.http.request_schemas import DetokenizeRequest, TokenizeRequest
 from coordinator.http.response_schemas import (
@@ -48,12 +53,17 @@ def info_routes(context: AppContext, bodies: Bodies) -> APIRouter:
     # The route below would take this path for a model with an empty name.
     @router.get("/v1/models/", include_in_schema=False)
     @router.get("/v1/models", responses=answers(ModelList))
-    async def models() -> Response:
+    async def models(http: Request) -> Response:
+        """The model; in Anthropic's form with the header ``anthropic-version``."""
+        if asks_for_anthropic(http.headers):
+            return json_response(anthropic_models(model()))
         return json_response(ModelList(data=[model()]))
 
     @router.get("/v1/models/{model_id:path}", responses=answers(Model, 404))
-    async def one_model(model_id: str) -> Response:
+    async def one_model(http: Request, model_id: str) -> Response:
         context.check_model(model_id.removesuffix("/"))
+        if asks_for_anthropic(http.headers):
+            return json_response(anthropic_model(model()))
         return json_response(model())
 
     @router.get("/health", responses=answers(Health))

@@ -28,6 +28,7 @@ def sampling_params(request: GenerationRequest, tokenizer: Tokenizer) -> Samplin
         temperature, top_p = 0.0, 1.0
     logit_bias = request.token_biases()
     check_token_ids("logit_bias", logit_bias, tokenizer)
+    check_token_ids("allowed_token_ids", request.allowed_token_ids or (), tokenizer)
     return SamplingParams(
         temperature=float(temperature) if temperature >= _GREEDY_BELOW else 0.0,
         top_p=float(top_p),

@@ -36,12 +36,13 @@ class Writer(Protocol):
 @dataclass
 class Head:
     """The fields that all bodies of a response share. ``prompt_ids``: ids of each prompt if the
-    request asks for token ids."""
+    request asks for token ids. ``fingerprint``: see AppContext."""
 
     response_id: str
     model: str
     logprobs: bool
     prompt_ids: Sequence[TokenIds] | None
+    fingerprint: str = ""
     created: int = field(default_factory=lambda: int(time.time()))
 
     def token_ids(self, delta: Delta) -> list[int] | UnsetType:
@@ -78,8 +79,8 @@ class CompletionWriter:
     ) -> Completion:
         head = self._head
         return Completion(
-            id=head.response_id, created=head.created, model=head.model, choices=choices,
-            usage=usage,
+            id=head.response_id, created=head.created, model=head.model,
+            system_fingerprint=head.fingerprint, choices=choices, usage=usage,
         )  # fmt: skip
 
     def _choice(self, index: int, delta: Delta, *, first: bool) -> CompletionChoice:
@@ -91,6 +92,7 @@ class CompletionWriter:
             logprobs=self._logprobs(prompt, delta) if head.logprobs else None,
             finish_reason=delta.finish,
             stop_reason=delta.stop_reason if delta.finish else UNSET,
+            matched_stop=delta.matched_stop if delta.finish else UNSET,
             token_ids=head.token_ids(delta),
             prompt_token_ids=head.prompt(prompt, wanted=first),
             prompt_logprobs=delta.prompt_logprobs,

@@ -102,8 +102,9 @@ class AnswerParser:
         self._tools = ToolParser(tools) if tools is not None else None
 
     @property
-    def num_calls(self) -> int:
-        return 0 if self._tools is None else self._tools.num_calls
+    def calls_tools(self) -> bool:
+        """True if the text has calls of tools, and all are whole: none was cut off."""
+        return self._tools is not None and self._tools.last_is_whole
 
     def push(self, text: str, *, last: bool = False) -> Parts:
         """Feed text; returns the parts that are known now, all of them with the ``last`` piece."""

@@ -15,7 +15,7 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from transport.checkpoint_folder import read_json
+from transport.checkpoint_folder import TOKENIZER_CONFIG, read_json
 
 _END = "\N{OBJECT REPLACEMENT CHARACTER}end of the last message\N{OBJECT REPLACEMENT CHARACTER}"
 _SPECIAL_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token")
@@ -30,6 +30,7 @@ class ChatTemplate:
 
     def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
         """Raises ValueError when ``source`` is not a template."""
+        self.source = source
         environment = ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
         )
@@ -45,7 +46,7 @@ class ChatTemplate:
     @classmethod
     def read(cls, folder: Path) -> "ChatTemplate | None":
         """The template of a checkpoint folder; None when it has none (a base model)."""
-        config = read_json(folder / "tokenizer_config.json", required=False)
+        config = read_json(folder / TOKENIZER_CONFIG, required=False)
         file = folder / "chat_template.jinja"
         source = file.read_text(encoding="utf-8") if file.is_file() else config.get("chat_template")
         if isinstance(source, list):

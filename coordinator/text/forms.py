@@ -8,11 +8,13 @@ from llguidance import LLTokenizer
 from msgspec import Struct
 
 from coordinator.text import grammars
-from coordinator.text.grammars import BadGrammar
+from coordinator.text.grammars import BadGrammar, compiler
+from coordinator.text.relaxation import Relaxation
+from coordinator.text.tool_forms import compiled_calls
 
 _MAX_PROBLEM_LEN = 1_000
 
-Kind = Literal["", "json", "regex", "choice", "grammar", "json_object"]
+Kind = Literal["", "json", "regex", "choice", "grammar", "json_object", "token_ids", "without"]
 
 
 class Form(Struct, frozen=True, omit_defaults=True):
@@ -29,26 +31,33 @@ class Form(Struct, frozen=True, omit_defaults=True):
 
 class Verdict(Struct, frozen=True, omit_defaults=True):
     """The result of a check: the ``grammar``, or the ``problem`` with the form (with the tools, if
-    ``of_tools``). ``bug`` is the traceback of an unexpected exception."""
+    ``of_tools``). ``warnings`` say what of the tools' schemas is not enforced. ``bug`` is the
+    traceback of an unexpected exception."""
 
     grammar: str = ""
     problem: str = ""
     of_tools: bool = False
+    warnings: list[str] = []
     bug: str = ""
 
 
 def verdict(form: Form, tokenizer: LLTokenizer) -> Verdict:
     """Compile a form. This may take long or much memory, or crash the process: grammar_server.py
     limits it."""
-    of_tools = False
+    of_tools, warnings = False, list[str]()
     try:
         grammar = _MAKERS[form.kind](form.value)
-        if form.functions:
+        if not form.functions:
+            problem = grammars.problem(grammar, tokenizer)
+            if problem and form.kind == "json":
+                problem = _place_in_schema(_schema(form.value), tokenizer) or problem
+        else:
             of_tools = True
-            grammar = grammars.tool_calls(
-                form.functions, required=form.required, parallel=form.parallel, answer=grammar
-            )
-        problem = grammars.problem(grammar, tokenizer)
+            grammar, problem, found = compiled_calls(
+                form.functions, tokenizer, required=form.required, parallel=form.parallel,
+                answer=grammar,
+            )  # fmt: skip
+            warnings = [*found]
     except BadGrammar as error:
         problem = str(error)
     except RecursionError:
@@ -56,23 +65,33 @@ def verdict(form: Form, tokenizer: LLTokenizer) -> Verdict:
     if problem:
         first_lines = " ".join(problem.split("\n")[:2])
         return Verdict(problem=first_lines[:_MAX_PROBLEM_LEN], of_tools=of_tools)
-    return Verdict(grammar)
+    return Verdict(grammar, warnings=warnings)
 
 
-def _json(schema: Any) -> str:
+def _place_in_schema(schema: Any, tokenizer: LLTokenizer) -> str:
+    """The keywords that cannot be enforced, by their paths; "" if the schema has none."""
+    relaxation = Relaxation("")
+    relaxation.compilable(relaxation.without_keywords(schema), compiler(tokenizer))
+    left_out = ", ".join(relaxation.left_out)
+    return left_out and f"{left_out} cannot be enforced"
+
+
+def _schema(schema: Any) -> Any:
     if isinstance(schema, str):
         try:
             schema = msgspec.json.decode(schema)
         except msgspec.DecodeError as error:
             raise BadGrammar(f"is not JSON: {error}") from None
-    return grammars.json_schema(schema)
+    return schema
 
 
 _MAKERS: Mapping[str, Callable[[Any], str]] = {
     "": lambda _: "",
-    "json": _json,
+    "json": lambda value: grammars.json_schema(_schema(value)),
     "regex": grammars.regex,
     "choice": grammars.choice,
     "grammar": grammars.context_free,
+    "token_ids": grammars.tokens,
+    "without": grammars.without,
     "json_object": lambda _: grammars.json_object(),
 }

@@ -209,7 +209,8 @@ class _Server:
 
 def _size(form: bytes, asked: Future[Verdict]) -> int:
     verdict = asked.result()
-    return len(form) + len(verdict.grammar) + len(verdict.problem)
+    told = sum(map(len, verdict.warnings))
+    return len(form) + len(verdict.grammar) + len(verdict.problem) + told
 
 
 def _verdict(reply: bytes) -> Verdict:

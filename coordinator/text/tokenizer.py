@@ -15,7 +15,13 @@ from coordinator.text.chat_template import ChatTemplate, TemplateRefused
 from coordinator.text.detokenizer import TokenBytes
 from coordinator.text.grammar_checks import GrammarChecks
 from coordinator.text.turn_ids import TurnIds
-from transport.checkpoint_folder import CONFIG, GENERATION, TOKENIZER, read_json
+from transport.checkpoint_folder import (
+    CONFIG,
+    GENERATION,
+    TOKENIZER,
+    TOKENIZER_CONFIG,
+    read_json,
+)
 from transport.eos_ids import eos_ids
 from transport.wire.token_ids import TokenIds, packed
 
@@ -114,6 +120,19 @@ class Tokenizer:
         """Whether the output of ``prompt`` begins inside a thought."""
         last = list(prompt[-_THOUGHT_LEN:])
         return self.thought_start in last and self.thought_end not in last
+
+    @property
+    def has_template(self) -> bool:
+        """True if the model has a chat template."""
+        return self._template is not None
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """The checkpoint's tokenizer_config.json, with its chat template."""
+        found = read_json(self.folder / TOKENIZER_CONFIG, required=False)
+        return (
+            found if self._template is None else {**found, "chat_template": self._template.source}
+        )
 
     @cached_property
     def grammar_checks(self) -> GrammarChecks:

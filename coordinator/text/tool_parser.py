@@ -76,6 +76,11 @@ class ToolParser:
         self._after_call = False  # white space that follows belongs to no text
         self.num_calls = 0
 
+    @property
+    def last_is_whole(self) -> bool:
+        """True if there are calls, and the arguments of the last one have ended."""
+        return self.num_calls > 0 and self._at not in (_At.FUNCTION, _At.VALUE)
+
     def push(self, text: str) -> list[Event]:
         """Feed text; returns the events that are known now."""
         self._held += text

@@ -81,7 +81,7 @@ def resolved(schema: Any, root: Schema) -> Any:
         if not isinstance(schema, Mapping) or not isinstance(ref := schema.get("$ref"), str):
             return schema
         found: Any = root
-        for part in ref.removeprefix("#/").split("/"):
+        for part in ref.removeprefix("#/").split("/") if ref != "#" else ():
             name = part.replace("~1", "/").replace("~0", "~")
             found = found.get(name) if isinstance(found, Mapping) else None
         if found is None:

@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from coordinator.core.contract import Core
 from coordinator.http.chat_schemas import StructuredOutputs
 from coordinator.http.http_settings import HttpSettings
-from coordinator.http.known_fields import IGNORED
+from coordinator.http.known_fields import IGNORED, WARNED, KnownFields
 from coordinator.http.messages.requests import IGNORED as MESSAGES_IGNORED
 from coordinator.http.messages.requests import MessagesRequest
 from coordinator.http.request_fields import RequestBody, unsupported_fields
@@ -81,6 +81,8 @@ def _fields(
     for name in sorted(known):
         if name in ignored and name not in schema.__struct_fields__:
             baton = f"ignored: {ignored[name]}"
+        elif name in WARNED and issubclass(schema, KnownFields):
+            baton = f"ignored, with a warning: {WARNED[name]}"
         elif name in unsupported:
             passing = [_json(value) for value in unsupported[name][_EMPTY:]]
             baton = f"refused, but for {' and '.join(passing)}" if passing else "refused"
@@ -114,7 +116,7 @@ def _endpoints(app: FastAPI) -> str:
     }
     paths = {path for _, path in served} | {"/ping", "/openapi.json"} | others.VLLM_PATHS
     known = {path: [m.upper() for m, p in sorted(served) if p == path] for path in paths}
-    known |= {"/ping": ["GET", "POST"], "/openapi.json": ["GET"]}
+    known |= {"/ping": ["GET", "POST"], "/openapi.json": ["GET"], "/invocations": ["POST"]}
     rows = [
         f"| `{path}` | {', '.join(known[path]) or 'no'} "
         f"| {'yes' if path in others.VLLM_PATHS else 'no'} |"

@@ -57,6 +57,7 @@ _VLLM_PATHS = """
 /v1/responses/{response_id} /v1/responses/{response_id}/cancel /v1/chat/completions/batch
 /v1/chat/completions/render /v1/completions/render /v1/embeddings /v1/audio/transcriptions
 /v1/audio/translations /pooling /classify /score /rerank /inference/v1/generate /invocations
+/tokenizer_info
 """
 
 VLLM_CHAT = frozenset(f"{_VLLM}{_VLLM_CHAT}".split())

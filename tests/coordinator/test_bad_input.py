@@ -185,10 +185,8 @@ async def test_a_wrong_field_is_named(
 LATER: list[tuple[str, str, Any]] = [
     (CHAT, "functions", [{"name": "f"}]),
     (CHAT, "messages[0].audio", [{"role": "assistant", "content": "a", "audio": {"id": "x"}}]),
-    (CHAT, "messages[0].refusal", [{"role": "assistant", "content": "a", "refusal": "No."}]),
     (CHAT, "audio", {"voice": "alloy"}),
     (CHAT, "modalities", ["text", "audio"]),
-    (CHAT, "priority", 3),
     (CHAT, "echo", True),
     (COMPLETIONS, "suffix", "end"),
 ]

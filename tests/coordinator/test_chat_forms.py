@@ -144,6 +144,14 @@ async def test_what_is_asked_for_becomes_a_constraint(says: Says, client_of: Cli
         {"guided_regex": "[a-z]+"},
         {"guided_choice": ["yes", "no"]},
         {"guided_grammar": 'start: "a"'},
+        {"regex": "[a-z]+"},
+        {"ebnf": 'root ::= "a" | "b"'},
+        {"grammar": 'root ::= "a" | "b"'},
+        {"json_schema": schema},
+        {"json_schema": json.dumps(schema)},
+        {"guided_json": json.dumps(schema), "structured_outputs": {"json": schema}},
+        {"guided_regex": "[a-z]+", "structured_outputs": {"regex": "[a-z]+"}},
+        {"guided_choice": ["a"], "structured_outputs": {"choice": ["a"]}},
         {"tools": [ADD], "tool_choice": "required"},
         {"tools": [ADD], "tool_choice": {"type": "function", "function": {"name": "add"}}},
         {"tools": [{"type": "function", "function": {**ADD["function"], "strict": True}}]},
@@ -153,7 +161,8 @@ async def test_what_is_asked_for_becomes_a_constraint(says: Says, client_of: Cli
         assert found is not None, fields
         assert found.grammar, fields
         assert found.thought_end is None
-    for fields in ({}, {"tools": [ADD]}, {"response_format": {"type": "text"}}):
+    empty = {"regex": "", "ebnf": "", "grammar": "", "json_schema": "", "stop_regex": []}
+    for fields in ({}, {"tools": [ADD]}, {"response_format": {"type": "text"}}, empty):
         assert await constraint(says, client_of, **fields) is None
     found = await constraint(says, client_of, COMPLETIONS, guided_choice=["yes"])
     assert found is not None
@@ -200,6 +209,14 @@ FORMS: list[tuple[str, dict[str, Any]]] = [
     ("guided_grammar", {"guided_grammar": "start: nothing"}),
     ("structured_outputs.grammar", {"structured_outputs": {"grammar": "root ::= ("}}),
     ("guided_regex", {"guided_json": {}, "guided_regex": "a"}),
+    ("guided_choice", {"guided_choice": ["a"], "structured_outputs": {"choice": ["b"]}}),
+    ("regex", {"regex": "(?=a)"}),
+    ("regex", {"regex": "a", "response_format": {"type": "json_object"}}),
+    ("ebnf", {"ebnf": "root ::= ("}),
+    ("grammar", {"grammar": 'root ::= "'}),
+    ("json_schema", {"json_schema": {"type": "strange"}}),
+    ("stop_regex", {"stop_regex": "a+"}),
+    ("grammar_lazy", {"grammar": 'root ::= "a"', "grammar_lazy": True}),
     ("min_tokens", {"guided_regex": "a", "min_tokens": 2}),
     ("thinking_token_budget", {"thinking_token_budget": -2}),
     ("reasoning_effort", {"reasoning_effort": "huge"}),

@@ -10,6 +10,7 @@ from llguidance import LLMatcher, LLTokenizer
 
 from coordinator.text import grammars
 from coordinator.text.grammars import BadGrammar, problem
+from coordinator.text.tool_grammars import tool_calls
 
 TOKENIZER = LLTokenizer(Path("models/tiny/tokenizer.json").read_text())
 ADD = {
@@ -55,6 +56,17 @@ def test_json() -> None:
     assert not allows(grammars.json_object(), "[1]")
 
 
+def test_token_ids_and_texts_that_must_not_be() -> None:
+    ids = TOKENIZER.tokenize_str("some words")
+    assert allows(grammars.tokens(ids), "some words")
+    assert not allows(grammars.tokens(ids[1:]), "some words")
+    assert not allows(grammars.tokens(ids), "")
+    bad = grammars.without(["b/ad", 'wör"se'])
+    assert allows(bad, "all is well: b/a")
+    assert not allows(bad, "so b/ad")
+    assert not allows(bad, 'wör"se, or not')
+
+
 def test_regular_expressions_choices_and_grammars() -> None:
     assert allows(grammars.regex("[a-c]+"), "abc")
     assert not allows(grammars.regex("[a-c]+"), "abd")
@@ -65,7 +77,7 @@ def test_regular_expressions_choices_and_grammars() -> None:
 
 
 def test_required_calls() -> None:
-    grammar = grammars.tool_calls([ADD, UNIT, NOW], required=True, parallel=True)
+    grammar = tool_calls([ADD, UNIT, NOW], required=True, parallel=True)
     assert allows(grammar, call("add", a="5", b="7"))
     assert allows(grammar, call("add", a="5", b="7", why="two\nlines </p> {"))
     assert allows(grammar, call("now") + "\n" + call("unit", u="km"))
@@ -77,7 +89,7 @@ def test_required_calls() -> None:
     assert not allows(grammar, call("add", a="5", b="100"))
     assert not allows(grammar, call("unit", u="mm"))
     assert not allows(grammar, call("sub"))
-    single = grammars.tool_calls([NOW], required=True, parallel=False)
+    single = tool_calls([NOW], required=True, parallel=False)
     assert not allows(single, call("now") + "\n" + call("now"))
 
 
@@ -85,14 +97,14 @@ def test_parameters_may_be_a_reference_as_a_whole() -> None:
     value = {"type": "integer"}
     node = {"properties": {"n": value, "next": {"$ref": "#/$defs/node"}}, "required": ["n"]}
     tool = {"name": "f", "parameters": {"$ref": "#/$defs/node", "$defs": {"node": node}}}
-    grammar = grammars.tool_calls([tool], required=True, parallel=False)
+    grammar = tool_calls([tool], required=True, parallel=False)
     assert allows(grammar, call("f", n="5"))
     assert not allows(grammar, call("f"))
     assert not allows(grammar, call("f", n="x"))
 
 
 def test_calls_that_may_come() -> None:
-    grammar = grammars.tool_calls([ADD], required=False, parallel=True)
+    grammar = tool_calls([ADD], required=False, parallel=True)
     assert allows(grammar, "Nothing to add.")
     assert allows(grammar, "Let me add.\n\n" + call("add", a="5", b="7"))
     assert not allows(grammar, "Let me add.\n\n" + call("add", a="x", b="7"))
@@ -105,12 +117,12 @@ REFUSED_AT_ONCE: dict[str, Callable[[], str]] = {
     "too deep": lambda: grammars.json_schema(nested(300)),
     "too long": lambda: grammars.regex("a" * 10**6),
     "no choice": lambda: grammars.choice([]),
-    "no tool": lambda: grammars.tool_calls([], required=True, parallel=True),
-    "required": lambda: grammars.tool_calls([NOT_A_PROPERTY], required=True, parallel=True),
-    "required is a number": lambda: grammars.tool_calls(
+    "no tool": lambda: tool_calls([], required=True, parallel=True),
+    "required": lambda: tool_calls([NOT_A_PROPERTY], required=True, parallel=True),
+    "required is a number": lambda: tool_calls(
         [{"name": "f", "parameters": {"required": 5}}], required=True, parallel=True
     ),
-    "required are lists": lambda: grammars.tool_calls(
+    "required are lists": lambda: tool_calls(
         [{"name": "f", "parameters": {"required": [1, ["a"]]}}], required=True, parallel=True
     ),
 }
@@ -176,7 +188,7 @@ def test_an_answer_of_a_form_instead_of_calls() -> None:
         grammars.json_schema(schema),
         grammars.context_free('start: "{\\"a\\":" /[0-9]/ "}"'),
     ):
-        grammar = grammars.tool_calls([NOW], required=False, parallel=True, answer=answer)
+        grammar = tool_calls([NOW], required=False, parallel=True, answer=answer)
         assert allows(grammar, '{"a":5}')
         assert allows(grammar, call("now"))
         assert not allows(grammar, "text")

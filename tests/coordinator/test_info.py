@@ -153,7 +153,7 @@ async def test_openapi_is_truthful(says: Says, client_of: ClientOf) -> None:
     audio = schemas["ChatRequest"]["properties"]["audio"]
     assert audio["enum"] == [None, False, [], {}, ""]
     assert schemas["ChatCompletion"]["required"] == [
-        "id", "object", "created", "model", "choices", "usage",
+        "id", "object", "created", "model", "system_fingerprint", "choices", "usage",
     ]  # fmt: skip
     assert set(schemas["WorkerStatus"]["required"]) == set(schemas["WorkerStatus"]["properties"])
     text = str(schema)

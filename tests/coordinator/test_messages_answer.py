@@ -2,7 +2,6 @@
 message that is sent whole."""
 
 import asyncio
-import json
 from typing import Any
 
 import msgspec
@@ -14,7 +13,6 @@ from hypothesis import strategies as st
 from coordinator.core.contract import Token
 from coordinator.http.choice import Delta
 from coordinator.http.messages.answer import MessagesAnswer
-from coordinator.http.messages.block_events import completed
 from coordinator.text.answer_parser import AnswerParser
 from tests.coordinator.anthropic_sdk import events_of, message_of, strictly
 from tests.coordinator.test_tool_parser import PARAMETERS, call, cut
@@ -134,20 +132,3 @@ def test_a_thought_is_signed_and_told_only_if_wanted() -> None:
     assert untold.content[0].thinking == ""
     assert told.content[0].signature == untold.content[0].signature != ""
     assert told.content[1].text == untold.content[1].text == "Five."
-
-
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        ("", {}),
-        ("{", {}),
-        ('{"a": ', {"a": None}),
-        ('{"a": 5', {"a": 5}),
-        ('{"a": "so', {"a": "so"}),
-        ('{"a": "so\\n\\"', {"a": 'so\n"'}),
-        ('{"a": "so", "b": [1]', {"a": "so", "b": [1]}),
-        (json.dumps({"a": {"b": 1}}), {"a": {"b": 1}}),
-    ],
-)
-def test_the_input_of_a_call_that_was_cut_off(text: str, found: dict[str, Any]) -> None:
-    assert completed(text) == found

@@ -50,6 +50,7 @@ def test_a_new_attempt_is_counted_and_logged_with_its_reason(
     found = told(desk)
     assert found["baton_retries_total worker_lost"] == 1
     assert found["baton_retries_total preempted"] == 1
+    assert found["baton_preemptions_total"] == 1
     lost, preempted = caplog.records
     assert (lost.levelname, lost.code, lost.http_id, lost.request_id) == (
         "WARNING", "worker_lost", "mine", "r",
@@ -92,6 +93,9 @@ def test_time_per_output_token_leaves_the_first_one_out() -> None:
     found = told(desk)
     assert found["baton_tpot_seconds_count"] == 1
     assert found["baton_tpot_seconds_sum"] == pytest.approx(0.5)
+    assert found["baton_request_prompt_tokens_sum"] == len(request.spec.prompt_ids)
+    assert found["baton_request_output_tokens_sum"] == len(request.output_ids)
+    assert found["baton_request_max_tokens_sum"] == request.spec.stop.max_tokens
 
 
 def test_a_heartbeat_tells_what_its_worker_dropped_as_stale() -> None:

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from coordinator.text import grammars
 from coordinator.text.grammars import BadGrammar, problem
 from coordinator.text.string_formats import FORMATS
+from coordinator.text.tool_grammars import tool_calls
 from tests.coordinator.test_grammars import TOKENIZER, allows, call
 
 TEXT = {"type": "string"}
@@ -55,7 +55,7 @@ def grammar(schema: Any) -> str:
     definitions = {"day": DATE, "size": size}
     parameters = {"properties": {"a": schema}, "required": ["a"], "$defs": definitions}
     tool = {"name": "f", "parameters": parameters}
-    return grammars.tool_calls([tool], required=True, parallel=False)
+    return tool_calls([tool], required=True, parallel=False)
 
 
 @pytest.mark.parametrize(("schema", "good", "bad"), ALLOWED)
@@ -86,7 +86,7 @@ def test_formats(name: str) -> None:
     ],
 )
 def test_a_keyword_with_a_wrong_value_is_named(schema: dict[str, Any]) -> None:
-    with pytest.raises(BadGrammar, match="parameter 'a'"):
+    with pytest.raises(BadGrammar, match=r"tool 'f': parameters\.properties\.a"):
         grammar(schema)
 
 

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.metadata import version
 
 import pytest
 from click.testing import Result
@@ -35,6 +36,23 @@ def test_help_names_every_setting():
     ):  # fmt: skip
         assert f"--{name}" in told
         assert f"BATON_{name.upper().replace('-', '_')}" in told
+
+
+def test_the_version_and_completion():
+    told = baton("--version")
+    assert (told.exit_code, told.stdout) == (0, f"baton {version('baton')}\n")
+    told = CliRunner().invoke(
+        app,
+        [],
+        env={"_BATON_COMPLETE": "complete_bash", "COMP_WORDS": "baton st", "COMP_CWORD": "1"},
+    )
+    assert told.stdout.split() == ["status"]
+
+
+def test_a_url_may_end_with_v1(stub):
+    stub.pages["/status"] = STATUS
+    for url in (f"{stub.url}/v1", f"{stub.url}/v1/"):
+        assert baton("status", "--url", url).exit_code == 0
 
 
 def test_status_of_a_ready_service(stub):

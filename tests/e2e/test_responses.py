@@ -184,8 +184,11 @@ async def test_a_client_that_leaves_frees_everything(
 
 async def test_errors_have_their_types(client: openai.AsyncOpenAI) -> None:
     with pytest.raises(openai.BadRequestError, match="web_search") as refused:
-        await client.responses.create(model="tiny", input="Hi", tools=[{"type": "web_search"}])
-    assert refused.value.param == "tools[0].type"
+        await client.responses.create(
+            model="tiny", input="Hi", tools=[{"type": "web_search_preview"}],
+            tool_choice={"type": "web_search_preview"},
+        )  # fmt: skip
+    assert refused.value.param == "tool_choice.type"
     with pytest.raises(openai.BadRequestError, match="not found") as unknown:
         await client.responses.create(
             model="tiny", input="Hi", previous_response_id="resp_" + "0" * 32

@@ -30,7 +30,10 @@ def test_every_promised_vllm_name_is_there() -> None:
         "prefix_cache_hits_total", "spec_decode_num_drafts_total",
         "spec_decode_num_draft_tokens_total", "spec_decode_num_accepted_tokens_total",
         "external_prefix_cache_queries_total", "external_prefix_cache_hits_total",
-        "prompt_tokens_cached_total",
+        "prompt_tokens_cached_total", "num_preemptions_total", "cache_config_info",
+        "request_prompt_tokens_bucket", "request_generation_tokens_count",
+        "request_params_n_sum", "request_params_max_tokens_bucket",
+        "request_inference_time_seconds_bucket",
     ):  # fmt: skip
         assert f"vllm:{wanted}" in names
 
@@ -73,6 +76,9 @@ def test_cache_usage_is_that_of_the_workers_that_decode() -> None:
     metrics.set_worker("d0", "decode", num_pages=100, free_pages=75, **rest)
     metrics.set_worker("d1", "colocated", num_pages=100, free_pages=25, **rest)
     assert scrape(metrics)["vllm:kv_cache_usage_perc", VLLM] == 0.5
+    metrics.page_tokens.set(64)
+    sizes = (("block_size", "64"), VLLM[0], VLLM[1], ("num_gpu_blocks", "200"))
+    assert scrape(metrics)["vllm:cache_config_info", sizes] == 1
 
 
 def test_a_gpus_figures_are_in_base_units_and_what_is_unknown_is_absent() -> None:

@@ -47,10 +47,10 @@ class Bodies:
         assert isinstance(found, Prepared)
         return found
 
-    async def lookup(self, http: Request, kind: Kind) -> bytes:
+    async def lookup(self, http: Request, kind: Kind, look_up: LookUp | None = None) -> bytes:
         """Receive a request to count or convert tokens, and return the JSON of its answer; raises
-        ApiError and ClientDisconnected."""
-        found = await self._prepared(http, kind)
+        ApiError and ClientDisconnected. ``look_up`` is that of ``generation``."""
+        found = await self._prepared(http, kind, look_up)
         assert isinstance(found, bytes)
         return found
 
@@ -95,7 +95,7 @@ class Bodies:
             request = parse(kind, b"".join(body))
             if kind == "references":
                 return prepared(context, kind, request)
-            aside = kind in ("count_tokens", "tokenize", "detokenize")
+            aside = kind in ("count_tokens", "tokenize", "detokenize", "input_tokens")
             work = context.tokenizer.run(prepared, context, kind, request, earlier, aside=aside)
         return await while_connected(work, http.receive)
 

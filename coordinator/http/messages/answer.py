@@ -106,7 +106,7 @@ class MessagesAnswer:
             return "model_context_window_exceeded" if self._fills_context else "max_tokens"
         if self._last.stop is not None:
             return "stop_sequence"
-        return "tool_use" if self._parser.num_calls else "end_turn"
+        return "tool_use" if self._parser.calls_tools else "end_turn"
 
 
 def _written(events: Sequence[MessagesEvent]) -> bytes:

@@ -1,10 +1,8 @@
 """From the pieces of an answer to the events of its blocks, and from these to whole blocks."""
 
 import hashlib
-import json
 from collections.abc import Iterable, Iterator
 from secrets import token_hex
-from typing import Any
 
 from coordinator.http.messages.bodies import (
     BlockEvent,
@@ -21,6 +19,7 @@ from coordinator.http.messages.bodies import (
     ToolUseBlock,
 )
 from coordinator.text.answer_parser import Piece, Thought
+from coordinator.text.cut_json import completed_object
 from coordinator.text.tool_parser import Arguments, CallBegins, Content
 
 
@@ -89,21 +88,8 @@ def whole_blocks(events: Iterable[BlockEvent]) -> list[ContentBlock]:
                 case _, InputJsonDelta(piece):
                     arguments += piece
         elif isinstance(call := blocks[-1], ToolUseBlock):
-            call.input = completed(arguments)
+            call.input = completed_object(arguments) or {}
     return blocks
-
-
-def completed(text: str) -> dict[str, Any]:
-    """The JSON object in ``text``. If a call was cut off, its last parameter keeps the text it has,
-    or is null."""
-    for end in ("", "}", '"}', "null}"):
-        try:
-            found = json.loads(text + end)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(found, dict):
-            return found
-    return {}
 
 
 def _call_id() -> str:

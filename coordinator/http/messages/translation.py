@@ -4,12 +4,11 @@ from functools import partial
 from typing import Any
 
 from coordinator.http.chat_schemas import (
-    FunctionName,
     FunctionSpec,
     JsonSchema,
     JsonSchemaFormat,
-    NamedTool,
     Tool,
+    ToolChoice,
 )
 from coordinator.http.errors import fields_renamed
 from coordinator.http.messages.choices import (
@@ -66,7 +65,7 @@ def _tool_choice(request: CountTokensRequest) -> dict[str, Any]:
         case ToolChoiceNone():
             return {"tool_choice": "none"}
         case ToolChoiceTool(name=name):
-            return {"tool_choice": NamedTool(function=FunctionName(name=name))}
+            return {"tool_choice": ToolChoice.of(name)}
         case ToolChoiceAuto() | ToolChoiceAny() as choice:
             return {
                 "tool_choice": "required" if isinstance(choice, ToolChoiceAny) else "auto",

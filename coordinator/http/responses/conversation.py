@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from coordinator.http.chat_schemas import CalledFunction, CalledTool, ChatMessage
 from coordinator.http.request_fields import FieldError
+from coordinator.http.responses.functions import Function
 from coordinator.http.responses.items import InputItem, text_of
 
 ITEM_NOT_FOUND = "item_not_found"
@@ -112,6 +113,7 @@ def _may_call(messages: Sequence[ChatMessage]) -> bool:
 def _add_call(message: ChatMessage, item: InputItem) -> None:
     assert item.call_id is not None
     assert item.name is not None
-    function = CalledFunction(name=item.name, arguments=item.arguments or "{}")
+    name = Function(item.namespace or "", item.name).joined
+    function = CalledFunction(name=name, arguments=item.arguments or "{}")
     message.tool_calls = message.tool_calls or []
     message.tool_calls.append(CalledTool(id=item.call_id, function=function))

@@ -4,27 +4,17 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from coordinator.http.chat_schemas import TextPart, decoded_arguments
+from coordinator.http.chat_schemas import (
+    InputTextPart,
+    OutputTextPart,
+    RefusalPart,
+    TextPart,
+    earlier_arguments,
+)
 from coordinator.http.request_fields import UNSUPPORTED, FieldError
 
 TYPES = ("message", "function_call", "function_call_output", "reasoning", "item_reference")
 ROLES = ("user", "assistant", "system", "developer")
-
-
-class InputTextPart(Struct, tag_field="type", tag="input_text"):
-    text: str
-
-
-class OutputTextPart(Struct, tag_field="type", tag="output_text"):
-    text: str
-
-
-class RefusalPart(Struct, tag_field="type", tag="refusal"):
-    refusal: str
-
-    @property
-    def text(self) -> str:
-        return self.refusal
 
 
 class ReasoningTextPart(Struct, tag_field="type", tag="reasoning_text"):
@@ -50,6 +40,7 @@ class InputItem(Struct, kw_only=True, omit_defaults=True):
     content: str | list[Part] | None = None
     call_id: str | None = None
     name: str | None = None
+    namespace: str | None = None
     arguments: str | None = None
     output: str | list[Part] | None = None
     summary: list[SummaryTextPart] | None = None
@@ -66,7 +57,7 @@ class InputItem(Struct, kw_only=True, omit_defaults=True):
             raise FieldError("role", f"must be one of {', '.join(ROLES)}")
         if self.type == "function_call" and not self.is_cut_off:
             try:
-                decoded_arguments(self.arguments or "")
+                earlier_arguments(self.arguments or "")
             except ValueError as error:
                 raise FieldError("arguments", str(error)) from None
 

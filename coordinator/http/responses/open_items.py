@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from msgspec import UNSET
+
 from coordinator.http.chat_schemas import decoded_arguments
 from coordinator.http.response_schemas import TokenLogprob
 from coordinator.http.responses.events import (
@@ -24,6 +26,7 @@ from coordinator.http.responses.events import (
     SummaryTextDelta,
     SummaryTextDone,
 )
+from coordinator.http.responses.functions import Function
 from coordinator.http.responses.schemas import (
     FunctionCallItem,
     ItemStatus,
@@ -146,7 +149,7 @@ class OpenSummary(_Open):
 @dataclass
 class OpenCall(_Open):
     call_id: str
-    name: str
+    function: Function
 
     def begin(self) -> list[Event]:
         return [self.added(self._item("in_progress"))]
@@ -161,11 +164,11 @@ class OpenCall(_Open):
         except ValueError:
             status = "incomplete"  # a stop string or the end of the turn cut them off
         item = self._item(status)
-        done = ArgumentsDone(**self.place, name=self.name, arguments=item.arguments)
+        done = ArgumentsDone(**self.place, name=self.function.name, arguments=item.arguments)
         return item, [done, self.done(item)]
 
     def _item(self, status: ItemStatus) -> FunctionCallItem:
         return FunctionCallItem(
-            id=self.item_id, call_id=self.call_id, name=self.name, arguments=self.text,
-            status=status,
+            id=self.item_id, call_id=self.call_id, name=self.function.name,
+            namespace=self.function.namespace or UNSET, arguments=self.text, status=status,
         )  # fmt: skip

@@ -5,6 +5,7 @@ from secrets import token_hex
 
 from coordinator.http.response_schemas import TokenLogprob
 from coordinator.http.responses.events import Event
+from coordinator.http.responses.functions import FunctionNames
 from coordinator.http.responses.item_ids import ItemPrefix, item_id
 from coordinator.http.responses.open_items import (
     OpenCall,
@@ -20,12 +21,16 @@ from coordinator.text.tool_parser import Arguments, CallBegins, Content
 
 class Output:
     """Takes the text of one answer in pieces of any length. ``items``: those that have ended; their
-    ids derive from ``response_id``. ``summarizes``: the thought is returned as its summary."""
+    ids derive from ``response_id``. ``names``: those of the functions that may be called.
+    ``summarizes``: the thought is returned as its summary."""
 
-    def __init__(self, response_id: str, parser: AnswerParser, *, summarizes: bool) -> None:
+    def __init__(
+        self, response_id: str, parser: AnswerParser, names: FunctionNames, *, summarizes: bool
+    ) -> None:
         self.items: list[OutputItem] = []
         self._response_id = response_id
         self._parser = parser
+        self._names = names
         self._thought = OpenSummary if summarizes else OpenThought
         self._open: OpenItem | None = None
         self._untold: list[TokenLogprob] = []
@@ -47,8 +52,8 @@ class Output:
                     told = []
                 case CallBegins(name=name):
                     events += self._end("completed")
-                    call_id = f"call_{token_hex(12)}"
-                    events += self._begin(OpenCall(self._id("fc"), self._index, call_id, name))
+                    call_id, function = f"call_{token_hex(12)}", self._names.apart(name)
+                    events += self._begin(OpenCall(self._id("fc"), self._index, call_id, function))
                 case Arguments(text=arguments):
                     assert isinstance(self._open, OpenCall), "arguments follow their call"
                     events += self._open.more(arguments)

@@ -1,7 +1,7 @@
 """The body of ``POST /v1/responses``: decoded by msgspec, described in /openapi.json.
 
 Source: OpenAI's Responses API, as the types of its Python client have it. What OpenAI computes with
-its own services (built-in tools, stored prompts, conversations) is refused.
+its own services (stored prompts, conversations) is refused; tools.py has the tools.
 """
 
 from typing import Annotated, Any, Final, Literal
@@ -14,12 +14,12 @@ from coordinator.http.chat_schemas import (
     JsonObjectFormat,
     StructuredOutputs,
     TextFormat,
-    ToolName,
 )
 from coordinator.http.known_fields import KnownFields
-from coordinator.http.request_fields import UNSUPPORTED, FieldError, Unsupported
+from coordinator.http.request_fields import FieldError, Unsupported
 from coordinator.http.request_schemas import Count
 from coordinator.http.responses.items import InputItem
+from coordinator.http.responses.tools import ResponseTool, ResponseToolChoice
 from coordinator.http.sampling_fields import INT32_MAX
 
 LOGPROBS: Final = "message.output_text.logprobs"
@@ -31,47 +31,6 @@ Included = Literal[
 """Values of ``include``. Only log-probabilities have an effect: thoughts are not encrypted, and no
 tool of OpenAI's is called."""
 _Short = Annotated[str, Meta(max_length=512)]
-
-
-class ResponseTool(Struct, kw_only=True, omit_defaults=True):
-    """A function. ``parameters`` is the JSON schema of an object; ``strict``: calls always fit
-    it."""
-
-    type: Annotated[str, Meta(extra_json_schema={"enum": ["function"]})]
-    name: ToolName | None = None
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-    strict: bool | None = None
-
-    def __post_init__(self) -> None:
-        if self.type != "function":
-            message = f"the tool {self.type[:40]!r} is not supported; only functions are"
-            raise FieldError("type", message, UNSUPPORTED)
-        if self.name is None:
-            raise FieldError("", "name is missing")
-
-
-class AllowedTool(Struct, kw_only=True):
-    type: Literal["function"] = "function"
-    name: str
-
-
-class ResponseToolChoice(Struct, kw_only=True, omit_defaults=True):
-    """The one function that has to be called, or with ``allowed_tools`` those that may be."""
-
-    type: Annotated[str, Meta(extra_json_schema={"enum": ["function", "allowed_tools"]})]
-    name: str | None = None
-    mode: Literal["auto", "required"] | None = None
-    tools: list[AllowedTool] | None = None
-
-    def __post_init__(self) -> None:
-        if self.type not in ("function", "allowed_tools"):
-            message = f"{self.type[:40]!r} is not supported; only functions are"
-            raise FieldError("type", message, UNSUPPORTED)
-        needed = ("name",) if self.type == "function" else ("mode", "tools")
-        for name in needed:
-            if getattr(self, name) is None:
-                raise FieldError("", f"{name} is missing")
 
 
 class ResponseJsonSchema(
@@ -114,7 +73,7 @@ class ResponseRequest(KnownFields, kw_only=True):
     input: str | list[InputItem]
     instructions: str | None = None
     previous_response_id: str | None = None
-    store: bool | None = None  # type: ignore[assignment]
+    store: bool | None = None
     stream: bool | None = None
     stream_options: ResponseStreamOptions | None = None
     max_output_tokens: Count | None = None
@@ -138,15 +97,21 @@ class ResponseRequest(KnownFields, kw_only=True):
     cache_salt: CacheSalt | None = None
 
     access_programs: Unsupported = UNSET
+    allowed_token_ids: Unsupported = UNSET
     background: Unsupported = UNSET
+    bad_words: Unsupported = UNSET
     context_management: Unsupported = UNSET
     conversation: Unsupported = UNSET
+    ebnf: Unsupported = UNSET
     enable_response_messages: Unsupported = UNSET
+    grammar: Unsupported = UNSET
     image: Unsupported = UNSET
+    json_schema: Unsupported = UNSET
     mm_processor_kwargs: Unsupported = UNSET
     previous_input_messages: Unsupported = UNSET
     previous_response: Unsupported = UNSET
     prompt: Unsupported = UNSET
+    regex: Unsupported = UNSET
     request_id: Unsupported = UNSET  # the ids of items contain that of their response
 
     def __post_init__(self) -> None:

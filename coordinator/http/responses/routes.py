@@ -1,9 +1,10 @@
 """The endpoints of OpenAI's Responses API."""
 
 from functools import partial
+from typing import Annotated
 
 import msgspec
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from coordinator.core.contract import StoredResponses
@@ -16,16 +17,20 @@ from coordinator.http.generation import respond, sequence_requests
 from coordinator.http.openapi import answers, request_body
 from coordinator.http.request_fields import UNSUPPORTED
 from coordinator.http.response_names import noted_name
+from coordinator.http.response_schemas import InputTokens
 from coordinator.http.responses.answer import ResponseAnswer
 from coordinator.http.responses.earlier import earlier, unavailable
 from coordinator.http.responses.events import EVENTS
+from coordinator.http.responses.functions import FunctionNames, ignored_tools
+from coordinator.http.responses.input_items import InputItems, Order, input_items
 from coordinator.http.responses.item_ids import is_response_id, response_id
 from coordinator.http.responses.output import Output
 from coordinator.http.responses.request import ResponseRequest
 from coordinator.http.responses.schemas import DeletedResponse, ResponseBody, body_of
 from coordinator.http.responses.translation import client_field_names
 from coordinator.http.responses.turn import Turn
-from coordinator.record.stored_response import StoredResponse
+from coordinator.http.warning_header import warn
+from coordinator.record.stored_response import ConversationUnavailable, StoredResponse
 from coordinator.text.answer_parser import AnswerParser
 from transport.wire.errors import BatonError
 
@@ -51,6 +56,8 @@ def response_routes(context: AppContext, bodies: Bodies, stored: StoredResponses
         with client_field_names():
             prepared = await bodies.generation(http, "response", partial(earlier, stored, owner))
             turn, request_id = _turn.decode(prepared.origin), new_id()
+            for warning in ignored_tools(turn.request.tools):
+                warn(http.scope, warning)
             specs = await sequence_requests(context, http, prepared, request_id)
             thinks = context.tokenizer.opens_thought(prepared.prompts[0])
             body = body_of(
@@ -66,6 +73,7 @@ def response_routes(context: AppContext, bodies: Bodies, stored: StoredResponses
                 Output(
                     body.id,
                     AnswerParser(thinks=thinks, tools=tool_parameters(prepared.request)),
+                    FunctionNames(turn.request.tools),
                     summarizes=turn.request.summarizes,
                 ),
                 prepared.prompt_tokens,
@@ -73,6 +81,43 @@ def response_routes(context: AppContext, bodies: Bodies, stored: StoredResponses
                 partial(_store, stored, owner, turn),
             )
             return await respond(context, http, prepared.request, specs, answer)
+
+    @router.post(
+        "/v1/responses/input_tokens",
+        responses=answers(InputTokens, 400, 404, 503),
+        openapi_extra=request_body(ResponseRequest),
+    )
+    async def count_input_tokens(http: Request) -> Response:
+        """The number of tokens of the prompt that an input makes, with all that it continues."""
+        owner = account_of(http.scope).name
+        with client_field_names():
+            found = await bodies.lookup(http, "input_tokens", partial(earlier, stored, owner))
+        return Response(found, media_type="application/json")
+
+    @router.get(
+        "/v1/responses/{response_id}/input_items",
+        responses=answers(InputItems, 400, 404, 503, descriptions=_ERRORS),
+    )
+    async def list_input_items(
+        http: Request,
+        response_id: str,
+        limit: Annotated[int, Query(ge=1, le=100)] = 20,
+        order: Order = "desc",
+        after: str | None = None,
+    ) -> Response:
+        """The items that a stored response had for input, those of earlier responses included."""
+        _check_id(response_id)
+        owner = account_of(http.scope).name
+        try:
+            turns = await stored.conversation(owner, response_id)
+            (body,) = await stored.bodies(owner, [response_id])
+        except ConversationUnavailable:
+            raise _not_found(response_id) from None
+        except BatonError:
+            raise unavailable("response_id") from None
+        if body is None:
+            raise _not_found(response_id)
+        return json_response(input_items(turns, body, limit=limit, order=order, after=after))
 
     @router.get(
         "/v1/responses/{response_id}",

@@ -13,10 +13,9 @@ from coordinator.http.response_schemas import Body, TokenLogprob
 from coordinator.http.responses.request import (
     ReasoningSettings,
     ResponseRequest,
-    ResponseTool,
-    ResponseToolChoice,
     TextSettings,
 )
+from coordinator.http.responses.tools import ResponseTool, ResponseToolChoice
 from transport.wire.sampling import SamplingParams
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
@@ -49,11 +48,13 @@ class OutputMessage(Struct, tag_field="type", tag="message", kw_only=True):
 
 
 class FunctionCallItem(Struct, tag_field="type", tag="function_call", kw_only=True):
-    """A call. ``arguments`` is a JSON object as text; cut off if the status is ``incomplete``."""
+    """A call. ``arguments`` is a JSON object as text; cut off if the status is ``incomplete``.
+    ``namespace``: that of the function, if it has one."""
 
     id: str
     call_id: str
     name: str
+    namespace: str | UnsetType = UNSET
     arguments: str
     status: ItemStatus
 
@@ -166,7 +167,7 @@ def body_of(
         temperature=sampling.temperature,
         text=TextSettings(format=text.format or TextFormat(), verbosity=text.verbosity),
         tool_choice=request.tool_choice or "auto",
-        tools=request.tools or [],
+        tools=[tool for tool in request.tools or () if not tool.is_hosted],
         top_logprobs=request.top_logprobs or 0,
         top_p=sampling.top_p,
         truncation=request.truncation or "disabled",

@@ -1,28 +1,19 @@
 """Translates a request for a response to a chat. Pure."""
 
 from functools import partial
-from typing import Literal
 
 import msgspec
 
 from coordinator.http.chat_schemas import (
     ChatMessage,
-    FunctionName,
-    FunctionSpec,
     JsonSchema,
     JsonSchemaFormat,
-    NamedTool,
     ResponseFormat,
-    Tool,
 )
 from coordinator.http.errors import fields_renamed
-from coordinator.http.request_fields import FieldError
 from coordinator.http.request_schemas import ChatRequest
-from coordinator.http.responses.request import (
-    ResponseJsonSchema,
-    ResponseRequest,
-    ResponseToolChoice,
-)
+from coordinator.http.responses.functions import chat_tools
+from coordinator.http.responses.request import ResponseJsonSchema, ResponseRequest
 from coordinator.http.sampling_fields import SamplingFields
 
 _NO_MESSAGES = [ChatMessage(role="user", content="")]
@@ -35,15 +26,13 @@ _NAMES = {
 """Fields of a chat and their names in a request for a response."""
 client_field_names = partial(fields_renamed, _NAMES, max_tokens="max_output_tokens")
 
-Choice = Literal["none", "auto", "required"] | NamedTool | None
-
 
 def chat_request(
     request: ResponseRequest, messages: list[ChatMessage] | None = None
 ) -> ChatRequest:
     """The chat of ``messages``; without them, the chat whose prompt is already tokenized. Raises
     FieldError."""
-    tools, choice = _tools(request)
+    tools, choice = chat_tools(request.tools or (), request.tool_choice)
     effort = request.reasoning.effort if request.reasoning else None
     sampling = {name: getattr(request, name) for name in SamplingFields.__struct_fields__}
     return ChatRequest(
@@ -60,33 +49,11 @@ def chat_request(
         thinking_token_budget=request.thinking_token_budget,
         chat_template_kwargs=request.chat_template_kwargs,
         cache_salt=request.cache_salt,
+        priority=request.priority,
         logprobs=request.includes_logprobs,
         top_logprobs=request.top_logprobs,
         **sampling,
     )
-
-
-def _tools(request: ResponseRequest) -> tuple[list[Tool] | None, Choice]:
-    tools = [
-        Tool(
-            function=FunctionSpec(
-                name=tool.name or "",
-                description=tool.description,
-                parameters=tool.parameters,
-                strict=tool.strict,
-            )
-        )
-        for tool in request.tools or ()
-    ]
-    choice = request.tool_choice
-    if not isinstance(choice, ResponseToolChoice):
-        return tools or None, choice
-    if choice.name is not None:
-        return tools or None, NamedTool(function=FunctionName(name=choice.name))
-    allowed = {tool.name for tool in choice.tools or ()}
-    if unknown := allowed - {tool.function.name for tool in tools}:
-        raise FieldError("tool_choice", f"there is no tool {min(unknown)[:64]!r}")
-    return [tool for tool in tools if tool.function.name in allowed] or None, choice.mode
 
 
 def _format(request: ResponseRequest) -> ResponseFormat | None:

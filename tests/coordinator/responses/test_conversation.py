@@ -153,7 +153,6 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
     ("input[0].arguments", {"input": [{**CALL, "arguments": "[1]"}]}),
     ("input[0]", {"input": [{"type": "item_reference"}]}),
     ("input", {"input": [RESULT]}),
-    ("tools[0].type", {"tools": [{"type": "web_search"}]}),
     ("tools[0].type", {"tools": [{"type": "custom", "name": "apply_patch"}]}),
     ("tools[0]", {"tools": [{"type": "function"}]}),
     ("tools", {"tools": [TOOL, TOOL]}),

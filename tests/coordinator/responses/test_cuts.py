@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import json
 
+from coordinator.http.responses.functions import FunctionNames
 from coordinator.http.responses.output import Output
 from coordinator.text.answer_parser import AnswerParser
 
@@ -34,7 +35,7 @@ def test_cuts_change_nothing(text: str, cuts: list[int], thinks: bool, sums: boo
 def _items(pieces: list[str], thinks: bool, sums: bool) -> tuple[list[Any], list[Any]]:
     """The items without the ids of their calls, and all events."""
     parser = AnswerParser(thinks=thinks, tools={"add": {}})
-    output = Output("resp_1", parser, summarizes=sums)
+    output = Output("resp_1", parser, FunctionNames(None), summarizes=sums)
     events = [event for piece in pieces[:-1] for event in output.push(piece)]
     events += output.push(pieces[-1], last=True)
     events += output.end("completed")

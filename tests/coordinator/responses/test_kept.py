@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
+from openai.types.responses import ResponseItemList
 from redis import Redis
 
 from coordinator.http.auth.api_keys import parse_api_keys
@@ -270,3 +271,51 @@ async def test_a_lifetime_of_0_keeps_nothing(make_store: MakeStore) -> None:
     assert not await responses.keep("a", kept(1))
     with pytest.raises(ValueError, match="response_ttl_s"):
         ResponseLimits(response_ttl_s=-1)
+
+
+async def test_its_input_can_be_listed(says: Says, site: Site, make_store: MakeStore) -> None:
+    client = site(says("Nice!"), await make_store())
+    first = await create(client, input="I am Nina.")
+    parts = [{"role": "user", "content": [{"type": "input_text", "text": "And?"}]}]
+    second = await create(client, input=parts, previous_response_id=first.id)
+    path = f"/v1/responses/{second.id}/input_items"
+
+    async def listed(**query: Any) -> ResponseItemList:
+        answer = await client.get(path, params=query)
+        assert answer.status_code == 200, answer.text
+        return ResponseItemList.model_validate_json(answer.content)
+
+    page = await listed(order="asc")
+    texts = [item.content[0].text for item in page.data]  # type: ignore[union-attr]
+    assert texts == ["I am Nina.", "Nice!", "And?"]
+    ids = [item.id for item in page.data]
+    assert ids[1] == first.output[0].id
+    assert (page.first_id, page.last_id, page.has_more) == (ids[0], ids[-1], False)
+    assert [item.id for item in (await listed()).data] == ids[::-1]
+    some = await listed(order="asc", limit=1, after=ids[0])
+    assert ([item.id for item in some.data], some.has_more) == ([ids[1]], True)
+    check_error(await client.get(path, params={"after": "nonsense"}), 400, "after")
+    check_error(await client.get(path, params={"limit": 0}), 400, "limit")
+    other = f"/v1/responses/{first.id[:-4]}0000/input_items"
+    check_error(await client.get(other), 404, "response_id")
+
+
+async def test_the_tokens_of_an_input_are_counted(
+    says: Says, site: Site, make_store: MakeStore
+) -> None:
+    client = site(says("Nice!"), await make_store())
+    first = await create(client, input="I am Nina.", instructions="Be kind.")
+    for fields in (
+        {"input": "I am Nina.", "instructions": "Be kind."},
+        {"input": "And?", "previous_response_id": first.id},
+        {"input": "a b " * 20_000, "truncation": "auto"},
+    ):
+        answer = await client.post("/v1/responses/input_tokens", json=fields)
+        if len(str(fields)) > 1_000:
+            check_error(answer, 400, "input")
+            continue
+        made = await create(client, **fields)
+        assert made.usage is not None
+        assert answer.json() == {
+            "object": "response.input_tokens", "input_tokens": made.usage.input_tokens,
+        }  # fmt: skip

@@ -1,0 +1,47 @@
+"""The Prometheus metrics of what requests ask for and get, with vLLM's names and buckets."""
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.registry import Collector
+
+_TOKENS = (
+    1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000,
+    200_000, 500_000,
+)  # fmt: skip
+_NUMBERS = (1, 2, 5, 10, 20)
+_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160, 320, 640)
+
+
+class RequestMetrics:
+    """Sizes of requests, each choice by itself but for ``n``, and their preemptions."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        def histogram(name: str, about: str, buckets: tuple[float, ...]) -> Histogram:
+            return Histogram(name, about, buckets=buckets, registry=registry)
+
+        self.prompt_tokens = histogram(
+            "baton_request_prompt_tokens", "Tokens of a prompt.", _TOKENS
+        )
+        self.output_tokens = histogram(
+            "baton_request_output_tokens", "Tokens of an output.", _TOKENS
+        )
+        self.max_tokens = histogram(
+            "baton_request_max_tokens", "Limit of an output, in tokens.", _TOKENS
+        )
+        self.n = histogram("baton_request_n", "Choices of a request.", _NUMBERS)
+        self.inference_s = histogram(
+            "baton_inference_seconds", "From the start of prefill to the last token.", _SECONDS
+        )
+        self.preemptions = Counter(
+            "baton_preemptions", "Sequences ended for want of pages.", registry=registry
+        )
+
+    def vllm(self) -> dict[str, Collector]:
+        """The metrics that vLLM has too, by vLLM's names."""
+        return {
+            "vllm:request_prompt_tokens": self.prompt_tokens,
+            "vllm:request_generation_tokens": self.output_tokens,
+            "vllm:request_params_max_tokens": self.max_tokens,
+            "vllm:request_params_n": self.n,
+            "vllm:request_inference_time_seconds": self.inference_s,
+            "vllm:num_preemptions": self.preemptions,
+        }

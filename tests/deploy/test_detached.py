@@ -1,0 +1,98 @@
+"""``baton up --detach``, ``baton logs`` and ``baton down``, with stub services."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bench.stack import ROOT, environment
+from deploy.ports import claim_port
+from tests.deploy.running import DEADLINE_S, STUBS, all_dead
+
+
+class Commands:
+    """The ``baton`` command with a state folder of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.journal = folder / "journal"
+        self.port = str(claim_port("127.0.0.1", 0))
+        (folder / "model").mkdir()
+        (folder / "model" / "config.json").write_text("{}")
+        (folder / "run").mkdir()
+        self.journal.touch()
+
+    def run(self, *args: str, **environ: str) -> "subprocess.CompletedProcess[str]":
+        clean = {k: v for k, v in environment({}).items() if not k.startswith("STUB_")}
+        return subprocess.run(
+            [sys.executable, "-m", "deploy.cli", *args, "--port", self.port],
+            env={**clean, "PYTHONPATH": f"{STUBS}{os.pathsep}{ROOT}",
+                 "STUB_JOURNAL": str(self.journal), "XDG_RUNTIME_DIR": str(self._folder / "run"),
+                 "XDG_STATE_HOME": str(self._folder / "state"),
+                 "BATON_REDIS_URL": "redis://unused", **environ},
+            capture_output=True, text=True, timeout=4 * DEADLINE_S, check=False,
+        )  # fmt: skip
+
+    def up(self, **environ: str) -> "subprocess.CompletedProcess[str]":
+        model = str(self._folder / "model")
+        return self.run("up", "--detach", "--device", "cpu", "--model", model, **environ)
+
+    def pids(self) -> list[int]:
+        """Processes of services that have begun."""
+        pairs = [line.split() for line in self.journal.read_text().splitlines()]
+        return [int(pid) for who, pid in pairs if pid != "stopped"]
+
+
+@pytest.fixture
+def commands(tmp_path: Path) -> Iterator[Commands]:
+    commands = Commands(tmp_path)
+    yield commands
+    commands.run("down")
+
+
+def test_a_detached_server_runs_until_it_is_told_to_end(commands: Commands) -> None:
+    up = commands.up()
+    assert up.returncode == 0, up.stderr
+    assert up.stdout.splitlines()[-1].startswith(f"ready: http://127.0.0.1:{commands.port} (")
+    assert commands.pids()
+    assert not all_dead(commands.pids(), 0.0)
+    again = commands.up()
+    assert again.returncode == 2
+    assert again.stderr.startswith("error: --port: a detached server")
+    logs = commands.run("logs")
+    assert "ready: http://" in logs.stdout
+    down = commands.run("down")
+    assert (down.returncode, down.stderr) == (0, "")
+    assert all_dead(commands.pids())
+    assert "SIGTERM: draining" in commands.run("logs", "-n", "1000").stdout
+    assert commands.run("down").returncode == 1
+    assert commands.up().returncode == 0, "its port is free again"
+
+
+def test_a_start_that_fails_says_why(commands: Commands) -> None:
+    up = commands.up(BATON_SPREAD="nonsense")
+    assert up.returncode == 2
+    assert up.stderr.splitlines()[-1].startswith("error: --spread")
+    assert commands.run("down").returncode == 1
+
+
+def test_logs_of_nothing(commands: Commands) -> None:
+    logs = commands.run("logs")
+    assert logs.returncode == 1
+    assert logs.stderr.startswith("error: --port: ")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("BATON_MAX_OPEN", "0"), ("BATON_MAX_OPEN", "many"), ("BATON_LOG_LEVEL", "loud")],
+)
+def test_settings_of_services_are_checked_before_any_starts(
+    commands: Commands, name: str, value: str
+) -> None:
+    up = commands.up(**{name: value})
+    assert up.returncode == 2
+    assert up.stderr.splitlines()[-1].startswith(f"error: {name}: {value!r}")
+    assert commands.pids() == []
