@@ -36,7 +36,8 @@ class LendingRounds:
         numbers = {each.last_round for each in here} | {each.round for each in here}
         for number in sorted(numbers, reverse=True):
             together = agreed(here, number)
-            if together and number > self.record.last_round:
+            # A trial is so short that whether a lender comes in time is chance: none takes part.
+            if together and not together.trial and number > self.record.last_round:
                 self.record = replace(self.record, round=number)
                 self._say(Stance.COMMITTED)
                 return together

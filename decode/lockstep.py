@@ -127,7 +127,7 @@ class Lockstep:
         seen = [self._seen(place, record) for place, record in enumerate(others)]
         if self.record.stance is not Stance.COMMITTED:
             self._num_lenders = sum(
-                each is not None and each.stance is not Stance.APART
+                each is not None and each.stance is not Stance.APART and not trial
                 for each in map(self._of_this_generation, lenders)
             )
             stays_apart = (

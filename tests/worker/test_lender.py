@@ -110,15 +110,14 @@ def test_it_comes_to_each_round_once_and_says_so_while_it_is_in_it(desk: Desk) -
     assert desk.lender.decide(7, willing=True) == LOCAL
 
 
-def test_it_comes_to_rounds_that_are_only_timed_but_does_not_count_them(desk: Desk) -> None:
+def test_it_does_not_come_to_rounds_that_are_only_timed(desk: Desk) -> None:
     desk.lender.join(desk.group)
     desk.commit(3, 2, 9, trial=1)
     desk.lend(willing=True)
-    assert [plan.round for plan in desk.engine.lent] == [3]
-    assert desk.lender.counts().num_steps == 0
+    assert not desk.engine.lent
     desk.commit(4, 2, 9)
     desk.lend(willing=True)
-    assert desk.lender.counts().num_steps == 1
+    assert [plan.round for plan in desk.engine.lent] == [4]
 
 
 def test_with_prompts_it_comes_to_none(desk: Desk) -> None:

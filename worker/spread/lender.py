@@ -73,8 +73,6 @@ class Lender(GroupPlace[LendingRounds]):
         self._lent_at = self._clock()
         self._rounds.done()
         self._publish(self._rounds)
-        if together.trial:  # it is only timed
-            return
         if lent.aborted:
             self._tally.aborted()
         elif lent.took_part:

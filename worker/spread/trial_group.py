@@ -28,8 +28,8 @@ class TrialGroup:
 
     @property
     def num_members(self) -> int:
-        """Members that decode, and lenders."""
-        return len(self._peers.members)
+        """Members that decode: lenders take no part in trials."""
+        return len(self._peers.decoding) + 1
 
     @property
     def num_sharing(self) -> int:

@@ -68,8 +68,10 @@ class StepTrials:
 
     def begin(self, group: TrialGroup) -> None:
         self.pause()
-        self._group, self.node = group, self._kept.find(group.num_members)
-        self._points = self._sizes(group.shapes) if self.node is None else ()
+        # A lone member shares with lenders only, of which the table that is shipped must tell.
+        alone = group.num_members == 1
+        self._group, self.node = group, None if alone else self._kept.find(group.num_members)
+        self._points = self._sizes(group.shapes) if self.node is None and not alone else ()
         self._next, self._timed, self._spent_s = 0, [], 0.0
 
     def advance(self, memory: CacheAllocator) -> None:
