@@ -68,7 +68,7 @@ class StepTrials:
 
     def begin(self, group: TrialGroup) -> None:
         self.pause()
-        # A lone member shares with lenders only, of which the table that is shipped must tell.
+        # A lone member shares with lenders only: it uses the shipped table.
         alone = group.num_members == 1
         self._group, self.node = group, None if alone else self._kept.find(group.num_members)
         self._points = self._sizes(group.shapes) if self.node is None and not alone else ()
