@@ -57,6 +57,9 @@ class Orders:
             self._drop_all()
             return
         self._steps.interrupt_trials()
+        self._carry_out(message)
+
+    def _carry_out(self, message: Work) -> None:
         expected, room = self._room.settings.capabilities.orders, self._room
         assert isinstance(message, expected), f"no order for this worker: {type(message).__name__}"
         match message:

@@ -65,13 +65,13 @@ class SpreadCluster(Cluster):
         instance = super().add_worker(role, *args, **more)
         pool = self.nodes[instance].pool
         assert pool is not None
-        handle, group = pool._orders.handle, pool._group
+        carry_out, group = pool._orders._carry_out, pool._group
 
-        def handle_checked(message: Work) -> None:
+        def carry_out_checked(message: Work) -> None:
             assert group.trial_memory == (0, 0)
-            handle(message)
+            carry_out(message)
 
-        pool._orders.handle = handle_checked  # type: ignore[method-assign]
+        pool._orders._carry_out = carry_out_checked  # type: ignore[method-assign]
         return instance
 
     def stall(self, instance: str, seconds: float) -> None:
