@@ -189,8 +189,8 @@ async def test_pools_are_a_table_with_a_row_a_worker(
                       output_tokens_per_s=1234.4, drafts=2, tokens_per_step=2.345,
                       draft_acceptance=(0.881, 0.46), kept_prefixes=12,
                       spread=SpreadStatus("spread", ("decode-1", "decode-3"), 0.751, 6.04, None, 2,
-                                          {"decode-3": 0.25}, {}, 0.0))  # fmt: skip
-    slow = SpreadStatus("left out", (), None, None, 9.8, 0, {}, {}, 60.0)
+                                          {}, {"decode-3": 0.25}, None, {}, 0.0))  # fmt: skip
+    slow = SpreadStatus("left out", (), None, None, 9.8, 0, {}, {}, None, {}, 60.0)
     hot = WorkerStatus("decode-2", "decode", "cuda", 0, 0, 8, 8, 4, 4, "two pages lost", True, 86.4,
                      breaker="half-open", spread=slow)  # fmt: skip
     prefill = WorkerStatus("prefill-1", "prefill", "cpu", 0, 0, 8, 8, 4, 4, "",
