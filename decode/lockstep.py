@@ -117,8 +117,8 @@ class Lockstep:
         withdraws from it.
 
         ``others`` are the records of all other members in their order, ``lenders`` those of
-        lenders; None: unreadable. A member that has committed waits for the others whether it is
-        still ``willing`` or not.
+        lenders, which a trial does not count on; None: unreadable. A member that has committed
+        waits for the others whether it is still ``willing`` or not.
         """
         self.late = ()
         if trial != self.record.trial:

@@ -51,7 +51,6 @@ class Trial:
         self._local, self._spread = StepTimer(clock), StepTimer(clock)
         self._waits_since: float | None = None
         self._num_tokens = 0
-        self._is_whole = True
         self.timed: list[TimedStep] = []
         group.prepare(number)
 
@@ -81,7 +80,7 @@ class Trial:
         (rows, drafts), timer, group = self._point, self._spread, self._group
         if timer.aborted or timer.has_launched_all:
             self.settle()
-            if not timer.aborted and self._is_whole:
+            if not timer.aborted:
                 step = TimedStep(group.num_members, rows, drafts, self._num_tokens, timer.ms)
                 self.timed.append(step)
             return False
@@ -95,7 +94,6 @@ class Trial:
                 return False
             return True
         self._num_tokens = together.total
-        self._is_whole &= group.num_sharing == group.num_members
         plan = group.plan(together, first=not timer.num_launched)
         timer.launched(self._rows.launch(rows, drafts, partial(self._engines.launch_spread, plan)))
         return True

@@ -31,11 +31,6 @@ class TrialGroup:
         """Members that decode: lenders take no part in trials."""
         return len(self._peers.decoding) + 1
 
-    @property
-    def num_sharing(self) -> int:
-        """How many members share the round launched last, as far as is known."""
-        return self._rounds.num_sharing
-
     def is_idle(self) -> bool:
         """True if no other member has anything to compute but trials."""
         peers = self._peers
