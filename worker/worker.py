@@ -2,12 +2,12 @@
 
 Queues a request passes through here:
 
-1 prompts.waiting      Accepted, no memory yet (intake.py).
+1 prompts.waiting      Accepted, no memory yet (orders.py).
 2 prompts.filling      It has pages and a state slot; chunks are being computed.
 3 offers               (Prefill) Done, first token sent; a decode worker can read it.
 4 transfers            (Decode) Its cache is pulled from a prefill worker (handoff.py).
 5 sequences.running    It takes part in every decode step.
-6 launches             Batches that the engine computes (decode_steps.py, prompt_batches.py).
+6 launches             Batches that the engine computes (decode_steps.py, launches.py).
 7 sequences.retiring   Ended; it waits for its last launched step.
 
 The order (orders.py) decides the way: ``Prefill`` takes 1, 2, 3; ``Decode`` 4, 5; ``Generate`` 1,
@@ -24,10 +24,8 @@ from transport.wire.reports import WorkerGauges
 from transport.wire.session import Lost, Session, Work
 from worker.decode_steps import UNDECIDED, DecodeSteps, PlannedStep
 from worker.handoff import COPY_WAIT_S, Handoffs
-from worker.intake import Intake
-from worker.launches import Launches
-from worker.orders import Orders
-from worker.prompt_batches import PromptBatches
+from worker.launches import Launches, PromptBatches
+from worker.orders import Intake, Orders
 from worker.room import Room
 from worker.spread.group import Alone, Group
 
