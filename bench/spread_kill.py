@@ -28,7 +28,8 @@ def longest_gaps(
 ) -> dict[str, Any]:
     """Run ``num_streams`` at once, kill a worker that decodes, and return the longest gap between
     two tokens in seconds: the median and the most of the streams whose worker was killed, and of
-    the others. ``lost``: streams that did not get all their tokens. Raises RequestFailed."""
+    the others. ``lost``: streams that did not get all their tokens. ``killed_resumed_s``: seconds
+    from the kill to the next token of each stream whose worker was killed. Raises RequestFailed."""
     return asyncio.run(_run(served, model, num_streams, input_len, output_len))
 
 
@@ -57,6 +58,11 @@ async def _run(
         records = await asyncio.gather(*streams)
         retried = [await _was_retried(client, record) for record in records]
     gaps: dict[str, list[float]] = {"killed": [], "others": []}
+    resumed = sorted(
+        round(next(each.at_s for each in record.arrivals if each.at_s > killed_at) - killed_at, 3)
+        for record, again in zip(records, retried, strict=True)
+        if again and record.ok
+    )
     for record, again in zip(records, retried, strict=True):
         gaps["killed" if again else "others"].append(_longest_gap(record, killed_at))
     return {
@@ -67,6 +73,7 @@ async def _run(
             for what, share in (("p50", 0.5), ("max", 1.0))
         },
         "num_killed": len(gaps["killed"]),
+        "killed_resumed_s": resumed,
     }  # fmt: skip
 
 

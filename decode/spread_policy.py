@@ -13,7 +13,7 @@ from decode.spread_table import StepTable, shipped
 from engine.spread.shapes import Shapes, SpreadShape
 from transport.wire.spread import MAX_ROWS
 
-DEFAULT = "off"
+DEFAULT = "auto"
 """Default of ``--spread``, as in docker-compose.yml, .env.example and
 deploy/kubernetes/base/workers.env."""
 ENTERS_FROM = {"estimated": 1.1, "measured": 1.03}
@@ -74,6 +74,13 @@ def require_spread(setting: str, name: str = "spread") -> None:
     """Raise ValueError naming the setting unless it is ``auto``, ``off`` or a number."""
     if setting not in ("auto", "off") and not (setting.isdecimal() and int(setting) >= 1):
         raise ValueError(f"{name}: {setting!r} is not auto, off or a number of token rows")
+
+
+def spread_on(setting: str, device: str, num_gpus: int) -> str:
+    """The setting of a worker that sees ``num_gpus`` GPUs: ``auto`` is off without a second GPU.
+    Any other setting stays, so that the worker logs why it takes no spread steps."""
+    has_peers = device == "cuda" and num_gpus > 1
+    return "off" if setting == "auto" and not has_peers else setting
 
 
 def _tokens(loads: Sequence[Load]) -> int:

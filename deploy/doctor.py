@@ -76,7 +76,7 @@ def findings(
         return
     yield host_checks.shared_memory(needed=not gpus)
     yield host_checks.open_files(max_open)
-    if spread != "off":
+    if gpus if spread == "auto" else spread != "off":
         yield host_checks.spread_steps(spread, num_gpus=len(gpus))
     yield from containers(on_gpus=bool(gpus), code=_CODE, environ=os.environ)
     devices = ["cpu"]

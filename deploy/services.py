@@ -95,7 +95,8 @@ def services(
         "BATON_LOAD_FORMAT": settings.load_format,
         "BATON_QUANTIZE": settings.quantize,
         "BATON_SPECULATE": settings.speculate,
-        "BATON_SPREAD": settings.spread,
+        # Graphs of spread steps would be captured for nobody.
+        "BATON_SPREAD": settings.spread if num_workers > 1 else "off",
         "BATON_PREFIX_CACHE": "on" if settings.prefix_cache else "off",
         "BATON_HOST_CACHE_GB": f"{settings.host_cache_gb:g}",
         "BATON_DEVICE": settings.device,

@@ -14,6 +14,7 @@ import typer
 from colocated.limits import ColocatedLimits
 from decode.speculation import max_drafts
 from decode.spread_policy import DEFAULT as SPREAD
+from decode.spread_policy import spread_on
 from decode.spread_table import read
 from engine.config import Device, Dtype, EngineConfig, LoadFormat, Quantize
 from engine.gpu import gpu_name
@@ -107,7 +108,7 @@ class Options:
         option(
             "BATON_SPREAD",
             "Compute decode steps together with the other workers of the node: auto (where it "
-            "pays), off, or from so many tokens of all their steps on. On GPUs.",
+            "pays; off without a second GPU), off, or from so many tokens of all their steps on.",
         ),
     ] = SPREAD
     spread_table: Annotated[
@@ -194,7 +195,7 @@ class Options:
             gpu_lock_dir=self.gpu_lock_dir,
             unfit_gpu_s=self.unfit_gpu,
             speculate=self.speculate,
-            spread=self.spread,
+            spread=self._spread(engine.device),
             spread_table=read(self.spread_table) if self.spread_table else None,
             spread_trials=self.spread_trials,
             prefix_cache=PrefixCacheSettings(self.prefix_cache, host_bytes(self.host_cache_gb)),
@@ -205,6 +206,10 @@ class Options:
 
     def _handoff(self) -> HandoffSettings:
         return HandoffSettings()
+
+    def _spread(self, device: Device) -> str:
+        num_gpus = torch.cuda.device_count() if device == "cuda" else 0
+        return spread_on(self.spread, device, num_gpus)
 
     def _engine(self) -> EngineConfig:
         device, capabilities = self.device, capabilities_of(self.role)
@@ -230,7 +235,7 @@ class Options:
             prefills=capabilities.computes_prompts,
             num_valid_ids=num_tokenizer_ids(model),
             gpu_share=self.gpu_share,
-            spread=self.spread != "off",
+            spread=self._spread(cast(Device, device)) != "off",
         )
 
 

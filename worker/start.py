@@ -161,7 +161,7 @@ def _spread_group(
     if not settings.capabilities.decodes and engine.lending is not None:
         return Lender(engine.lending, instance, Records(OwnRecord(instance)))
     if engine.spread is None:
-        level = logging.INFO if settings.spread == "auto" else logging.WARNING
+        level = logging.DEBUG if settings.spread == "auto" else logging.WARNING
         why = "that takes a GPU, a model with Triton kernels and an even number of layers"
         log.log(level, "spread: this worker takes no spread steps: %s", why)
         return Alone()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from decode.spread_gain import Load
-from decode.spread_policy import SpreadPolicy
+from decode.spread_policy import SpreadPolicy, spread_on
 from decode.spread_table import SHIPPED, Experts, StepTable, StepTime, document, read, shipped
 from engine.spread.shapes import draft_shapes
 
@@ -48,6 +48,19 @@ def test_what_was_computed_goes_with_its_policy() -> None:
     kept = weakref.ref(policy)
     del policy
     assert kept() is None
+
+
+@pytest.mark.parametrize(
+    ("setting", "device", "num_gpus", "found"),
+    [
+        ("auto", "cuda", 2, "auto"), ("auto", "cuda", 1, "off"), ("auto", "cpu", 0, "off"),
+        ("48", "cuda", 1, "48"), ("48", "cpu", 0, "48"), ("off", "cuda", 8, "off"),
+    ],
+)  # fmt: skip
+def test_auto_is_off_without_a_second_gpu(
+    setting: str, device: str, num_gpus: int, found: str
+) -> None:
+    assert spread_on(setting, device, num_gpus) == found
 
 
 def test_no_sequence_or_no_other_member_is_no_spread_step() -> None:

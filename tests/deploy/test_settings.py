@@ -150,6 +150,13 @@ def test_services_get_their_settings_by_the_environment_alone(checkpoint):
     assert int(decode[0].env["BATON_THREADS"]) >= 1
 
 
+def test_a_lone_worker_has_nobody_to_spread_steps_over(checkpoint):
+    for number, expected in ((1, "off"), (2, "auto")):
+        settings = resolve(num_gpus=2, model=checkpoint, role="colocated", workers=number)
+        *_, worker = services(settings, port=1, run_dir=Path("/run/x"), inherited={})
+        assert worker.env["BATON_SPREAD"] == expected
+
+
 def test_only_the_coordinator_gets_the_password_of_a_given_redis(checkpoint):
     inherited = {"BATON_REDIS_PASSWORD": "p", "BATON_REDIS_PASSWORD_FILE": "f"}
     for url, expected in ((None, {}), ("redis://there", inherited)):

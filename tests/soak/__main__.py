@@ -2,6 +2,7 @@
 
     make soak MINUTES=30 SEED=1
     python -m tests.soak --minutes 3 --seed 1 -- --role colocated --workers 2
+    python -m tests.soak --minutes 5 --margin 0.2 -- --role colocated --workers 2 --spread 2
 
 Starts ``baton up`` on the CPU (two prefill and two decode workers, or what follows ``--``) with a
 Redis of its own, and learns the right answers of some greedy and sampled requests while nothing
@@ -31,7 +32,7 @@ import typer
 from bench.environment import describe
 from bench.result_file import document, write
 from bench.stack import ROOT
-from tests.soak.cases import NoCases
+from tests.soak.cases import MIN_MARGIN_NATS, NoCases
 from tests.soak.run import HEADER, Plan, Soak, results
 from tests.soak.site import Site
 
@@ -46,12 +47,15 @@ def main(
     clients: Annotated[int, typer.Option(help="Requests open at a time.")] = 8,
     cases: Annotated[int, typer.Option(help="Requests with known answers.")] = 24,
     fault: Annotated[list[str] | None, typer.Option(help="Only this one; several times.")] = None,
+    margin: Annotated[
+        float, typer.Option(help="Nats by which a greedy token must be clear; 0.2 on GPUs.")
+    ] = MIN_MARGIN_NATS,
     model: Annotated[Path, typer.Option(help="Checkpoint folder.")] = ROOT / "models" / "tiny",
     out: Annotated[Path, typer.Option(help="Where the JSON goes.")] = Path("soak.json"),
 ) -> None:
     """Random faults under load; see the head of tests/soak/__main__.py."""
     try:
-        plan = Plan(60.0 * minutes, every, seed, clients, cases, tuple(fault or ()))
+        plan = Plan(60.0 * minutes, every, seed, clients, cases, tuple(fault or ()), margin)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     environment = describe(sys.argv[1:], "tests.soak")

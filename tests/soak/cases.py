@@ -1,8 +1,10 @@
 """Requests whose right answers are known: asked beforehand, on a stack that nothing disturbs."""
 
 import asyncio
+import math
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Any
 
 import httpx
@@ -13,6 +15,8 @@ MODEL_IDS = 900
 MIN_MARGIN_NATS = 1e-3
 """On a CPU a row's logits differ by some 1e-5 with the rows beside it (docs/performance.md): a
 greedy choice between two tokens closer than this has no right answer."""
+MIN_TOKENS = 12
+"""A greedy answer is compared up to its first close choice if that leaves so many tokens."""
 ROUNDS = 3
 _PENALTIES: tuple[dict[str, Any], ...] = (
     {},
@@ -53,12 +57,21 @@ def drawn(draw: random.Random, number: int) -> Case:
     return Case(f"{number}-{'sampled' if sampled else 'greedy'}", body)
 
 
-async def prepared(http: httpx.AsyncClient, seed: int, count: int) -> tuple[list[Case], int]:
+async def prepared(
+    http: httpx.AsyncClient, seed: int, count: int, margin_nats: float = MIN_MARGIN_NATS
+) -> tuple[list[Case], int]:
     """``count`` cases with their answers, and how many were left out because the choice of a token
-    depended on rounding: a greedy margin below MIN_MARGIN_NATS, or another answer in one of
-    ROUNDS in company than alone. Raises NoCases."""
+    depended on rounding: a greedy margin below ``margin_nats``, or another answer in one of ROUNDS
+    in company than alone. A margin above the default is for bfloat16, where a prompt that is
+    computed again rounds otherwise: then all cases are greedy, without penalties, and end before
+    their first close choice. Raises NoCases."""
     draw = random.Random(seed)
-    candidates = [drawn(draw, number) for number in range(2 * count)]
+    if margin_nats > MIN_MARGIN_NATS:
+        candidates = [clear(drawn(draw, 2 * number)) for number in range(4 * count)]
+        candidates = [await _cut(http, case, margin_nats) for case in candidates]
+        candidates = [case for case in candidates if case.body["max_tokens"] >= MIN_TOKENS]
+    else:
+        candidates = [drawn(draw, number) for number in range(2 * count)]
     alone = [await _answer(http, case) for case in candidates]
     stable = [answer is not None for answer in alone]
     for _ in range(ROUNDS):
@@ -76,6 +89,29 @@ async def prepared(http: httpx.AsyncClient, seed: int, count: int) -> tuple[list
     return found[:count], stable.count(False)
 
 
+def clear(case: Case) -> Case:
+    """The case without penalties."""
+    kept = {name: value for name, value in case.body.items() if not name.endswith("penalty")}
+    return replace(case, body=kept)
+
+
+async def _cut(http: httpx.AsyncClient, case: Case, margin_nats: float) -> Case:
+    """The case with ``max_tokens`` such that its answer ends before the first greedy choice between
+    two tokens that are closer than ``margin_nats``."""
+    answer = await http.post("/v1/completions", json=case.body | {"logprobs": 2})
+    answer.raise_for_status()
+    (choice,) = answer.json()["choices"]
+    margins = (_margin(top) for top in choice["logprobs"]["top_logprobs"])
+    num_clear = sum(1 for _ in takewhile(lambda margin: margin >= margin_nats, margins))
+    return replace(case, body=case.body | {"max_tokens": num_clear})
+
+
+def _margin(top: dict[str, float]) -> float:
+    """Nats between the best token and the next one."""
+    best = sorted(top.values(), reverse=True)
+    return best[0] - best[1] if len(best) > 1 else math.inf
+
+
 async def _answer(http: httpx.AsyncClient, case: Case) -> tuple[int, ...] | None:
     """None where a greedy choice was too close to call."""
     greedy = case.body["temperature"] == 0.0
@@ -84,9 +120,8 @@ async def _answer(http: httpx.AsyncClient, case: Case) -> tuple[int, ...] | None
     answer.raise_for_status()
     (choice,) = answer.json()["choices"]
     has_penalties = any(name.endswith("penalty") for name in case.body)
-    if greedy and not has_penalties:
-        for top in choice["logprobs"]["top_logprobs"]:
-            best = sorted(top.values(), reverse=True)
-            if len(best) > 1 and best[0] - best[1] < MIN_MARGIN_NATS:
-                return None
+    if not greedy or has_penalties:
+        return tuple(choice["token_ids"])
+    if any(_margin(top) < MIN_MARGIN_NATS for top in choice["logprobs"]["top_logprobs"]):
+        return None
     return tuple(choice["token_ids"])

@@ -3,6 +3,7 @@
 import asyncio
 import random
 import signal
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ from tests.soak.load import Load
 from tests.soak.site import DEAD_AFTER_S, Site
 
 REDIS_AWAY_S = 3.0
+SLOW_S = 4.0
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,22 @@ def _stop_worker(role: str) -> Callable[[Scene], Awaitable[str]]:
         await asyncio.sleep(stopped_s)
         hostile.wake(pid)
         return f"{name} for {stopped_s:.1f} s"
+
+    return inject
+
+
+def _slow_worker(role: str) -> Callable[[Scene], Awaitable[str]]:
+    """Stopped for a moment, again and again: it answers, but late."""
+
+    async def inject(scene: Scene) -> str:
+        name = scene.draw.choice(scene.site.workers(role))
+        until = time.monotonic() + SLOW_S
+        while time.monotonic() < until:
+            pid = scene.site.signal(name, signal.SIGSTOP)
+            await asyncio.sleep(scene.draw.uniform(0.01, 0.06))
+            hostile.wake(pid)
+            await asyncio.sleep(scene.draw.uniform(0.01, 0.1))
+        return name
 
     return inject
 
@@ -150,6 +168,7 @@ FAULTS: dict[str, Fault] = {
         for what, make in {
             "killed": lambda role: _signal_worker(role, signal.SIGKILL),
             "stopped": _stop_worker,
+            "slowed": _slow_worker,
             "drained": lambda role: _signal_worker(role, signal.SIGTERM),
         }.items()
     },

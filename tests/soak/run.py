@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 
 from tests.soak import check
-from tests.soak.cases import Case, prepared
+from tests.soak.cases import MIN_MARGIN_NATS, Case, prepared
 from tests.soak.faults import FAULTS, Scene, possible, sequence
 from tests.soak.load import Load
 from tests.soak.site import Site
@@ -25,7 +25,8 @@ MAX_DETAILS = 8
 @dataclass(frozen=True)
 class Plan:
     """``every_s`` lies between the beginnings of two faults, or as long as it takes to recover from
-    one and to check; ``only`` are the faults to draw from, () for all that the roles allow."""
+    one and to check; ``only`` are the faults to draw from, () for all that the roles allow;
+    ``margin_nats`` is that of ``prepared`` in tests/soak/cases.py."""
 
     run_s: float
     every_s: float
@@ -33,9 +34,10 @@ class Plan:
     num_clients: int
     num_cases: int
     only: tuple[str, ...] = ()
+    margin_nats: float = MIN_MARGIN_NATS
 
     def __post_init__(self) -> None:
-        for name in ("run_s", "every_s", "num_clients", "num_cases"):
+        for name in ("run_s", "every_s", "num_clients", "num_cases", "margin_nats"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name}: {getattr(self, name)} is not positive")
         if unknown := sorted(set(self.only) - FAULTS.keys()):
@@ -46,8 +48,9 @@ class Plan:
 class Round:
     """A fault and what came of it. ``silence_s``: from the beginning of the fault to the next token
     of each stream that was open then, the median and the most; ``whole_s``: until every worker was
-    there again; ``release_s``: from the last response's end until nothing was held. ``details`` are
-    what clients were told that got no answer."""
+    there again; ``release_s``: from the last response's end until nothing was held.
+    ``spread_steps``: those that the live workers have taken by then. ``details`` are what clients
+    were told that got no answer."""
 
     fault: str
     at_s: float
@@ -59,6 +62,7 @@ class Round:
     silence_max_s: float | None = None
     whole_s: float | None = None
     release_s: float | None = None
+    spread_steps: int = 0
     violations: list[str] = field(default_factory=list)
 
 
@@ -79,7 +83,9 @@ class Soak:
         """Ends after ``run_s``, or with the first round that has violations."""
         site, plan = self._site, self._plan
         async with httpx.AsyncClient(base_url=site.stack.url, timeout=60.0) as http:
-            self.cases, self.unstable = await prepared(http, plan.seed, plan.num_cases)
+            self.cases, self.unstable = await prepared(
+                http, plan.seed, plan.num_cases, plan.margin_nats
+            )
         load = Load(site.stack.url, self.cases, plan.num_clients, plan.seed)
         self._began = time.monotonic()
         try:
@@ -122,6 +128,7 @@ class Soak:
         _, unlike = await check.until(lambda: check.records(self._site, window), check.RECORDED_S)
         miscounted = await check.counted(http, window)
         found.violations += [*check.answers(window), *filter(None, (held, unlike, miscounted))]
+        found.spread_steps = await self._site.spread_steps()
         found.outcomes = dict(Counter(seen.outcome for seen in window.seen))
         told = [f"{seen.outcome}: {seen.detail}" for seen in window.seen if seen.detail]
         found.details = dict(Counter(told).most_common(MAX_DETAILS))
@@ -156,6 +163,7 @@ def row(found: Round) -> str:
 
     others = {k: n for k, n in found.outcomes.items() if k != "finished"}
     what = found.what + (f"; {others}" if others else "")
+    what += f"; {found.spread_steps} spread steps" if found.spread_steps else ""
     verdict = "" if not found.violations else "  VIOLATED: " + "; ".join(found.violations[:3])
     return (
         f"{found.at_s:6.1f}  {found.fault:28}  {sum(found.outcomes.values()):8}  "

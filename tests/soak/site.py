@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
 
+import httpx
 import redis
 
+from bench.prometheus import total
 from tests.e2e.stack import SEGMENTS, Stack
 from tests.local_redis import LocalRedis
 
@@ -77,6 +79,12 @@ class Site:
         if problems := status.get("problems"):
             return f"problems: {problems}"
         return "" if status.get("redis_connected", True) else "Redis is not connected"
+
+    async def spread_steps(self) -> int:
+        """Spread steps that the live workers have taken since they started."""
+        async with httpx.AsyncClient(timeout=5.0) as http:
+            text = (await http.get(f"{self.stack.url}/metrics")).text
+        return int(total(text, ["baton_spread_steps_total"]) or 0)
 
     async def unreleased(self) -> str:
         """What is queued, running or held; "" when nothing is."""
