@@ -2,8 +2,8 @@
 
     python -m bench.docs_plots --out docs
 
-writes throughput.svg and spread-step.svg. Each says on the picture what was measured, when and on
-what. Colours follow the reader's light or dark setting (``prefers-color-scheme``).
+writes throughput.svg, step.svg and spread-step.svg. Each says on the picture what was measured,
+when and on what. Colours follow the reader's light or dark setting (``prefers-color-scheme``).
 """
 
 import json
@@ -53,6 +53,26 @@ def throughput(baton: dict[str, Path], others: Sequence[str], references: Path) 
     title = f"Qwen3.5-35B-A3B, BF16, random weights, {lengths}, 4 × H200"
     measured = [f"Baton: through HTTP, no drafts, {_measured(documents)}"]
     return framed(drawn, title, measured + notes)
+
+
+def decode_step(file: Path) -> str:
+    """Milliseconds of a decode step over the batch, beside vLLM's and the floor: a step's bytes at
+    the speed of a device copy. ``file``: a result of ``bench.step``, which has their ratios."""
+    document = json.loads(file.read_text())
+    batches = document["batches"]
+    ratios = {"vLLM 0.25.1, offline": "times_vllm", "floor: reading the bytes": "times_floor"}
+    lines = [Line("Baton", [(each["batch"], each["step_ms"]) for each in batches])]
+    for name, ratio in ratios.items():
+        points = [(each["batch"], each["step_ms"] / each[ratio]) for each in batches]
+        lines.append(Line(name, points, quiet=True))
+    ticks = [each["batch"] for each in batches]
+    drawn = chart(lines, "sequences", "ms per decode step", x_ticks=ticks)
+    lengths = f"{document['input_len']:,} tokens in, {document['output_len']:,} out"
+    notes = [
+        f"No drafts, {lengths}, {_measured({file.name: document})}",
+        "vLLM: the same load and kind of GPU, its own CUDA graphs; raw output not kept",
+    ]
+    return framed(drawn, "A decode step of one H200, Qwen3.5-35B-A3B, BF16, random weights", notes)
 
 
 def spread_step(file: Path) -> str:
@@ -127,6 +147,7 @@ def main(
     others = ("SGLang 0.5.16, TP4", "vLLM 0.25.1, TP4")
     plots = {
         "throughput.svg": throughput(baton, others, BENCH / "references.json"),
+        "step.svg": decode_step(RESULTS / "h200-step.json"),
         "spread-step.svg": spread_step(RESULTS / "h200x2-spread-table.json"),
     }
     for name, svg in plots.items():

@@ -10,11 +10,12 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from bench.docs_plots import framed, main, spread_step, throughput
+from bench.docs_plots import decode_step, framed, main, spread_step, throughput
 from bench.harness.html.charts import COLOURS, Line, chart
 
 SVG = "{http://www.w3.org/2000/svg}"
 ROOT = Path(__file__).resolve().parents[2]
+DRAWINGS = ("system.svg", "processes.svg", "prefixes.svg", "eviction.svg")
 ENVIRONMENT = {"at": "2026-01-02T03:04:05+00:00", "commit": "abc1234"}
 
 
@@ -48,6 +49,18 @@ def test_throughput_names_its_lines_and_their_sources(tmp_path: Path) -> None:
         assert part in notes
 
 
+def test_decode_steps_beside_what_they_are_compared_with(tmp_path: Path) -> None:
+    batches = [
+        {"batch": n, "step_ms": 2.0 * n, "times_vllm": 0.5, "times_floor": 2.0} for n in (1, 3)
+    ]
+    document = {
+        "environment": ENVIRONMENT, "input_len": 10, "output_len": 20, "batches": batches,
+    }  # fmt: skip
+    found = texts(decode_step(write(tmp_path / "steps.json", document)))
+    assert {"Baton", "vLLM 0.25.1, offline", "floor: reading the bytes", "1", "3"} <= {*found}
+    assert "12" in found, "the y axis has to reach vLLM's 12 ms"
+
+
 def test_spread_steps_without_drafts_over_the_sequences_of_both(tmp_path: Path) -> None:
     steps = [[1, 4, 0, 3.0], [1, 4, 1, 9.0], [2, 4, 0, 2.0], [1, 8, 0, 6.0], [2, 8, 0, 3.0]]
     file = write(tmp_path / "table.json", {"environment": ENVIRONMENT, "steps": steps})
@@ -67,7 +80,7 @@ def test_colours_follow_the_readers_setting() -> None:
         assert style.count(f"--{name}:") == 2, f"{name} has a light and a dark value"
 
 
-@pytest.mark.parametrize("name", ["throughput.svg", "spread-step.svg"])
+@pytest.mark.parametrize("name", ["throughput.svg", "step.svg", "spread-step.svg"])
 def test_the_committed_plot_shows_the_committed_results(name: str, tmp_path: Path) -> None:
     app = typer.Typer()
     app.command()(main)
@@ -76,7 +89,7 @@ def test_the_committed_plot_shows_the_committed_results(name: str, tmp_path: Pat
     assert (tmp_path / name).read_text() == (ROOT / "docs" / name).read_text()
 
 
-@pytest.mark.parametrize("name", ["system.svg", "processes.svg", "prefixes.svg"])
+@pytest.mark.parametrize("name", DRAWINGS)
 def test_drawings_have_a_dark_value_for_each_colour(name: str) -> None:
     drawn = (ROOT / "docs" / name).read_text()
     ET.fromstring(drawn)
