@@ -95,7 +95,7 @@ def services(
         "BATON_LOAD_FORMAT": settings.load_format,
         "BATON_QUANTIZE": settings.quantize,
         "BATON_SPECULATE": settings.speculate,
-        # Graphs of spread steps would be captured for nobody.
+        # A lone worker has no group: it should not capture graphs of spread steps.
         "BATON_SPREAD": settings.spread if num_workers > 1 else "off",
         "BATON_PREFIX_CACHE": "on" if settings.prefix_cache else "off",
         "BATON_HOST_CACHE_GB": f"{settings.host_cache_gb:g}",
