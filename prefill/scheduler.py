@@ -1,8 +1,9 @@
 """Schedules prompts: first come, first served, in chunks, several in a batch.
 
-Pure: no tensors, sockets or clocks. The next prompt (waiting.py) is admitted when there is room for
-all of it (admission.py). Its chunks end at multiples of 64, except the last. The pool that finished
-prompts occupy until they are pulled is the back-pressure: while it is full, no prompt is admitted.
+Pure: no tensors, sockets or clocks. The next waiting prompt is admitted when there is room
+for all of it (admission.py). Its chunks end at multiples of 64, except the last. The pool that
+finished prompts occupy until they are pulled is the back-pressure: while it is full, no prompt is
+admitted.
 """
 
 import logging
@@ -12,10 +13,9 @@ from dataclasses import dataclass
 from engine.batch import Keep, Row, Sampled, StepResult
 from engine.cache.allocator import CacheAllocator
 from engine.sequence import Scheduled, Sequence
-from prefill.admission import Admission
+from prefill.admission import Admission, WaitingPrompts
 from prefill.pulls import PrefixPulls
 from prefill.reuse import PrefixReuse
-from prefill.waiting import WaitingPrompts
 from transport.wire.layout import CHUNK_ALIGNMENT, CacheLayout
 from transport.wire.offers import PrefixName
 

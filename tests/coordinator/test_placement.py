@@ -9,8 +9,12 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from coordinator.core.contract import SequenceRequest
-from coordinator.core.placement.candidates import large_enough
-from coordinator.core.placement.choice import choose_decode, choose_generate, choose_prefill
+from coordinator.core.placement.choice import (
+    choose_decode,
+    choose_generate,
+    choose_prefill,
+    large_enough,
+)
 from coordinator.core.request import Request, State
 from coordinator.core.settings import PlacementLimits
 from coordinator.core.workers.registry import Registry

@@ -16,14 +16,14 @@ that avoids workers that it failed at blocks only its other workers. A handoff w
 workers that have proved that they can pull from its prefill worker, and blocks only handoffs that
 wait for the same ones.
 
-candidates.py says which workers may have a request, and choice.py which of them gets it.
+choice.py says which workers may have a request, and which of them gets it.
 """
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
 
-from coordinator.core.placement.candidates import Candidates
 from coordinator.core.placement.choice import (
+    Candidates,
     Place,
     choose_decode,
     choose_generate,

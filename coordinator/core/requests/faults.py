@@ -17,8 +17,8 @@ NaN may be caused by the request. It is charged when the request's next attempt 
 token, and dropped when that attempt gives NaN too. With the charge, a peer whose prefix the request
 began with is told to drop that prefix.
 
-The breaker of the last worker of a role never opens. placement/candidates.py says what gets no
-requests because of its faults.
+The breaker of the last worker of a role never opens. placement/choice.py says which workers
+get no requests because of their faults.
 """
 
 from collections.abc import Callable
