@@ -15,8 +15,8 @@ from typing import Annotated, Any
 import typer
 import uvloop
 
+from coordinator.core.open_tokens import memory_bytes, tokens_that_fit
 from coordinator.core.settings import HubSettings
-from coordinator.core.streams import memory_bytes, tokens_that_fit
 from coordinator.http.allowed_hosts import served_hosts
 from coordinator.http.auth.api_keys import parse_api_keys
 from coordinator.http.cache_salt import Isolation

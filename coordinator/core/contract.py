@@ -46,7 +46,7 @@ class SequenceRequest:
 
     @property
     def num_held(self) -> int:
-        """Tokens that it holds until its end, as streams.py counts them."""
+        """Tokens that it holds until its end, as open_tokens.py counts them."""
         num_each = 1 + (self.sampling.prompt_logprobs or 0)
         return len(self.prompt_ids) + self.num_scored * num_each * _PROMPT_LOGPROB
 

@@ -1,15 +1,18 @@
 """Carries out the effects of the lifecycle's events: send, stream, record, end.
 
+A token goes to the ``Stream`` of its request, from which the HTTP edge reads it.
+
 A bug in carrying out one effect must not end every other stream. If a token may have been lost, it
 ends the request that the token belongs to.
 """
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable
 from typing import assert_never
 
-from coordinator.core.contract import GenerationFailed
+from coordinator.core.contract import GenerationFailed, Token
 from coordinator.core.effects import (
     AboutWorker,
     BreakerMoved,
@@ -25,11 +28,62 @@ from coordinator.core.effects import (
     WorkerLeft,
 )
 from coordinator.core.observer import Observer
+from coordinator.core.open_tokens import Hold
 from coordinator.core.request import Request, State
-from coordinator.core.streams import Stream
 from transport.wire.messages import ToWorker
 
 log = logging.getLogger(__name__)
+
+
+class Stream:
+    """A ``TokenStream`` (contract.py), filled by the hub and read by the HTTP edge.
+
+    At most ``max_tokens`` entries wait in it. ``hold`` counts them until ``cancel``, which the edge
+    calls when the response is over, however it ended.
+    """
+
+    def __init__(
+        self, hold: Hold, stop_early: Callable[[], None], cancel: Callable[[], None]
+    ) -> None:
+        self._hold = hold
+        self._tokens: deque[Token] = deque()
+        self._woken = asyncio.Event()
+        self._ended = False
+        self._failure: GenerationFailed | None = None
+        self._stop_early = stop_early
+        self._cancel = cancel
+
+    def push(self, token: Token) -> None:
+        self._tokens.append(token)
+        self._hold.add(token)
+        self._woken.set()
+
+    def end(self, failure: GenerationFailed | None = None) -> None:
+        self._ended = True
+        self._failure = failure
+        self._woken.set()
+
+    def __aiter__(self) -> "Stream":
+        return self
+
+    async def __anext__(self) -> Token:
+        while not self._tokens:
+            if self._failure is not None:
+                raise self._failure
+            if self._ended:
+                raise StopAsyncIteration
+            self._woken.clear()
+            await self._woken.wait()
+        token = self._tokens.popleft()
+        self._hold.remove(token)
+        return token
+
+    def stop_early(self) -> None:
+        self._stop_early()
+
+    def cancel(self) -> None:
+        self._hold.release()
+        self._cancel()
 
 
 class EffectRunner:

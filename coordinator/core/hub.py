@@ -17,15 +17,15 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from coordinator.core.contract import Overloaded, SequenceRequest, ServiceStatus
-from coordinator.core.effect_runner import EffectRunner
+from coordinator.core.effect_runner import EffectRunner, Stream
 from coordinator.core.event_loop import Sweeper, watch_lag
 from coordinator.core.inbox import Inbox
 from coordinator.core.observer import Observer
+from coordinator.core.open_tokens import OpenTokens
 from coordinator.core.request import Request
 from coordinator.core.requests.lifecycle import Lifecycle
 from coordinator.core.settings import HubSettings, PlacementLimits
 from coordinator.core.spread.groups import SpreadGroups
-from coordinator.core.streams import OpenTokens, Stream
 from coordinator.core.workers.connections import ClosedConnections, ConnectionMonitor
 from coordinator.core.workers.membership import Membership
 from coordinator.core.workers.registry import Registry

@@ -101,7 +101,7 @@ class Choice:
                 delta.num_reused = token.num_reused
             if self._score is not None:
                 delta.scores.append(self._score(token))
-                # Keep log-probabilities once: streams.py counts them once.
+                # Keep log-probabilities once: open_tokens.py counts them once.
                 token = structs.replace(token, logprobs=None)
             delta.tokens.append(token)
             delta.offsets.append(text_len)

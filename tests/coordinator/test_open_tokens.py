@@ -3,7 +3,8 @@
 import pytest
 
 from coordinator.core.contract import Overloaded, Token
-from coordinator.core.streams import OpenTokens, Stream, tokens_that_fit
+from coordinator.core.effect_runner import Stream
+from coordinator.core.open_tokens import OpenTokens, tokens_that_fit
 from transport.wire.reports import LogprobsOut
 
 
@@ -54,7 +55,7 @@ async def test_tokens_of_a_response_in_one_piece_count_until_it_is_over() -> Non
 
 def test_what_fits_follows_from_the_memory_of_machine_and_container(monkeypatch, tmp_path) -> None:
     limit = tmp_path / "memory.max"
-    monkeypatch.setattr("coordinator.core.streams._CGROUP_LIMIT", limit)
+    monkeypatch.setattr("coordinator.core.open_tokens._CGROUP_LIMIT", limit)
     whole = tokens_that_fit()
     assert whole > 10**6
     limit.write_text("max\n")

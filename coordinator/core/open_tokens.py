@@ -1,4 +1,4 @@
-"""Streams of tokens from the hub to the HTTP edge, and a limit for the tokens they hold.
+"""The limit of the tokens that open responses hold.
 
 All run on one event loop, without locks. A limit for open requests alone bounds no memory, because
 a prompt may have one token or 200,000. So the tokens that responses hold are bounded. A token
@@ -6,13 +6,10 @@ counts as the four bytes of an id; a computed token that is still held as an obj
 ids that would take as much memory.
 """
 
-import asyncio
 import os
-from collections import deque
-from collections.abc import Callable
 from pathlib import Path
 
-from coordinator.core.contract import GenerationFailed, Overloaded, Token
+from coordinator.core.contract import Overloaded, Token
 
 TOKEN_BYTES = 4
 _RETRY_AFTER_S = 2.0
@@ -89,54 +86,3 @@ def _weight(token: Token) -> int:
     if token.logprobs is None:
         return _OBJECT
     return _OBJECT + _PAIR * (1 + len(token.logprobs.top))
-
-
-class Stream:
-    """A ``TokenStream`` (contract.py), filled by the hub and read by the HTTP edge.
-
-    At most ``max_tokens`` entries wait in it. ``hold`` counts them until ``cancel``, which the edge
-    calls when the response is over, however it ended.
-    """
-
-    def __init__(
-        self, hold: Hold, stop_early: Callable[[], None], cancel: Callable[[], None]
-    ) -> None:
-        self._hold = hold
-        self._tokens: deque[Token] = deque()
-        self._woken = asyncio.Event()
-        self._ended = False
-        self._failure: GenerationFailed | None = None
-        self._stop_early = stop_early
-        self._cancel = cancel
-
-    def push(self, token: Token) -> None:
-        self._tokens.append(token)
-        self._hold.add(token)
-        self._woken.set()
-
-    def end(self, failure: GenerationFailed | None = None) -> None:
-        self._ended = True
-        self._failure = failure
-        self._woken.set()
-
-    def __aiter__(self) -> "Stream":
-        return self
-
-    async def __anext__(self) -> Token:
-        while not self._tokens:
-            if self._failure is not None:
-                raise self._failure
-            if self._ended:
-                raise StopAsyncIteration
-            self._woken.clear()
-            await self._woken.wait()
-        token = self._tokens.popleft()
-        self._hold.remove(token)
-        return token
-
-    def stop_early(self) -> None:
-        self._stop_early()
-
-    def cancel(self) -> None:
-        self._hold.release()
-        self._cancel()
