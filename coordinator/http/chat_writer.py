@@ -6,6 +6,7 @@ from secrets import token_hex
 
 from msgspec import UNSET, Struct, UnsetType, structs
 
+from coordinator.http.answer import Head
 from coordinator.http.answer_form import tool_parameters
 from coordinator.http.choice import Delta
 from coordinator.http.logprobs import chat_logprobs
@@ -25,7 +26,6 @@ from coordinator.http.response_schemas import (
     ToolCallDelta,
     Usage,
 )
-from coordinator.http.writers import Head
 from coordinator.text.answer_parser import AnswerParser, Parts
 from coordinator.text.tool_parser import Arguments, CallBegins
 

@@ -15,6 +15,7 @@ from coordinator.http.answer_form import check_form
 from coordinator.http.app_context import AppContext
 from coordinator.http.chat_schemas import ChatMessage
 from coordinator.http.errors import invalid
+from coordinator.http.http_settings import HttpSettings
 from coordinator.http.messages.bodies import TokensCount
 from coordinator.http.messages.requests import CountTokensRequest, MessagesRequest
 from coordinator.http.messages.translation import chat_of, client_field_names
@@ -42,7 +43,6 @@ from coordinator.http.responses.conversation import fitting
 from coordinator.http.responses.references import ReferringBody, references_of
 from coordinator.http.responses.request import ResponseRequest
 from coordinator.http.responses.turn import turn_of
-from coordinator.http.sampling import check_caps
 from transport.wire.token_ids import TokenIds
 
 
@@ -218,12 +218,27 @@ def _detokenized(context: AppContext, request: DetokenizeRequest) -> bytes:
 def _check(context: AppContext, request: GenerationRequest, num_prompts: int = 1) -> None:
     """Raises ApiError for what can be refused before anything is tokenized."""
     context.check_model(request.model)
-    check_caps(request, context.settings)
+    _check_caps(request, context.settings)
     check_form(request)
     num_choices = num_prompts * (request.n or 1)
     if num_choices > context.settings.max_choices:
         cap = context.settings.max_choices
         raise invalid("prompt", f"prompts × n may be at most {cap}, got {num_choices}")
+
+
+def _check_caps(request: GenerationRequest, settings: HttpSettings) -> None:
+    """Raises ApiError if a request asks for more than the settings allow."""
+    stops = request.stop_strings
+    for param, num, cap in (
+        ("n", request.n or 1, settings.max_n),
+        ("stop", len(stops), settings.max_stops),
+        ("stop_token_ids", len(request.stop_token_ids or ()), settings.max_stop_token_ids),
+        ("logit_bias", len(request.logit_bias or ()), settings.max_logit_bias),
+    ):
+        if num > cap:
+            raise invalid(param, f"at most {cap} allowed here, got {num}")
+    if any(len(stop) > settings.max_stop_len for stop in stops):
+        raise invalid("stop", f"at most {settings.max_stop_len} characters a string")
 
 
 _WORK: dict[Kind, Callable[[AppContext, Any], Prepared | bytes]] = {

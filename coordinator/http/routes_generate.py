@@ -3,17 +3,17 @@
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from coordinator.http.answer import ChunkedAnswer
+from coordinator.http.answer import ChunkedAnswer, CompletionWriter, Head
 from coordinator.http.app_context import AppContext, new_id
 from coordinator.http.bodies.bodies import Bodies
 from coordinator.http.chat_writer import ChatWriter
-from coordinator.http.generation import respond, sequence_requests
 from coordinator.http.openapi import answers, request_body
 from coordinator.http.preparation import Prepared
 from coordinator.http.request_schemas import ChatRequest, CompletionRequest
+from coordinator.http.respond import respond
 from coordinator.http.response_names import noted_name
 from coordinator.http.response_schemas import ChatCompletion, ChatCompletionChunk, Completion
-from coordinator.http.writers import CompletionWriter, Head
+from coordinator.http.sequence_requests import sequence_requests
 
 
 def generate_routes(context: AppContext, bodies: Bodies) -> APIRouter:

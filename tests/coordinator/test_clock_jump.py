@@ -172,7 +172,7 @@ def test_the_wall_clock_is_read_for_what_people_read_only() -> None:
     }  # fmt: skip
     assert found == {
         "coordinator/text/chat_template.py: datetime.now",  # the date in a template
-        "coordinator/http/writers.py: time.time",  # "created"
+        "coordinator/http/answer.py: time.time",  # "created"
         "coordinator/http/responses/answer.py: time.time",  # "completed_at"
         "coordinator/http/responses/schemas.py: time.time",  # "created_at"
         "coordinator/http/app_context.py: time.time",  # "created" of the model

@@ -9,12 +9,12 @@ import msgspec
 import pytest
 
 from coordinator.core.contract import SequenceRequest
+from coordinator.http.answer import CompletionWriter, Head
 from coordinator.http.chat_writer import ChatWriter
 from coordinator.http.choice import Delta, choices_of, collected
 from coordinator.http.request_parser import parse
 from coordinator.http.request_schemas import ChatRequest, GenerationRequest
 from coordinator.http.response_schemas import Usage
-from coordinator.http.writers import CompletionWriter, Head
 from coordinator.text.tokenizer import Tokenizer
 from tests.coordinator.answers import CHAT, COMPLETIONS, USER, events, post
 from tests.coordinator.fake_core import ClientOf, FakeCore, FakeStream, Says

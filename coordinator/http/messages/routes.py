@@ -11,7 +11,6 @@ from starlette.responses import Response
 from coordinator.http.answer_form import tool_parameters
 from coordinator.http.app_context import AppContext, new_id
 from coordinator.http.bodies.bodies import Bodies
-from coordinator.http.generation import respond, sequence_requests
 from coordinator.http.messages.answer import MessagesAnswer
 from coordinator.http.messages.bodies import (
     MESSAGES_EVENTS,
@@ -24,7 +23,9 @@ from coordinator.http.messages.requests import CountTokensRequest, MessagesReque
 from coordinator.http.messages.translation import client_field_names
 from coordinator.http.openapi import answers, request_body
 from coordinator.http.request_schemas import ChatRequest
+from coordinator.http.respond import respond
 from coordinator.http.response_names import noted_name
+from coordinator.http.sequence_requests import sequence_requests
 from coordinator.text.answer_parser import AnswerParser
 
 

@@ -1,16 +1,22 @@
-"""A streamed response: the server-sent events of each delta, sent at once."""
+"""Submits the SequenceRequests of a request, then streams or collects its answer."""
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any
 
+from fastapi import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from coordinator.core.contract import GenerationFailed
+from coordinator.core.contract import GenerationFailed, SequenceRequest, TokenStream
 from coordinator.http.answer import Answer
-from coordinator.http.choice import Choice, merged
-from coordinator.http.errors import ApiError, from_core, internal_error
+from coordinator.http.app_context import AppContext
+from coordinator.http.auth.accounts import account_of
+from coordinator.http.choice import Choice, choices_of, collected, merged
+from coordinator.http.errors import ApiError, from_core, internal_error, json_response
+from coordinator.http.middleware import note_accepted
+from coordinator.http.request_schemas import GenerationRequest
 from coordinator.http.while_connected import ClientDisconnected, while_connected
 
 log = logging.getLogger(__name__)
@@ -20,6 +26,42 @@ _HEADERS = [
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 ]
+
+
+async def respond(
+    context: AppContext,
+    http: Request,
+    request: GenerationRequest,
+    specs: Sequence[SequenceRequest],
+    answer: Answer,
+) -> Response:
+    """Submit ``specs``, then stream or collect the answer. Raises Overloaded if one of ``specs`` is
+    not accepted, ApiError if the key has no tokens left, GenerationFailed and ClientDisconnected.
+    In each case all choices are cancelled."""
+    account = account_of(http.scope)
+    account.check_tokens()
+    streams = _submit(context, specs)
+    note_accepted(http.scope)
+    context.metrics.per_request.n.observe(request.n or 1)
+    account.charge(sum(len(spec.prompt_ids) for spec in specs[:: request.n or 1]))
+    if request.num_output_asked != 0:
+        streams = [account.metered(stream) for stream in streams]
+    choices = choices_of(request, specs, streams, context.tokenizer)
+    request_ids = [spec.request_id for spec in specs]
+    recorded = partial(context.core.recorded, request_ids)
+    if request.stream:
+        return EventStream(choices, answer, recorded, partial(context.core.cut, request_ids))
+    try:
+        outputs = await while_connected(collected(choices), http.receive)
+    except GenerationFailed:
+        _cancel(streams)
+        await recorded()
+        raise
+    finally:
+        _cancel(streams)
+    body = await answer.body(outputs)
+    await recorded()
+    return json_response(body)
 
 
 class EventStream(Response):
@@ -86,6 +128,28 @@ class EventStream(Response):
                 self._started = True
                 await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
             await send({"type": "http.response.body", "body": events, "more_body": True})
+
+
+def _submit(context: AppContext, specs: Sequence[SequenceRequest]) -> list[TokenStream]:
+    streams: list[TokenStream] = []
+    try:
+        for spec in specs:
+            streams.append(context.core.submit(spec))  # noqa: PERF401, kept for the except
+    except BaseException:
+        _cancel(streams)
+        raise
+    fields = {
+        "request_id": specs[0].request_id,
+        "choices": len(specs),
+        "prompt_len": len(specs[0].prompt_ids),
+    }
+    log.debug("accepted", extra=fields)
+    return streams
+
+
+def _cancel(streams: Sequence[TokenStream]) -> None:
+    for stream in streams:
+        stream.cancel()
 
 
 def _failed(error: Exception) -> ApiError:
