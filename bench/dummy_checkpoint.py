@@ -6,7 +6,8 @@
 It has the config of a model, a tokenizer of the same size with made-up words, and a ChatML
 template. Weights are drawn at start, so its text is noise, but its cost is real. Every word is a
 token, and every token except the single bytes is a word. So text and ids correspond both ways, and
-a benchmark can count the tokens of a text.
+a benchmark can count the tokens of a text. With ``--layers 4 --vocab 1024`` a worker starts in
+seconds, and computes with the same kernels.
 """
 
 import json
@@ -68,12 +69,32 @@ def main(
     config: Annotated[Path, typer.Option(help="A folder with config.json.")] = (
         ROOT / "bench" / "models" / "qwen3.5-35b-a3b"
     ),
+    layers: Annotated[int | None, typer.Option(help="Keep only the first N.", min=4)] = None,
+    vocab: Annotated[
+        int | None, typer.Option(help="Token ids, special ones included; a multiple of 64.")
+    ] = None,
 ) -> None:
     """Make a folder for ``baton up --load-format dummy``."""
     if not (config / "config.json").is_file():
         typer.echo(f"error: --config: {config} has no config.json", err=True)
         raise typer.Exit(2)
-    make_folder(config, out)
+    make_folder(config, out, vocab - NUM_SPECIAL if vocab else FIRST_SPECIAL_ID)
+    if layers or vocab:
+        shrink(out, layers, vocab)
+
+
+def shrink(folder: Path, num_layers: int | None, vocab_size: int | None) -> None:
+    """Keep only the first layers and token ids of the folder's model; ``None`` keeps all."""
+    config = json.loads((folder / "config.json").read_text())
+    text = config["text_config"]
+    if num_layers:
+        text["layer_types"] = text["layer_types"][:num_layers]
+        text["num_hidden_layers"] = num_layers
+    if vocab_size:
+        text["vocab_size"] = vocab_size
+        text["eos_token_id"] = vocab_size - NUM_SPECIAL
+        (folder / "generation_config.json").unlink(missing_ok=True)
+    (folder / "config.json").write_text(json.dumps(config, indent=1))
 
 
 if __name__ == "__main__":

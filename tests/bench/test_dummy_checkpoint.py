@@ -3,8 +3,9 @@
 import random
 from pathlib import Path
 
-from bench.dummy_checkpoint import ROOT, SPECIAL, make_folder, make_tokenizer
+from bench.dummy_checkpoint import NUM_SPECIAL, ROOT, SPECIAL, make_folder, make_tokenizer, shrink
 from coordinator.text.tokenizer import Tokenizer
+from engine.model.config import ModelConfig
 
 
 def test_words_are_tokens_both_ways() -> None:
@@ -25,5 +26,18 @@ def test_the_coordinator_serves_it_with_the_models_own_ids(tmp_path: Path) -> No
         assert start == 248_045
         assert tokenizer.decode([257, 248_043]) == " aaab" + tokenizer.decode([248_043])
         assert tokenizer.num_valid_ids == 248_077
+    finally:
+        tokenizer.close()
+
+
+def test_a_small_one_keeps_the_first_layers_and_ids(tmp_path: Path) -> None:
+    config = ROOT / "bench" / "models" / "qwen3.5-35b-a3b"
+    make_folder(config, tmp_path, 1024 - NUM_SPECIAL)
+    shrink(tmp_path, 4, 1024)
+    model = ModelConfig.read(tmp_path)
+    assert (model.num_layers, model.vocab_size) == (4, 1024)
+    tokenizer = Tokenizer.load(tmp_path)
+    try:
+        assert tokenizer.num_valid_ids <= 1024
     finally:
         tokenizer.close()
