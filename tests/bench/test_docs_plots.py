@@ -15,7 +15,14 @@ from bench.harness.html.charts import COLOURS, Line, chart
 
 SVG = "{http://www.w3.org/2000/svg}"
 ROOT = Path(__file__).resolve().parents[2]
-DRAWINGS = ("system.svg", "processes.svg", "prefixes.svg", "eviction.svg", "handoff.svg")
+DRAWINGS = (
+    "system.svg",
+    "processes.svg",
+    "prefixes.svg",
+    "eviction.svg",
+    "handoff.svg",
+    "recovery.svg",
+)
 ENVIRONMENT = {"at": "2026-01-02T03:04:05+00:00", "commit": "abc1234"}
 
 
