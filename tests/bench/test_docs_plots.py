@@ -22,6 +22,7 @@ DRAWINGS = (
     "eviction.svg",
     "handoff.svg",
     "recovery.svg",
+    "spread-layer.svg",
 )
 ENVIRONMENT = {"at": "2026-01-02T03:04:05+00:00", "commit": "abc1234"}
 
