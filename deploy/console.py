@@ -14,11 +14,13 @@ import select
 import sys
 import threading
 from collections import defaultdict, deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, TextIO, cast
 
 if TYPE_CHECKING:
     from rich.console import Console as RichConsole
     from rich.progress import TaskID
+    from rich.text import Text
 
 MAX_PENDING_BYTES = 1 << 20
 """What may wait for the reader of a descriptor; lines beyond that are dropped and counted. So what
@@ -59,15 +61,23 @@ class Console:
 
 
 class TerminalConsole(Console):
-    """A table that moves during the start-up, drawn at each report without a thread; log lines
-    scroll by above it."""
+    """A table that moves during the start-up; log lines scroll by above it. ``later`` calls a
+    function after some seconds, as ``call_later`` of an event loop does: one drawing shows all
+    that has come within ``REDRAW_S``, since each takes milliseconds."""
 
-    def __init__(self, console: "RichConsole", out: io.TextIOBase) -> None:
+    REDRAW_S = 0.2
+
+    def __init__(
+        self, console: "RichConsole", out: io.TextIOBase, later: Callable[..., object]
+    ) -> None:
         # To import rich takes a tenth of a second, which only a start on a terminal spends.
         from rich.progress import BarColumn, Progress, TextColumn
 
         super().__init__(io.StringIO(), out)
         self._console = console
+        self._later = later
+        self._is_due = False
+        self._lines: list[Text] = []
         self._rows: dict[str, TaskID] = {}
         self._table: Progress | None = Progress(
             TextColumn("{task.fields[name]}", style="bold", markup=False),
@@ -84,7 +94,8 @@ class TerminalConsole(Console):
         if name not in self._rows:
             self._rows[name] = self._table.add_task(text, total=1.0, name=name)
         completed = 1.0 if text == "ready" else fraction or 0.0
-        self._table.update(self._rows[name], description=text, completed=completed, refresh=True)
+        self._table.update(self._rows[name], description=text, completed=completed)
+        self._draw_soon()
 
     def log(self, name: str, line: str) -> None:
         self._print(f"{name} | {line}", "dim")
@@ -94,17 +105,39 @@ class TerminalConsole(Console):
 
     def close(self) -> None:
         if self._table is not None:
+            self._draw_lines()
             self._table.stop()
             self._table = None
 
     def _print(self, line: str, style: str) -> None:
         from rich.text import Text
 
-        self._console.print(Text(line, style=style), soft_wrap=True)
+        self._lines.append(Text(line, style=style))
+        if self._table is None:
+            self._draw_lines()
+        else:
+            self._draw_soon()
+
+    def _draw_soon(self) -> None:
+        if not self._is_due:
+            self._is_due = True
+            self._later(self.REDRAW_S, self._draw)
+
+    def _draw(self) -> None:
+        self._is_due = False
+        if self._table is not None:
+            self._draw_lines()
+            self._table.refresh()
+
+    def _draw_lines(self) -> None:
+        if self._lines:
+            self._console.print(*self._lines, sep="\n", soft_wrap=True)
+            self._lines.clear()
 
 
-def console_for(writer: "LogWriter") -> Console:
-    """The console that suits where stderr goes, through ``writer``."""
+def console_for(writer: "LogWriter", later: Callable[..., object]) -> Console:
+    """The console that suits where stderr goes, through ``writer``; ``later``: of
+    TerminalConsole."""
     out = LogStream(writer, 1, sys.stdout.encoding) if sys.stdout else io.StringIO()
     err = LogStream(writer, 2, sys.stderr.encoding) if sys.stderr else io.StringIO()
     if not err.isatty():
@@ -112,7 +145,7 @@ def console_for(writer: "LogWriter") -> Console:
     from rich.console import Console as RichConsole
 
     terminal = RichConsole(file=cast(TextIO, err))
-    return Console(err, out) if terminal.is_dumb_terminal else TerminalConsole(terminal, out)
+    return Console(err, out) if terminal.is_dumb_terminal else TerminalConsole(terminal, out, later)
 
 
 class LogWriter:

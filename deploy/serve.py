@@ -1,5 +1,6 @@
 """One run of ``baton up``: its run folder, guardian, supervisor and ready lines."""
 
+import asyncio
 import json
 import os
 import shlex
@@ -34,6 +35,8 @@ async def serve(settings: UpSettings, listener: socket.socket, signals: StopSign
         run_dir = RunDir(base)
         cleanup.callback(Guardian(run_dir.path).stop)
         cleanup.callback(run_dir.remove)
+        console = console_for(writer, asyncio.get_running_loop().call_later)
+        cleanup.callback(console.close)
         port = int(listener.getsockname()[1])
         supervisor = Supervisor(
             services(
@@ -46,7 +49,7 @@ async def serve(settings: UpSettings, listener: socket.socket, signals: StopSign
             listener=listener,
             run_dir=run_dir.path,
             stop_signals=signals,
-            console=console_for(writer),
+            console=console,
             ready_lines=[
                 *_export_url(settings, port),
                 _curl(settings, port, os.environ),

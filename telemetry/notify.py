@@ -9,15 +9,21 @@ For a health check that reads a file, as in a container, ``BATON_STATE_FILE`` na
 content is ``ready`` or ``stopping``.
 """
 
+import math
 import os
-import socket
+import time
+from collections.abc import Callable
 from contextlib import suppress
 
-_SEND_TIMEOUT_S = 1.0
+from telemetry.notice_queue import NoticeQueue
+
+_QUEUE = NoticeQueue()
+_LASTING = frozenset({"READY", "STOPPING"})
 
 
 def notify(**fields: str | int | float) -> None:
-    """Send ``fields``. Does not raise; waits at most a second while the queue is full.
+    """Send ``fields``. Neither raises nor waits. While the supervisor's queue is full, READY and
+    STOPPING are retried until they are taken, and of other notices the last one.
 
     >>> notify(READY=1, STATUS="serving")
     """
@@ -27,16 +33,12 @@ def notify(**fields: str | int | float) -> None:
         return
     if address.startswith("@"):  # Linux's abstract namespace
         address = "\0" + address[1:]
+    must_arrive = not _LASTING.isdisjoint(fields)
     fields = {**fields, "X_BATON_PID": os.getpid()}
     if name := os.environ.get("BATON_SERVICE_NAME"):
         fields["X_BATON_SERVICE"] = name
     lines = [f"{key}={str(value).replace(chr(10), ' ')}" for key, value in fields.items()]
-    try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
-            sock.settimeout(_SEND_TIMEOUT_S)
-            sock.sendto("\n".join(lines).encode(), address)
-    except OSError:
-        pass  # the service runs on without a supervisor that listens
+    _QUEUE.send(address, "\n".join(lines).encode(), must_arrive=must_arrive)
 
 
 def _write_state(fields: dict[str, str | int | float]) -> None:
@@ -47,7 +49,27 @@ def _write_state(fields: dict[str, str | int | float]) -> None:
             file.write(f"{state}\n")
 
 
-def progress(text: str, fraction: float) -> None:
-    """Send the progress of a long step; ``fraction`` from 0 to 1."""
-    fraction = min(max(fraction, 0.0), 1.0)
-    notify(STATUS=f"{text} {fraction:.0%}", X_BATON_PROGRESS=f"{fraction:.3f}")
+class Progress:
+    """Reports the progress of one long step, at most five times a second and at its end.
+
+    >>> Progress("loading weights")(0.4)
+    """
+
+    INTERVAL_S = 0.2
+
+    def __init__(self, text: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._text = text
+        self._clock = clock
+        self._next_at = -math.inf
+
+    def __call__(self, fraction: float | None = None) -> None:
+        """Report that ``fraction`` of the step is done, from 0 to 1; None: not known."""
+        now = self._clock()
+        if now < self._next_at and (fraction is None or fraction < 1.0):
+            return
+        self._next_at = now + self.INTERVAL_S
+        if fraction is None:
+            notify(STATUS=self._text)
+            return
+        fraction = min(max(fraction, 0.0), 1.0)
+        notify(STATUS=f"{self._text} {fraction:.0%}", X_BATON_PROGRESS=f"{fraction:.3f}")

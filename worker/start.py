@@ -19,7 +19,7 @@ import torch
 from decode.speculation import DraftPolicy, draft_policy
 from engine import gpu
 from engine.runner import Engine
-from telemetry.notify import notify, progress
+from telemetry.notify import Progress, notify
 from telemetry.nvml import local_gpus
 from transport.copy.host_copy import HostCopier, NoHostMemory
 from transport.copy.memory import OwnMemory, copy_stream, host_copier, own_memory
@@ -70,8 +70,10 @@ def serve(settings: WorkerSettings) -> None:
         memory = own_memory(device, instance)
         cleanup.callback(memory.close)
 
+        report = Progress("loading weights")
+
         def loaded(done: int, total: int) -> None:
-            progress("loading weights", done / total)
+            report(done / total)
             channel.receive(0.0)  # raises ChannelRefused now, instead of after minutes of loading
 
         engine = Engine.load(settings.engine, memory.allocate, progress=loaded)

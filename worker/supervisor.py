@@ -1,14 +1,14 @@
 """Tells the process's supervisor how the worker stands (``sd_notify``)."""
 
-from telemetry.notify import notify
+from telemetry.notify import Progress, notify
 
 
 class Supervisor:
     """The supervisor that started this process; without one, nothing is sent."""
 
-    def waiting(self) -> None:
-        """Report that the worker is not ready yet. Repeated as a sign of life."""
-        notify(STATUS="waiting for a worker to pull from")
+    def __init__(self) -> None:
+        self.waiting = Progress("waiting for a worker to pull from")
+        """Reports that the worker is not ready yet. Repeated as a sign of life."""
 
     def ready(self) -> None:
         """Report that the worker serves."""

@@ -6,12 +6,32 @@ import select
 import signal
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from bench.stack import ROOT, Stack, environment
 
 STUBS = Path(__file__).resolve().parent / "stubs"
 DEADLINE_S = 15.0
+
+
+def stub_options(folder: Path) -> list[str]:
+    """Options of a ``baton up`` on stubs, for a folder that is empty so far."""
+    (folder / "run").mkdir()
+    (folder / "journal").touch()
+    (folder / "model").mkdir()
+    (folder / "model" / "config.json").write_text("{}")
+    return ["--device", "cpu", "--model", str(folder / "model")]
+
+
+def stub_environment(folder: Path, environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a ``baton up`` on stubs."""
+    clean = {k: v for k, v in environment({}).items() if not k.startswith("STUB_")}
+    return {
+        **clean, "PYTHONPATH": f"{STUBS}{os.pathsep}{ROOT}",
+        "STUB_JOURNAL": str(folder / "journal"), "XDG_RUNTIME_DIR": str(folder / "run"),
+        "BATON_REDIS_URL": "redis://unused", **environ,
+    }  # fmt: skip
 
 
 class Up(Stack):
@@ -24,18 +44,9 @@ class Up(Stack):
         self.base, self.journal = folder / "run", folder / "journal"
         self.reading = threading.Event()
         self.reading.set()
-        self.base.mkdir()
-        self.journal.touch()
-        (folder / "model").mkdir()
-        (folder / "model" / "config.json").write_text("{}")
-        clean = {k: v for k, v in environment({}).items() if not k.startswith("STUB_")}
         super().__init__(
-            "--device", "cpu", "--model", str(folder / "model"), *args,
-            environ={**clean, "PYTHONPATH": f"{STUBS}{os.pathsep}{ROOT}", "STUB_JOURNAL":
-                     str(self.journal), "XDG_RUNTIME_DIR": str(self.base),
-                     "BATON_REDIS_URL": "redis://unused", **environ},
-            cwd=folder,
-        )  # fmt: skip
+            *stub_options(folder), *args, environ=stub_environment(folder, environ), cwd=folder
+        )
 
     def took(self, line: str) -> None:
         if line.startswith("ready: "):

@@ -4,6 +4,7 @@ import contextlib
 import io
 import os
 import threading
+from collections.abc import Callable
 
 import pytest
 from rich.console import Console
@@ -32,9 +33,39 @@ def test_plain_status_repeats_only_when_it_says_something_new():
     assert out.getvalue().splitlines()[-1] == "ready: here"
 
 
+class Later(list[Callable[[], None]]):
+    """``call_later`` whose functions a test calls."""
+
+    def __call__(self, after_s: float, call: Callable[[], None]) -> None:
+        self.append(call)
+
+
+def test_terminal_is_drawn_once_for_all_that_has_come_meanwhile():
+    screen, later = io.StringIO(), Later()
+    moving = TerminalConsole(
+        Console(file=screen, force_terminal=True, width=80), io.StringIO(), later
+    )
+    moving.status("decode-1", "starting")
+    before = screen.tell()
+    for percent in range(100):
+        moving.status("decode-1", f"loading weights {percent}%", percent / 100)
+        moving.log("decode-1", f"tensor {percent}")
+    assert (screen.tell(), len(later)) == (before, 1)
+    later.pop()()
+    shown = screen.getvalue()[before:]
+    assert [f"tensor {percent}" in shown for percent in range(100)] == [True] * 100
+    assert shown.count("loading weights") <= 2
+    assert "loading weights 99%" in shown
+    moving.log("decode-1", "one more")
+    assert len(later) == 1
+    moving.close()
+    assert "one more" in screen.getvalue()
+    later.pop()()  # as an event loop does: the table is gone
+
+
 def test_terminal_gets_its_cursor_back():
     screen, out = io.StringIO(), io.StringIO()
-    moving = TerminalConsole(Console(file=screen, force_terminal=True, width=80), out)
+    moving = TerminalConsole(Console(file=screen, force_terminal=True, width=80), out, Later())
     moving.status("decode-1", "loading weights 40%", 0.4)
     moving.log("decode-1", "[not markup]")
     moving.status("decode-1", "ready")

@@ -1,6 +1,7 @@
 """A service that does as it is told, in place of the coordinator and the workers.
 
-``STUB_<ROLE>`` lists its steps: ``progress`` (40 %), ``ready``, ``refuse`` (print an error, exit
+``STUB_<ROLE>`` lists its steps: ``progress`` (40 %), ``flood`` (as fast as a
+model with 2,000 tensors), ``ready``, ``refuse`` (print an error, exit
 2), ``crash`` (exit 3), ``lack`` (exit 75, to be tried again), ``helper`` (start a process of its
 own), ``segment`` (own some shared memory), ``chatty`` (print 4 MB), ``stubborn`` (outlive SIGTERM).
 A step that begins with ``first:`` or ``then:`` is for the first process of the service, or for the
@@ -14,7 +15,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from telemetry.notify import notify, progress
+from telemetry.notify import Progress, notify
 
 NAME = os.environ["BATON_SERVICE_NAME"]
 JOURNAL = Path(os.environ["STUB_JOURNAL"])
@@ -30,7 +31,9 @@ def main(role: str) -> None:
             continue
         match step.split(":")[-1]:
             case "progress":
-                progress("loading weights", 0.4)
+                Progress("loading weights")(0.4)
+            case "flood":
+                flood()
             case "ready":
                 notify(READY=1)
             case "refuse":
@@ -57,6 +60,14 @@ def main(role: str) -> None:
     for segment in segments:
         segment.close()
     report(f"{NAME} stopped")
+
+
+def flood() -> None:
+    """Report progress, and print, far more often than the terminal is to be drawn."""
+    for number in range(2_000):
+        notify(STATUS=f"loading weights {number / 20:.0f}%", X_BATON_PROGRESS=number / 2_000)
+        if number % 20 == 0:
+            print(f"tensor {number}", flush=True)
 
 
 def refuse() -> None:
