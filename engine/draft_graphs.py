@@ -22,7 +22,7 @@ from functools import partial
 
 import torch
 
-from engine.batch import Row
+from engine.batch import Pass, Row
 from engine.config import DECODE_BUCKETS, MAX_VERIFIED_TOKENS
 from engine.cuda_sampler import CudaSampler
 from engine.download import Written, WrittenByKernels
@@ -39,7 +39,6 @@ from engine.kernels.triton_drafts import (
     place_verified,
 )
 from engine.kernels.triton_linear import aligned
-from engine.passes import Pass
 from engine.speculation import DRAFT_IDS, draft_prompts
 from engine.spread.shapes import SpreadShape
 from engine.target_choices import Choices, TargetChoices

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from engine import checkpoint, gpu, prompt_scores, warm_up, weights
-from engine.batch import Binding, ForwardBatch
+from engine.batch import Binding, ForwardBatch, Pass, passes
 from engine.cache.pool_sizes import BufferFactory, sized_cache
+from engine.checks import Checks
 from engine.config import EngineConfig, step_tokens
 from engine.grammars import Compiled, Grammars, grammars_of
 from engine.graphs import DecodeGraphs
@@ -26,7 +27,6 @@ from engine.kernels.interface import Kernels
 from engine.model.qwen35 import Qwen35
 from engine.model.registry import build
 from engine.model_folder import read_model
-from engine.passes import Checks, Pass, passes
 from engine.phases import Phases
 from engine.prefill_graphs import PrefillGraphs
 from engine.prompt_scores import Scores
@@ -213,7 +213,7 @@ class Engine:
     def launch(self, batch: ForwardBatch) -> Step:
         """Compute ``batch`` and sample; later decode rows are fed the chosen ids automatically.
 
-        Asserts its preconditions (engine/passes.py), and that rows that sample are bound.
+        Asserts its preconditions (engine/checks.py), and that rows that sample are bound.
         """
         self._checks.check(batch)
         draws: list[tuple[Sequence[int], Outcome]] = []

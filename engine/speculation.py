@@ -19,14 +19,13 @@ from typing import Protocol
 
 import torch
 
-from engine.batch import Row
+from engine.batch import Pass, Row
 from engine.fed_drafts import FedDrafts
 from engine.inputs import DraftRows, Inputs
 from engine.kernels.interface import Kernels
 from engine.kernels.state_ring import StateRing
 from engine.model.mtp import Chosen, draft_hidden, draft_kv
 from engine.model.qwen35 import Qwen35
-from engine.passes import Pass
 from engine.sampler import Sampler
 from engine.step import Outcome, SampleRow
 from engine.upload import upload

@@ -12,9 +12,8 @@ from coordinator.http.logprobs import scorer
 from coordinator.http.prompt_logprobs import PromptJson, prompt_logprobs_writer
 from coordinator.http.request_schemas import ChatRequest, GenerationRequest
 from coordinator.http.response_schemas import Finish, PromptLogprobs
-from coordinator.text.detokenizer import Detokenizer
+from coordinator.text.detokenizer import Detokenizer, StopStrings
 from coordinator.text.repetition import detector
-from coordinator.text.stops import StopStrings
 from coordinator.text.tokenizer import Tokenizer
 
 

@@ -7,7 +7,7 @@ The prompt of an answer that thinks ends with ``<think>``, so the output begins 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from coordinator.text.stops import may_begin
+from coordinator.text.detokenizer import may_begin
 from coordinator.text.tool_parser import Content, Event, ToolParser
 from coordinator.text.tool_values import Schema
 

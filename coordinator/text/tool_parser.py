@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from coordinator.text.stops import may_begin
+from coordinator.text.detokenizer import may_begin
 from coordinator.text.tool_values import ONLY_STRING, Schema, as_json, resolved, types_of
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.text.stops import StopStrings
+from coordinator.text.detokenizer import StopStrings
 
 # Few letters, so that stop strings occur, overlap and nearly occur.
 TEXT = st.text(alphabet="abc\n🙂", max_size=60)

@@ -19,7 +19,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, make_backend
 from triton.runtime import jit
 
-from engine.batch import Binding
+from engine.batch import Binding, Pass
 from engine.config import Quantize
 from engine.cuda_sampler import CudaSampler
 from engine.download import WrittenByKernels
@@ -27,7 +27,6 @@ from engine.draft_graphs import DraftGraphs
 from engine.graphs import DecodeGraphs, Trunk
 from engine.inputs import Inputs
 from engine.kernels.triton_set import TritonKernels
-from engine.passes import Pass
 from engine.runner import Engine
 from engine.speculation import draft_prompts
 from engine.spread.kernels import SpreadKernels

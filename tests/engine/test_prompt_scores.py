@@ -9,9 +9,8 @@ import torch
 from msgspec.structs import replace as replace_fields
 
 from engine import prompt_scores
-from engine.batch import Binding, ForwardBatch, Row, Sampled, Scoring
+from engine.batch import Binding, ForwardBatch, Row, Sampled, Scoring, passes
 from engine.kernels.reference import ReferenceKernels
-from engine.passes import passes
 from engine.runner import Engine
 from engine.sequence import Sequence as Placed
 from tests.engine.bundled_truth import TINY, prompt_truth, text_ids

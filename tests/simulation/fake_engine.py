@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from engine.batch import Binding, ForwardBatch, Sampled, Scoring, StepResult
-from engine.passes import Checks
+from engine.checks import Checks
 from transport.copy.region import Region
 from transport.copy.tensors import CacheTensors
 from transport.wire.layout import CacheLayout, PoolSize

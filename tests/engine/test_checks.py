@@ -3,7 +3,7 @@
 import pytest
 
 from engine.batch import ForwardBatch, Row
-from engine.passes import Checks
+from engine.checks import Checks
 from transport.wire.layout import CacheLayout, PoolSize
 
 LAYOUT = CacheLayout("bfloat16", 64, 1, 1, 16, 1, 4, 3, 1, 4, 4)

@@ -1,46 +1,7 @@
-"""Cuts a batch into forward passes, and checks its preconditions."""
-
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+"""Checks of a batch before it is launched: what the engine asserts of it."""
 
 from engine.batch import ForwardBatch, Keep, Row
 from transport.wire.layout import CHUNK_ALIGNMENT, CacheLayout, PoolSize
-
-
-@dataclass(frozen=True)
-class Pass:
-    """Rows computed together, decode rows first. ``sampled`` and ``scored``: batch indices of the
-    rows that sample, and of the rows with prompt log-probabilities, in their order."""
-
-    rows: tuple[Row, ...]
-    sampled: tuple[int, ...]
-    scored: tuple[int, ...] = ()
-
-    @property
-    def decodes(self) -> bool:
-        """True if all rows are decode rows."""
-        return all(row.token_ids is None for row in self.rows)
-
-
-def passes(
-    batch: ForwardBatch, block: int | None, scored_block: int | None = None, *, apart: bool = False
-) -> list[Pass]:
-    """The passes of a batch: all decode rows, then prefill rows, in blocks, or (``block`` None) in
-    the same pass, unless ``apart``. Scored prompts come last, in passes of their own, in blocks of
-    ``scored_block``.
-
-    A block is at most ``block`` tokens of one prompt, counted from its chunk's start, which is
-    aligned: the same blocks, thus the same arithmetic, however the prompt was cut and whatever runs
-    beside it.
-    """
-    rows = list(enumerate(batch.rows))
-    decode = [(i, row) for i, row in rows if row.token_ids is None]
-    prompts = [(i, row) for i, row in rows if row.token_ids is not None]
-    prefill = [(i, row) for i, row in prompts if row.scoring is None]
-    scored = [(i, row) for i, row in prompts if row.scoring is not None]
-    if block is None and not apart:
-        decode, prefill = decode + prefill, []
-    return _cut(decode, None) + _cut(prefill, block) + _cut(scored, scored_block, score=True)
 
 
 class Checks:
@@ -118,41 +79,3 @@ class Checks:
             return f"keeps the state behind {keep.num_tokens} of its {length} tokens"
         aligned = keep.num_tokens % CHUNK_ALIGNMENT == 0 or keep.num_tokens == length
         return "" if aligned else f"keeps the state behind {keep.num_tokens} tokens: unaligned"
-
-
-def _cut(rows: Sequence[tuple[int, Row]], block: int | None, *, score: bool = False) -> list[Pass]:
-    if block is None:
-        return [_pass(rows, score=score)] if rows else []
-    parts = [(index, part) for index, row in rows for part in _blocks(row, block)]
-    return [_pass([part], score=score) for part in parts]
-
-
-def _pass(rows: Sequence[tuple[int, Row]], *, score: bool) -> Pass:
-    return Pass(
-        tuple(row for _, row in rows),
-        tuple(i for i, row in rows if row.sample),
-        tuple(i for i, row in rows if row.scoring is not None) if score else (),
-    )
-
-
-def _blocks(row: Row, block: int) -> list[Row]:
-    assert row.token_ids is not None
-    offsets = range(0, row.length, block)
-    return [
-        replace(
-            row,
-            start=row.start + offset,
-            token_ids=row.token_ids[offset : offset + block],
-            sample=row.sample and offset == offsets[-1],
-            scoring=row.scoring.within(offset, block) if row.scoring else None,
-            keep=row.keep.within(offset, block) if row.keep else None,
-            next_id=_following(row, offset + block),
-        )
-        for offset in offsets
-    ]
-
-
-def _following(row: Row, end: int) -> int | None:
-    """The token that follows a block of a chunk."""
-    assert row.token_ids is not None
-    return row.token_ids[end] if end < row.length else row.next_id
