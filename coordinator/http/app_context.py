@@ -11,7 +11,6 @@ from coordinator.core.contract import Core
 from coordinator.http.cache_salt import salt_of
 from coordinator.http.errors import ApiError, quote
 from coordinator.http.http_settings import HttpSettings
-from coordinator.http.prompts import max_model_len
 from coordinator.http.response_names import ResponseNames
 from coordinator.text.tokenizer import Tokenizer
 from telemetry.metrics import Metrics
@@ -50,7 +49,11 @@ class AppContext:
 
     @property
     def max_model_len(self) -> int:
-        return max_model_len(self.core, self.tokenizer)
+        """Limit of prompt and output tokens together: the model's or that of the live workers,
+        whichever is lower."""
+        longest = self.core.max_seq_len
+        limit = self.tokenizer.info.max_position
+        return limit if longest is None else min(limit, longest)
 
     def check_model(self, name: str | None) -> None:
         """Raises ApiError if ``name`` is not the served model. None means the served model."""

@@ -1,4 +1,4 @@
-"""From a parsed body to what its route needs: checked, and tokenized.
+"""From the bytes of a body to what its route needs: parsed, checked, and tokenized.
 
 Plain functions that wait for nothing: small bodies are prepared in a thread, heavy ones in another
 process (bodies/parsers.py).
@@ -6,31 +6,35 @@ process (bodies/parsers.py).
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from msgspec import structs
 
 from coordinator.http.answer_form import check_form
 from coordinator.http.app_context import AppContext
+from coordinator.http.body_checks import (
+    READABLE_DEPTH,
+    STRUCTURE_BYTES,
+    check_structure,
+    from_validation,
+    half_of_a_pair,
+    has_messages,
+)
 from coordinator.http.chat_schemas import ChatMessage
-from coordinator.http.errors import invalid
+from coordinator.http.errors import ApiError, invalid
 from coordinator.http.http_settings import HttpSettings
-from coordinator.http.messages.bodies import TokensCount
+from coordinator.http.lookups import detokenized, input_tokens, tokenized, tokens_counted
 from coordinator.http.messages.requests import CountTokensRequest, MessagesRequest
 from coordinator.http.messages.translation import chat_of, client_field_names
 from coordinator.http.prompts import (
-    LOOKUP_LENS,
     Prompt,
-    chat_ids,
-    check_lookup,
-    check_token_ids,
     completion_ids,
+    conversation_ids,
     max_read_len,
     read_prompts,
     truncated,
 )
-from coordinator.http.request_parser import AnyRequest, Kind
 from coordinator.http.request_schemas import (
     ChatRequest,
     CompletionRequest,
@@ -38,12 +42,39 @@ from coordinator.http.request_schemas import (
     GenerationRequest,
     TokenizeRequest,
 )
-from coordinator.http.response_schemas import Detokenized, InputTokens, Tokenized
 from coordinator.http.responses.conversation import fitting
 from coordinator.http.responses.references import ReferringBody, references_of
 from coordinator.http.responses.request import ResponseRequest
 from coordinator.http.responses.turn import turn_of
 from transport.wire.token_ids import TokenIds
+
+Kind = Literal[
+    "chat", "completion", "response", "references", "messages", "count_tokens", "tokenize",
+    "detokenize", "input_tokens", "invocation",
+]  # fmt: skip
+AnyRequest = (
+    ChatRequest
+    | CompletionRequest
+    | ResponseRequest
+    | ReferringBody
+    | MessagesRequest
+    | CountTokensRequest
+    | TokenizeRequest
+    | DetokenizeRequest
+)
+
+_DECODERS: dict[Kind, msgspec.json.Decoder[AnyRequest]] = {
+    "chat": msgspec.json.Decoder(ChatRequest),
+    "completion": msgspec.json.Decoder(CompletionRequest),
+    "messages": msgspec.json.Decoder(MessagesRequest),
+    "count_tokens": msgspec.json.Decoder(CountTokensRequest),
+    "response": msgspec.json.Decoder(ResponseRequest),
+    "input_tokens": msgspec.json.Decoder(ResponseRequest),
+    "references": msgspec.json.Decoder(ReferringBody),
+    "tokenize": msgspec.json.Decoder(TokenizeRequest),
+    "detokenize": msgspec.json.Decoder(DetokenizeRequest),
+}
+_FLOAT_FOR_INT = "got `float`"
 
 
 @dataclass(frozen=True)
@@ -68,34 +99,49 @@ class Prepared:
         return "chat" if isinstance(self.request, ChatRequest) else "completion"
 
 
+def parse(kind: Kind, body: bytes) -> AnyRequest:
+    """The validated body. An "invocation" is a chat if it has messages, else a completion. Raises
+    ApiError."""
+    try:
+        if kind == "invocation":
+            kind = "chat" if has_messages(body) else "completion"
+        decode = _DECODERS[kind].decode
+        body.decode()  # msgspec skips unknown fields even if they are not UTF-8
+        if len(body) > STRUCTURE_BYTES:
+            check_structure(body)
+        try:
+            return decode(body)
+        except msgspec.ValidationError as error:
+            if _FLOAT_FOR_INT not in str(error):
+                raise
+            return decode(_with_whole_numbers(body))
+    except msgspec.ValidationError as error:
+        raise from_validation(error) from None
+    except RecursionError:
+        message = f"Invalid JSON: arrays and objects are nested more than {READABLE_DEPTH} deep"
+        raise ApiError(400, message, code="invalid_json") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        problem = half_of_a_pair(body) or str(error)
+        raise ApiError(400, f"Invalid JSON: {problem}", code="invalid_json") from None
+
+
 def prepared(
     context: AppContext, kind: Kind, request: AnyRequest, earlier: bytes = b""
 ) -> Prepared | bytes:
     """Check and tokenize a request of ``kind``: a Prepared, or the JSON of an answer. Raises
     ApiError. ``earlier``: JSON of what earlier responses hold of the conversation."""
     if isinstance(request, ResponseRequest):
-        make = _response if kind == "response" else _input_tokens
+        make = _response if kind == "response" else input_tokens
         return make(context, request, earlier)
     return _WORK[kind](context, request)
 
 
 def _chat(context: AppContext, request: ChatRequest) -> Prepared:
     _check(context, request)
-    ids = _ids(context, request, max_read_len(request, context.max_model_len))
+    ids = conversation_ids(context, request, max_read_len(request, context.max_model_len))
     request.messages = [ChatMessage(role="user", content="")]
     request.chat_template_kwargs = request.continue_final_message = None
     return Prepared(request, [truncated(ids, request, context.max_model_len)])
-
-
-def _ids(context: AppContext, request: ChatRequest, max_len: int) -> TokenIds:
-    return chat_ids(
-        context.tokenizer,
-        request,
-        () if request.tool_choice == "none" else request.tools or (),
-        variables=request.template_variables,
-        max_len=max_len,
-        salt=context.salt(request.cache_salt),
-    )
 
 
 def _response(context: AppContext, request: ResponseRequest, earlier: bytes) -> Prepared:
@@ -105,18 +151,11 @@ def _response(context: AppContext, request: ResponseRequest, earlier: bytes) -> 
 
         def fits(messages: list[ChatMessage]) -> bool:
             given = structs.replace(chat, messages=messages)
-            return len(_ids(context, given, max_read_len(chat, context.max_model_len))) <= room
+            max_len = max_read_len(chat, context.max_model_len)
+            return len(conversation_ids(context, given, max_len)) <= room
 
         chat.messages = fitting(chat.messages, fits)
     return replace(_chat(context, chat), origin=msgspec.json.encode(turn))
-
-
-def _input_tokens(context: AppContext, request: ResponseRequest, earlier: bytes) -> bytes:
-    context.check_model(request.model)
-    chat, _ = turn_of(request, earlier)
-    ids = _ids(context, chat, LOOKUP_LENS * context.max_model_len)
-    check_lookup("input", len(ids), context.max_model_len)
-    return msgspec.json.encode(InputTokens(input_tokens=len(ids)))
 
 
 def _invocation(context: AppContext, request: ChatRequest | CompletionRequest) -> Prepared:
@@ -169,52 +208,6 @@ def _completion(context: AppContext, request: CompletionRequest) -> Prepared:
     return Prepared(request, ids, echoes)
 
 
-def _tokenized(context: AppContext, request: TokenizeRequest) -> bytes:
-    context.check_model(request.model)
-    max_len = LOOKUP_LENS * context.max_model_len
-    if request.messages is not None:
-        param = "messages"
-        ids = chat_ids(
-            context.tokenizer,
-            request,
-            request.tools or (),
-            variables=request.chat_template_kwargs or {},
-            max_len=max_len,
-            salt=context.salt(),
-        )
-    else:
-        assert request.prompt is not None, "the schema wants one of them"
-        param = "prompt"
-        ids = completion_ids(
-            context.tokenizer,
-            request.prompt,
-            add_special_tokens=request.add_special_tokens,
-            max_len=max_len,
-            salt=context.salt(),
-        )
-    check_lookup(param, len(ids), context.max_model_len)
-    answer = Tokenized(count=len(ids), max_model_len=context.max_model_len, tokens=ids.tolist())
-    if request.return_token_strs:
-        answer.token_strs = context.tokenizer.token_strs(ids)
-    return msgspec.json.encode(answer)
-
-
-def _tokens_counted(context: AppContext, request: CountTokensRequest) -> bytes:
-    context.check_model(request.model)
-    with client_field_names():
-        ids = _ids(context, chat_of(request), LOOKUP_LENS * context.max_model_len)
-    check_lookup("messages", len(ids), context.max_model_len)
-    return msgspec.json.encode(TokensCount(input_tokens=len(ids)))
-
-
-def _detokenized(context: AppContext, request: DetokenizeRequest) -> bytes:
-    context.check_model(request.model)
-    check_token_ids("tokens", request.tokens, context.tokenizer)
-    check_lookup("tokens", len(request.tokens), context.max_model_len)
-    text = context.tokenizer.decode(request.tokens, skip_special_tokens=False)
-    return msgspec.json.encode(Detokenized(prompt=text))
-
-
 def _check(context: AppContext, request: GenerationRequest, num_prompts: int = 1) -> None:
     """Raises ApiError for what can be refused before anything is tokenized."""
     context.check_model(request.model)
@@ -241,13 +234,26 @@ def _check_caps(request: GenerationRequest, settings: HttpSettings) -> None:
         raise invalid("stop", f"at most {settings.max_stop_len} characters a string")
 
 
+def _with_whole_numbers(body: bytes) -> bytes:
+    """The body with integers in place of numbers like ``5.0``, which some clients send, in its
+    fields and in lists of numbers."""
+    fields = msgspec.json.decode(body, type=dict[str, Any])
+    for name, value in fields.items():
+        fields[name] = [_whole(v) for v in value] if isinstance(value, list) else _whole(value)
+    return msgspec.json.encode(fields)
+
+
+def _whole(value: Any) -> Any:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 _WORK: dict[Kind, Callable[[AppContext, Any], Prepared | bytes]] = {
     "chat": _chat,
     "completion": _completion,
     "invocation": _invocation,
     "references": _references,
     "messages": _messages,
-    "count_tokens": _tokens_counted,
-    "tokenize": _tokenized,
-    "detokenize": _detokenized,
+    "count_tokens": tokens_counted,
+    "tokenize": tokenized,
+    "detokenize": detokenized,
 }

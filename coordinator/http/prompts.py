@@ -6,10 +6,10 @@ from typing import Annotated, Any, Protocol, TypeVar
 
 import msgspec
 
-from coordinator.core.contract import Core
+from coordinator.http.app_context import AppContext
 from coordinator.http.chat_schemas import Tool
 from coordinator.http.errors import ApiError, invalid
-from coordinator.http.request_schemas import GenerationRequest
+from coordinator.http.request_schemas import ChatRequest, GenerationRequest
 from coordinator.text.chat_template import TemplateRefused
 from coordinator.text.tokenizer import Tokenizer
 from transport.wire.token_ids import TokenIds, packed
@@ -22,14 +22,6 @@ LOOKUP_LENS = 4
 """/tokenize and /detokenize take texts of up to so many times the model's context."""
 
 
-def max_model_len(core: Core, tokenizer: Tokenizer) -> int:
-    """Limit of prompt and output tokens together: the model's or that of the live workers,
-    whichever is lower."""
-    longest = core.max_seq_len
-    limit = tokenizer.info.max_position
-    return limit if longest is None else min(limit, longest)
-
-
 class Conversation(Protocol):
     """The fields of a request that decide how its messages become a prompt."""
 
@@ -37,6 +29,18 @@ class Conversation(Protocol):
     add_generation_prompt: bool | None
     add_special_tokens: bool | None
     continue_final_message: bool | None
+
+
+def conversation_ids(context: AppContext, request: ChatRequest, max_len: int) -> TokenIds:
+    """Token ids of a chat, with the tools and the salt of its request."""
+    return chat_ids(
+        context.tokenizer,
+        request,
+        () if request.tool_choice == "none" else request.tools or (),
+        variables=request.template_variables,
+        max_len=max_len,
+        salt=context.salt(request.cache_salt),
+    )
 
 
 def chat_ids(

@@ -5,7 +5,7 @@ from typing import Any
 import httpx
 import pytest
 
-from coordinator.http.request_parser import READABLE_DEPTH
+from coordinator.http.body_checks import READABLE_DEPTH
 from tests.coordinator.answers import CHAT, COMPLETIONS, USER, check_error
 from tests.coordinator.fake_core import ClientOf, Says
 from tests.coordinator.little_work import little_work

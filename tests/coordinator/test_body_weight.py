@@ -4,9 +4,10 @@ import json
 
 import pytest
 
+from coordinator.http.body_checks import STRUCTURE_BYTES, check_long_fields
 from coordinator.http.http_settings import HttpSettings
+from coordinator.http.preparation import Kind, parse
 from coordinator.http.prompts import read_prompts
-from coordinator.http.request_parser import STRUCTURE_BYTES, Kind, check_long_fields, parse
 from coordinator.http.request_schemas import CompletionRequest
 from tests.coordinator.fake_core import ClientOf, Says
 from tests.coordinator.little_work import little_work

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from coordinator.http.chat_schemas import ChatMessage
-from coordinator.http.request_parser import parse
+from coordinator.http.preparation import parse
 from coordinator.http.request_schemas import ChatRequest
 from tests.coordinator.answers import CHAT, COMPLETIONS, USER, check_error, events, post
 from tests.coordinator.fake_core import ClientOf, Says

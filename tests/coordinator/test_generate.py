@@ -12,7 +12,7 @@ from coordinator.core.contract import SequenceRequest
 from coordinator.http.answer import CompletionWriter, Head
 from coordinator.http.chat_writer import ChatWriter
 from coordinator.http.choice import Delta, choices_of, collected
-from coordinator.http.request_parser import parse
+from coordinator.http.preparation import parse
 from coordinator.http.request_schemas import ChatRequest, GenerationRequest
 from coordinator.http.response_schemas import Usage
 from coordinator.text.tokenizer import Tokenizer

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from coordinator.http.errors import ApiError
 from coordinator.http.messages.requests import CountTokensRequest, MessagesRequest
 from coordinator.http.messages.translation import chat_of, client_field_names
-from coordinator.http.request_parser import parse
+from coordinator.http.preparation import parse
 from coordinator.http.request_schemas import ChatRequest
 from tests.coordinator.anthropic_sdk import asked
 

@@ -19,8 +19,7 @@ from coordinator.http.app_context import AppContext
 from coordinator.http.bodies.wire import Job, Refusal, Reply, read_exactly, read_head, write_head
 from coordinator.http.errors import ApiError, internal_error
 from coordinator.http.http_settings import HttpSettings
-from coordinator.http.preparation import Prepared, prepared
-from coordinator.http.request_parser import parse
+from coordinator.http.preparation import Prepared, parse, prepared
 from coordinator.text.tokenizer import Tokenizer
 from telemetry.metrics import Metrics
 from transport.wire.token_ids import to_wire

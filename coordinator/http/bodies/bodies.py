@@ -12,9 +12,9 @@ from coordinator.http.auth.accounts import account_of
 from coordinator.http.bodies.held_bytes import BodyBytes, HeldBytes
 from coordinator.http.bodies.parsers import BodyParsers
 from coordinator.http.bodies.wire import Job
+from coordinator.http.body_checks import check_long_fields
 from coordinator.http.errors import ApiError, quote
-from coordinator.http.preparation import Prepared, prepared
-from coordinator.http.request_parser import Kind, check_long_fields, parse
+from coordinator.http.preparation import Kind, Prepared, parse, prepared
 from coordinator.http.while_connected import while_connected
 
 LookUp = Callable[[bytes], Awaitable[bytes]]

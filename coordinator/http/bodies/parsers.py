@@ -28,8 +28,7 @@ from pathlib import Path
 from coordinator.http.bodies.parser_process import ParserDied, ParserProcess
 from coordinator.http.bodies.wire import Job
 from coordinator.http.errors import ApiError
-from coordinator.http.preparation import Prepared
-from coordinator.http.request_parser import parse
+from coordinator.http.preparation import Prepared, parse
 from coordinator.http.request_schemas import GenerationRequest
 from transport.wire.token_ids import from_wire
 

@@ -8,7 +8,7 @@ from typing import IO, Any
 import msgspec
 from msgspec import Struct
 
-from coordinator.http.request_parser import Kind
+from coordinator.http.preparation import Kind
 
 _HEAD_BYTES = 4
 

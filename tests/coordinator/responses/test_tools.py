@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from coordinator.http.request_parser import parse
+from coordinator.http.preparation import parse
 from coordinator.http.request_schemas import ChatRequest
 from coordinator.http.responses.request import ResponseRequest
 from coordinator.http.responses.turn import turn_of

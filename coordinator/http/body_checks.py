@@ -1,4 +1,4 @@
-"""Parses the bytes of a body to a request, or to an error that names the field at fault.
+"""What a body is refused for while it is parsed, as errors that name the field at fault.
 
 msgspec refuses what is not JSON (NaN, deep nesting, lone surrogates) and stops at the first error.
 """
@@ -6,37 +6,12 @@ msgspec refuses what is not JSON (NaN, deep nesting, lone surrogates) and stops 
 import re
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, Literal
 
 import msgspec
 
 from coordinator.http.chat_schemas import MAX_MESSAGES
 from coordinator.http.errors import ApiError, invalid, quote
-from coordinator.http.messages.requests import CountTokensRequest, MessagesRequest
 from coordinator.http.request_fields import UNSUPPORTED, FieldError
-from coordinator.http.request_schemas import (
-    ChatRequest,
-    CompletionRequest,
-    DetokenizeRequest,
-    TokenizeRequest,
-)
-from coordinator.http.responses.references import ReferringBody
-from coordinator.http.responses.request import ResponseRequest
-
-Kind = Literal[
-    "chat", "completion", "response", "references", "messages", "count_tokens", "tokenize",
-    "detokenize", "input_tokens", "invocation",
-]  # fmt: skip
-AnyRequest = (
-    ChatRequest
-    | CompletionRequest
-    | ResponseRequest
-    | ReferringBody
-    | MessagesRequest
-    | CountTokensRequest
-    | TokenizeRequest
-    | DetokenizeRequest
-)
 
 STRUCTURE_BYTES = 512 * 1024
 """Limit of the bytes of a body besides its prompt, messages, input, system prompt or tokens."""
@@ -47,19 +22,7 @@ levels, together with the frames of the callers."""
 
 _QUICK_BYTES = 2 * 1024 * 1024
 
-_DECODERS: dict[Kind, msgspec.json.Decoder[AnyRequest]] = {
-    "chat": msgspec.json.Decoder(ChatRequest),
-    "completion": msgspec.json.Decoder(CompletionRequest),
-    "messages": msgspec.json.Decoder(MessagesRequest),
-    "count_tokens": msgspec.json.Decoder(CountTokensRequest),
-    "response": msgspec.json.Decoder(ResponseRequest),
-    "input_tokens": msgspec.json.Decoder(ResponseRequest),
-    "references": msgspec.json.Decoder(ReferringBody),
-    "tokenize": msgspec.json.Decoder(TokenizeRequest),
-    "detokenize": msgspec.json.Decoder(DetokenizeRequest),
-}
 _AT = " - at `$"
-_FLOAT_FOR_INT = "got `float`"
 _MISSING = re.compile(r"Object missing required field `(\w+)`")
 _PART = re.compile(r"(.*\.content)\[.*")
 _SURROGATES = re.compile(
@@ -101,30 +64,9 @@ _MAY_BE_LONG = ("prompt", "messages", "tokens", "input", "system")
 _long_fields = msgspec.json.Decoder(_LongFields)
 
 
-def parse(kind: Kind, body: bytes) -> AnyRequest:
-    """The validated body. An "invocation" is a chat if it has messages, else a completion. Raises
-    ApiError."""
-    try:
-        if kind == "invocation":
-            kind = "chat" if bytes(_long_fields.decode(body).messages) else "completion"
-        decode = _DECODERS[kind].decode
-        body.decode()  # msgspec skips unknown fields even if they are not UTF-8
-        if len(body) > STRUCTURE_BYTES:
-            _check_structure(body)
-        try:
-            return decode(body)
-        except msgspec.ValidationError as error:
-            if _FLOAT_FOR_INT not in str(error):
-                raise
-            return decode(_with_whole_numbers(body))
-    except msgspec.ValidationError as error:
-        raise _from_validation(error) from None
-    except RecursionError:
-        message = f"Invalid JSON: arrays and objects are nested more than {READABLE_DEPTH} deep"
-        raise ApiError(400, message, code="invalid_json") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        problem = _half_of_a_pair(body) or str(error)
-        raise ApiError(400, f"Invalid JSON: {problem}", code="invalid_json") from None
+def has_messages(body: bytes) -> bool:
+    """True if a body has the field of a chat's messages. Raises msgspec's errors."""
+    return bool(bytes(_long_fields.decode(body).messages))
 
 
 def check_long_fields(pieces: Sequence[bytes]) -> None:
@@ -132,23 +74,10 @@ def check_long_fields(pieces: Sequence[bytes]) -> None:
     leaves larger bodies, and all other faults, to ``parse``."""
     if STRUCTURE_BYTES < sum(map(len, pieces)) <= _QUICK_BYTES:
         with suppress(msgspec.DecodeError, RecursionError):
-            _check_structure(b"".join(pieces))
+            check_structure(b"".join(pieces))
 
 
-def _with_whole_numbers(body: bytes) -> bytes:
-    """The body with integers in place of numbers like ``5.0``, which some clients send, in its
-    fields and in lists of numbers."""
-    fields = msgspec.json.decode(body, type=dict[str, Any])
-    for name, value in fields.items():
-        fields[name] = [_whole(v) for v in value] if isinstance(value, list) else _whole(value)
-    return msgspec.json.encode(fields)
-
-
-def _whole(value: Any) -> Any:
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-def _check_structure(body: bytes) -> None:
+def check_structure(body: bytes) -> None:
     """Raises ApiError for a body whose values would take long to build, although no prompt needs
     them."""
     fields = _long_fields.decode(body)
@@ -172,7 +101,7 @@ def _check_structure(body: bytes) -> None:
         raise ApiError(413, message, code="body_too_large")
 
 
-def _from_validation(error: msgspec.ValidationError) -> ApiError:
+def from_validation(error: msgspec.ValidationError) -> ApiError:
     """The message of msgspec, ``text - at `$.path` ``, as a 400."""
     text, _, path = str(error).rpartition(_AT)
     param = path.rstrip("`").removeprefix(".") if text else ""
@@ -191,7 +120,7 @@ def _from_validation(error: msgspec.ValidationError) -> ApiError:
     return invalid(param, text.replace(" | null`", "`"), code)
 
 
-def _half_of_a_pair(body: bytes) -> str:
+def half_of_a_pair(body: bytes) -> str:
     """What is wrong if the body has an escape for half of a UTF-16 surrogate pair, else ""."""
     for found in _SURROGATES.finditer(body):
         if found["half"]:
