@@ -63,7 +63,7 @@ class Hub:
             registry, limits, self._effects.carry_out, self._clock, settings=settings
         )
         self._membership = membership = Membership(
-            registry, lifecycle.worker_lost, channel.send, settings
+            registry, lifecycle.worker_lost, lifecycle.worker_returned, channel.send, settings
         )
         welcome = Welcome(instance, settings.heartbeat_s, settings.dead_after_s)
         # Unix seconds exceed earlier coordinators' generations: none formed a group per second.
@@ -204,6 +204,7 @@ class Hub:
             self.status(), self._lifecycle.stale_dropped, self._open_tokens.num_held
         )
         self._sweeper.tick(self._effects.num_streams, self._num_accepted)
+        self._channel.keep(self._processes())
         self._channel.log_unverified()
 
     def _processes(self) -> set[str]:

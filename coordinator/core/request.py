@@ -74,6 +74,8 @@ class Request:
     """Workers that were lost while they had it."""
     deaths: int = 0
     """Workers that died while they ran it, as requests/quarantine.py counts them."""
+    died_at: set[str] = field(default_factory=set)
+    """The instances of the workers that ``deaths`` counts."""
     died_at_len: int = 0
     """The number of tokens it had at the last of these deaths."""
     quarantined: bool = False

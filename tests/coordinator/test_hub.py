@@ -5,6 +5,8 @@ import time
 from unittest.mock import Mock
 
 import pytest
+import zmq
+import zmq.asyncio
 
 from coordinator.core.contract import GenerationFailed, Overloaded, SequenceRequest
 from coordinator.core.hub import Hub, HubSettings
@@ -15,6 +17,7 @@ from coordinator.core.settings import PlacementLimits
 from coordinator.record.redis_link import Damage
 from telemetry.metrics import Metrics
 from tests.coordinator.site import DEADLINE_S, EXPORT, FAST, Site, Worker
+from transport.wire.channel import WorkerChannel
 from transport.wire.messages import (
     Cancel,
     Decode,
@@ -222,7 +225,7 @@ def _beat(worker: Worker, seconds: float) -> None:
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         worker.session.receive(0.05)
-        worker.session.beat(lambda: WorkerGauges(8, 8), lambda: ())
+        worker.session.beat(lambda: WorkerGauges(8, 8), lambda: tuple(worker.held))
 
 
 async def test_a_worker_whose_probes_all_fail_is_ended_and_counted() -> None:
@@ -254,3 +257,31 @@ async def test_a_worker_whose_probes_all_fail_is_ended_and_counted() -> None:
     lost = 'baton_workers_lost_total{reason="refused",role="colocated"} 1.0'
     assert lost in metrics.render().decode()
     assert "baton_worker_breaker_open" + label not in metrics.render().decode()
+
+
+async def test_a_second_connection_in_a_workers_name_harms_neither_it_nor_its_request(
+    site: Site,
+) -> None:
+    both = site.join("b-1", "colocated")
+    await asyncio.to_thread(both.session.join, DEADLINE_S)
+    stream = site.hub.submit(SequenceRequest("r", packed((1, 2)), SamplingParams(), StopRule(4)))
+    order = await asyncio.to_thread(both.hear, Generate)
+    context = zmq.asyncio.Context()
+    silent = context.socket(zmq.DEALER)
+    silent.setsockopt(zmq.IDENTITY, b"b-1")
+    silent.connect(site.channel.endpoint)
+    assert await silent.poll(200) == 0
+    silent.close(linger=0)
+    context.term()
+    intruder = WorkerChannel(site.channel.endpoint, "b-1")
+    hello = Hello("b-1", "colocated", "m", "cpu", 1, 128, 8, EXPORT)
+    intruder.send(hello)
+    await asyncio.to_thread(_beat, both, 0.5)
+    assert intruder.receive(0.0) == []
+    assert [worker.instance for worker in site.hub.status().workers] == ["b-1"]
+    both.session.send(Prefilled(TokenOut("r", order.attempt, 0, 7), None, 1.0, 2.0))
+    async with asyncio.timeout(DEADLINE_S):
+        assert (await anext(stream)).token_id == 7
+    assert order.attempt == 1
+    stream.cancel()
+    intruder.close()

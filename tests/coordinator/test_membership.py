@@ -25,7 +25,13 @@ GENERATION = SequenceRequest("r", packed((1, 2, 3)), SamplingParams(), StopRule(
 def site() -> tuple[Registry, Lifecycle, Membership]:
     registry = Registry()
     lifecycle = Lifecycle(registry, PlacementLimits(), lambda effect: None, lambda: 0.0)
-    return registry, lifecycle, Membership(registry, lifecycle.worker_lost, Mock(), HubSettings())
+    return (
+        registry,
+        lifecycle,
+        Membership(
+            registry, lifecycle.worker_lost, lifecycle.worker_returned, Mock(), HubSettings()
+        ),
+    )
 
 
 def test_hellos_that_queued_up_count_as_one() -> None:
@@ -106,3 +112,14 @@ def test_a_decode_worker_is_not_refused_for_the_memory_of_one_that_leaves() -> N
     registry.get("p-1").draining = False
     ((refused, _),) = membership.refuse_stranded(float("inf"))
     assert refused == "d-1"
+
+
+def test_a_fenced_worker_that_is_heard_again_is_refused_and_was_not_dead() -> None:
+    registry, lifecycle, membership = site()
+    membership.admit(HELLO, WELCOME)
+    request = lifecycle.submit(GENERATION, 0.0)
+    membership.fence_gone({"p-1"})
+    assert (request.deaths, registry.all()) == (1, [])
+    assert isinstance(membership.admit(HELLO, WELCOME), Refused)
+    assert request.deaths == 0
+    assert isinstance(membership.answer_unknown("p-1"), Refused)

@@ -154,7 +154,9 @@ def test_the_stranded_are_refused_with_the_reason_and_do_not_come_back() -> None
     lifecycle = Lifecycle(
         registry, PlacementLimits(), lambda effect: None, lambda: 0.0, monotonic=lambda: 10.0
     )
-    membership = Membership(registry, lifecycle.worker_lost, Mock(), HubSettings())
+    membership = Membership(
+        registry, lifecycle.worker_lost, lifecycle.worker_returned, Mock(), HubSettings()
+    )
     export = MemoryExport("shm", "h", 1, LAYOUT, PoolSize(8, 8))
     hellos = {
         name: Hello(name, role, "m", "cpu", 1, 128, 8, export)

@@ -148,3 +148,29 @@ def test_a_request_that_lost_very_many_workers_is_given_up() -> None:
 def test_a_limit_that_makes_no_sense_is_named(setting: str, value: float) -> None:
     with pytest.raises(ValueError, match=setting):
         RetryLimits(**{setting: value})
+
+
+def test_workers_that_are_heard_again_had_not_died_of_their_request() -> None:
+    """Only their connections were lost."""
+    desk = Desk(("b-1", "b-2"))
+    request = desk.submit()
+    for number in range(3, 9):
+        lost = request.prefill_worker
+        die(desk, request, f"b-{number}")
+        assert request.state is not State.FAILED
+        desk.life.worker_returned(lost)
+        assert (request.quarantined, request.deaths) == (False, 0)
+
+
+def test_a_quarantined_request_queues_with_the_others_once_its_workers_are_heard_again() -> None:
+    desk = Desk(("b-1", "b-2"))
+    suspect = desk.submit("suspect")
+    first = suspect.prefill_worker
+    desk.life.worker_lost(first)
+    desk.life.worker_lost(suspect.prefill_worker)
+    assert suspect.quarantined
+    later = desk.submit("later")
+    desk.life.worker_returned(first)
+    assert not suspect.quarantined
+    desk.join("b-3")
+    assert suspect.prefill_worker == later.prefill_worker == "b-3"

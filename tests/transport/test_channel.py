@@ -203,3 +203,64 @@ async def test_what_a_handler_raises_ends_the_delivery(coordinator: CoordinatorC
         async with asyncio.timeout(5.0):
             await coordinator.deliver(fail, turn_s=1.0)
     worker.close()
+
+
+@pytest.mark.parametrize("identity", [b"decode-1", b"decode-1." + b"0" * 32])
+async def test_a_connection_with_a_workers_name_takes_nothing_over(
+    coordinator: CoordinatorChannel, identity: bytes
+) -> None:
+    """Whether it says nothing and ends, or speaks in the worker's name."""
+    worker = WorkerChannel(coordinator.endpoint, "decode-1")
+    worker.send(Goodbye())
+    assert await received(coordinator) == ("decode-1", Goodbye())
+    context = zmq.asyncio.Context()
+    for speaks in (False, True):
+        intruder = context.socket(zmq.DEALER)
+        intruder.setsockopt(zmq.IDENTITY, identity)
+        intruder.connect(coordinator.endpoint)
+        if speaks:
+            await intruder.send_multipart([PROTOCOL.encode(), encode(Goodbye(unfit="all"))])
+            name, error = await received(coordinator)
+            assert name == "a second connection of decode-1"
+            assert isinstance(error, MalformedMessage)
+            assert not coordinator.send(name, Alive("c"))
+        else:
+            assert await intruder.poll(300) == 0
+        assert coordinator.send("decode-1", Alive("c"))
+        assert await asyncio.to_thread(worker.receive, 5.0) == [Alive("c")]
+        assert await intruder.poll(0) == 0, "it hears nothing"
+        intruder.close(linger=0)
+    worker.send(Goodbye(draining=True))
+    assert await received(coordinator) == ("decode-1", Goodbye(draining=True))
+    worker.close()
+    context.term()
+
+
+async def test_a_name_that_is_not_kept_is_free_again(coordinator: CoordinatorChannel) -> None:
+    first = WorkerChannel(coordinator.endpoint, "decode-1")
+    first.send(Goodbye())
+    await received(coordinator)
+    coordinator.keep(["decode-1", "decode-2"])
+    second = WorkerChannel(coordinator.endpoint, "decode-1")
+    second.send(Goodbye())
+    assert isinstance((await received(coordinator))[1], MalformedMessage)
+    coordinator.keep([])
+    assert not coordinator.send("decode-1", Alive("c"))
+    second.send(Goodbye())
+    assert await received(coordinator) == ("decode-1", Goodbye())
+    first.close()
+    second.close()
+
+
+async def test_a_renewed_connection_is_the_workers(coordinator: CoordinatorChannel) -> None:
+    worker = WorkerChannel(coordinator.endpoint, "decode-1")
+    for number in range(20):
+        worker.send(Goodbye(unfit=str(number)))
+        assert await received(coordinator) == ("decode-1", Goodbye(unfit=str(number)))
+        worker.renew()
+        worker.send(Goodbye())
+        assert await received(coordinator) == ("decode-1", Goodbye())
+        assert worker.connected
+        assert coordinator.send("decode-1", Alive("c"))
+        assert await asyncio.to_thread(worker.receive, 5.0) == [Alive("c")]
+    worker.close()

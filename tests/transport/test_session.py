@@ -1,5 +1,7 @@
 """Joining, heartbeats and noticing a dead coordinator, with a scripted channel and clock."""
 
+from itertools import pairwise
+
 import pytest
 
 from transport.wire.errors import DeadlineExceeded
@@ -7,7 +9,7 @@ from transport.wire.layout import CacheLayout, PoolSize
 from transport.wire.memory_export import MemoryExport
 from transport.wire.messages import Alive, Cancel, Heartbeat, Hello, Refused, Welcome
 from transport.wire.reports import WorkerGauges
-from transport.wire.session import LOST, JoinRefused, Session
+from transport.wire.session import LOST, MAX_UNANSWERED, JoinRefused, Session
 
 LAYOUT = CacheLayout("float32", 16, 1, 1, 1, 1, 1, 1, 1, 1, 1)
 HELLO = Hello(
@@ -19,9 +21,14 @@ GAUGES = WorkerGauges(free_pages=4, free_state_slots=4)
 class ScriptedChannel:
     endpoint = "ipc://scripted"
     malformed_dropped = 0
+    connected = False
 
     def __init__(self) -> None:
         self.now, self.sent, self.answers = 0.0, [], []
+        self.renewed_at: list[float] = []
+
+    def renew(self) -> None:
+        self.renewed_at.append(self.now)
 
     def clock(self) -> float:
         return self.now
@@ -149,3 +156,42 @@ def test_how_long_messages_may_have_lain_unseen(channel: ScriptedChannel, joined
     channel.receive = wait
     joined.receive(0.2)
     assert joined.in_socket_s == 0.0, "it was waited for"
+
+
+def test_silence_renews_the_connection_without_limit_while_no_coordinator_is_there(
+    channel: ScriptedChannel, joined: Session
+) -> None:
+    for _ in range(100):
+        channel.now += 1.0
+        joined.receive(0.0)
+    pauses_s = [after - before for before, after in pairwise([0.0, *channel.renewed_at])]
+    assert len(pauses_s) >= 15
+    assert all(5.0 <= pause_s <= 6.2 for pause_s in pauses_s)
+    channel.answers = [Welcome("c-2", 1.0, 5.0)]
+    joined.receive(0.0)
+    assert joined.welcomed
+
+
+def test_a_coordinator_that_is_connected_and_never_answers_ends_the_worker(
+    channel: ScriptedChannel, joined: Session
+) -> None:
+    channel.connected = True
+
+    def listen() -> None:
+        for _ in range(100):
+            channel.now += 1.0
+            joined.receive(0.0)
+
+    with pytest.raises(DeadlineExceeded, match=r"p-1 waited .* welcome .* 3 connections"):
+        listen()
+    assert channel.now < 5.0 + (MAX_UNANSWERED + 1) * 6.0
+
+
+def test_an_answer_begins_the_count_of_silent_connections_anew(
+    channel: ScriptedChannel, joined: Session
+) -> None:
+    channel.connected = True
+    for number in range(20):
+        channel.now += 5.5
+        channel.answers = [] if number % 3 else [Alive("c-1")]
+        joined.receive(0.0)

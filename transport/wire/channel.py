@@ -7,7 +7,7 @@ read.
 
 With keys (channel_keys.py) both ends prove that they know the secret before a frame passes, and
 every frame is encrypted. Without keys the channel accepts only endpoints that other machines cannot
-reach.
+reach. identities.py says to whom a connection belongs.
 """
 
 import hmac
@@ -16,7 +16,7 @@ import os
 import select
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import zmq
 from zmq.auth.asyncio import AsyncioAuthenticator
@@ -25,6 +25,7 @@ from transport.wire.channel_keys import ChannelKeys, require_keys
 from transport.wire.errors import MalformedMessage, WireError
 from transport.wire.frames import from_worker, to_worker
 from transport.wire.handshake import REFUSED_AFTER_S, HandshakeWatch
+from transport.wire.identities import Peers, instance_of, new_identity
 from transport.wire.messages import PROTOCOL, FromWorker, ToWorker, encode
 from transport.wire.socket_reader import SocketReader, descriptor, has_message
 from transport.wire.unverified_peers import UnverifiedPeers
@@ -39,12 +40,13 @@ _LINGER_S = 0.3
 # (coordinator/core/workers/connections.py).
 _RECONNECT_MS = 20
 _RECONNECT_MAX_MS = 250
+_CONNECT_TIMEOUT_MS = 2_000
 _LOOK_UP_S = 0.1
 
 
 class WorkerChannel:
-    """A worker's end of the channel. The coordinator sends to the identity ``instance``.
-    ``malformed_dropped`` counts the frames of this protocol that did not decode."""
+    """A worker's end of the channel. ``malformed_dropped`` counts the frames of this protocol that
+    did not decode."""
 
     def __init__(
         self,
@@ -61,11 +63,23 @@ class WorkerChannel:
         self.endpoint = endpoint
         self.malformed_dropped = 0
         self._protocol = protocol.encode()
+        self._identity = new_identity(instance)
+        self._keys = keys
+        self._refused_after_s = refused_after_s
+        self._clock = clock
         self._context = zmq.Context()
+        self._woken: int | None = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._poll = select.poll()
+        self._poll.register(self._woken, select.POLLIN)
+        self._connect()
+
+    def _connect(self) -> None:
+        keys = self._keys
         self._socket = self._context.socket(zmq.DEALER)
-        self._socket.setsockopt(zmq.IDENTITY, instance.encode())
+        self._socket.setsockopt(zmq.IDENTITY, self._identity)
         self._socket.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
         self._socket.setsockopt(zmq.RECONNECT_IVL_MAX, _RECONNECT_MAX_MS)
+        self._socket.setsockopt(zmq.CONNECT_TIMEOUT, _CONNECT_TIMEOUT_MS)
         self._socket.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
         self._socket.set_hwm(0)
         if keys is not None:
@@ -74,16 +88,26 @@ class WorkerChannel:
             self._socket.setsockopt(zmq.CURVE_SECRETKEY, keys.worker.secret)
         self._handshakes = HandshakeWatch(
             self._socket,
-            endpoint,
+            self.endpoint,
             has_secret=keys is not None,
-            refused_after_s=refused_after_s,
-            clock=clock,
+            refused_after_s=self._refused_after_s,
+            clock=self._clock,
         )
-        self._socket.connect(endpoint)
-        self._woken: int | None = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._poll = select.poll()
+        self._socket.connect(self.endpoint)
         self._poll.register(descriptor(self._socket), select.POLLIN)
-        self._poll.register(self._woken, select.POLLIN)
+
+    @property
+    def connected(self) -> bool:
+        """True if a coordinator that accepted this worker is connected now; never waits."""
+        return self._handshakes.connected()
+
+    def renew(self) -> None:
+        """Replace the connection by a new one and drop what is queued on it. TCP may retry a dead
+        connection only after minutes."""
+        self._poll.unregister(descriptor(self._socket))
+        self._handshakes.close()
+        self._socket.close(linger=0)
+        self._connect()
 
     def send(self, message: FromWorker) -> None:
         """Queue a message. Raises ChannelRefused when the coordinator has refused this worker.
@@ -133,7 +157,7 @@ class WorkerChannel:
         NOTE: ZeroMQ resolves the coordinator's name in the thread that has to end here. Where the
         name is gone with the coordinator, that takes seconds, and the thread is left behind.
         """
-        connected = self._handshakes.connected()
+        connected = self.connected
         self._handshakes.close()
         self._socket.close(linger=round(_LINGER_S * 1000) if connected else 0)
         woken, self._woken = self._woken, None
@@ -182,6 +206,7 @@ class CoordinatorChannel:
         self._socket.setsockopt(zmq.LINGER, 500)
         self._socket.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
         self._socket.set_hwm(0)
+        self._peers = Peers()
         self._reader = SocketReader(self._socket)
         self._unverified = UnverifiedPeers(self._socket)
         self._authenticator: AsyncioAuthenticator | None = None
@@ -196,10 +221,11 @@ class CoordinatorChannel:
 
     def send(self, instance: str, message: ToWorker) -> bool:
         """Queue a message; False when no such worker is connected."""
+        identity = self._peers.identity(instance)
+        if identity is None:
+            return False
         try:
-            self._socket.send_multipart(
-                (instance.encode(), self._protocol, encode(message)), zmq.NOBLOCK
-            )
+            self._socket.send_multipart((identity, self._protocol, encode(message)), zmq.NOBLOCK)
         except zmq.ZMQError as error:
             if error.errno != zmq.EHOSTUNREACH:
                 raise
@@ -213,9 +239,14 @@ class CoordinatorChannel:
     ) -> None:
         """Call ``take`` with every message and its sender, until cancelled; other tasks get the
         event loop every ``turn_s``. An error is passed to ``take`` instead of raised: a faulty
-        worker must not end the loop that serves the others. A sender whose identity is no instance
-        id is named by the ``repr`` of the identity, to which ``send`` cannot send."""
+        worker must not end the loop that serves the others. ``send`` cannot send to a sender whose
+        identity has no instance id, or the instance id of another connection."""
         await self._reader.deliver(lambda frames: take(*self._read(frames)), turn_s=turn_s)
+
+    def keep(self, instances: Iterable[str]) -> None:
+        """Forget which connections belong to other instances; call it at every heartbeat. Until
+        then no other connection can speak for an instance that has spoken."""
+        self._peers.keep(instances)
 
     def log_unverified(self) -> None:
         """Log how many connections were refused, at most once a minute; call it at every
@@ -236,7 +267,11 @@ class CoordinatorChannel:
 
     def _read(self, frames: list[bytes]) -> tuple[str, FromWorker | WireError]:
         identity, *rest = frames
-        return from_worker(identity, rest, ours=self._protocol)
+        instance, message = from_worker(identity, rest, ours=self._protocol)
+        if instance_of(identity) is None or self._peers.owns(instance, identity):
+            return instance, message
+        error = MalformedMessage(f"{instance} has another connection")
+        return f"a second connection of {instance}", error
 
     def _admit_only(self, keys: ChannelKeys) -> None:
         self._socket.setsockopt(zmq.CURVE_SERVER, 1)

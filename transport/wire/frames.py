@@ -4,17 +4,16 @@ The protocol is compared before the payload is decoded, so two versions always r
 whatever changed in the structs.
 """
 
-import re
 from typing import TypeVar
 
 import msgspec
 
 from transport.wire.errors import MalformedMessage, ProtocolMismatch, WireError
+from transport.wire.identities import instance_of
 from transport.wire.messages import FromWorker, Hello, ToWorker
 
 T = TypeVar("T")
 
-_INSTANCE = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _FROM_WORKER = msgspec.msgpack.Decoder(FromWorker)
 _TO_WORKER = msgspec.msgpack.Decoder(ToWorker)
 
@@ -24,9 +23,9 @@ def from_worker(
 ) -> tuple[str, FromWorker | WireError]:
     """A worker's instance and its message, or a WireError if the bytes are no message. Does not
     raise."""
-    if not _INSTANCE.fullmatch(identity):
-        return repr(identity), MalformedMessage(f"identity {identity!r} is no instance id")
-    instance = identity.decode()
+    instance = instance_of(identity)
+    if instance is None:
+        return repr(identity), MalformedMessage(f"identity {identity!r} has no instance id")
     try:
         payload = _payload(frames, peer=instance, ours=ours)
         message = _decode(_FROM_WORKER, payload, peer=instance)

@@ -4,6 +4,9 @@
 2. While welcomed, it sends a Heartbeat every ``heartbeat_s`` from its own loop.
 3. When no message came for ``dead_after_s``, or another coordinator answers, ``receive`` yields
    ``Lost``: the worker drops every request and sends Hello again.
+4. While lost, it replaces its connection every ``dead_after_s`` without a message. It waits for a
+   coordinator without limit. But one that is connected and leaves ``MAX_UNANSWERED`` connections in
+   a row unanswered ends the process.
 """
 
 import logging
@@ -57,6 +60,7 @@ ORDERS: dict[Role, tuple[type[Work], ...]] = {
 Lost = Literal["lost"]
 LOST: Final = "lost"
 HELLO_EVERY_S = 1.0
+MAX_UNANSWERED = 3
 
 log = logging.getLogger(__name__)
 
@@ -77,8 +81,9 @@ class Session:
         self._hello = hello
         self._clock = clock
         self._welcome: Welcome | None = None
-        self._former = ""  # the coordinator that welcomed this worker before
-        self._heard_at = clock()
+        self._former: Welcome | None = None  # by the coordinator that was lost
+        self._num_unanswered = 0
+        self._heard_at = self._renewed_at = clock()
         self._next_beat_at = clock()
         self._looked_at = clock()
         self.in_socket_s = 0.0
@@ -110,12 +115,13 @@ class Session:
 
     def receive(self, timeout_s: float, *, awake_s: float = 0.0) -> list[Work | Lost]:
         """The messages about work that have come. Waits at most ``timeout_s``, without sleep for
-        the first ``awake_s``, and never past the next heartbeat."""
+        the first ``awake_s``, and never past the next heartbeat. Raises DeadlineExceeded."""
         if self._welcome is None:
             self._send_hello()
         work, self._early = self._early, []
         for message in self._look(0.0 if work else timeout_s, awake_s):
             self._heard_at = self._clock()
+            self._num_unanswered = 0
             self._sort(message, work)
         if self._welcome and self._clock() - self._heard_at > self._welcome.dead_after_s:
             log.warning(
@@ -124,6 +130,8 @@ class Session:
                 self._welcome.dead_after_s,
             )
             self._lose(work)
+            self._renew()
+        self._renew_if_silent()
         return work
 
     def beat(
@@ -155,6 +163,27 @@ class Session:
         self._looked_at = self._clock()
         return messages
 
+    def _renew_if_silent(self) -> None:
+        """Replace the connection if it has brought no message for ``dead_after_s``."""
+        if self._welcome is not None or self._former is None:
+            return
+        now = self._clock()
+        if now - max(self._heard_at, self._renewed_at) <= self._former.dead_after_s:
+            return
+        self._num_unanswered = self._num_unanswered + 1 if self._channel.connected else 0
+        if self._num_unanswered >= MAX_UNANSWERED:
+            raise DeadlineExceeded(
+                who=self._hello.instance,
+                waited_for=f"a welcome from the coordinator at {self._channel.endpoint}",
+                after_s=now - self._heard_at,
+                got=f"no answer on {MAX_UNANSWERED} connections",
+            )
+        self._renew()
+
+    def _renew(self) -> None:
+        self._renewed_at = self._clock()
+        self._channel.renew()
+
     def _send_hello(self) -> None:
         if self._clock() >= self._next_beat_at:
             self._next_beat_at = self._clock() + HELLO_EVERY_S
@@ -165,10 +194,11 @@ class Session:
             case Welcome():
                 self._welcome = message
                 self._next_beat_at = self._clock()
-                if self._former in ("", message.coordinator):
+                if self._former is None or self._former.coordinator == message.coordinator:
                     log.info("joined coordinator %s", message.coordinator)
                 else:
-                    log.info("joined coordinator %s after %s", message.coordinator, self._former)
+                    former = self._former.coordinator
+                    log.info("joined coordinator %s after %s", message.coordinator, former)
             case Refused(reason=reason):
                 raise JoinRefused(reason)
             case Alive(coordinator=coordinator):
@@ -182,7 +212,7 @@ class Session:
 
     def _lose(self, work: list[Work | Lost]) -> None:
         assert self._welcome is not None, "lost without having joined"
-        self._former, self._welcome = self._welcome.coordinator, None
+        self._former, self._welcome = self._welcome, None
         self._next_beat_at = self._clock()
         work.clear()
         work.append(LOST)

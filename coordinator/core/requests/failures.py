@@ -62,7 +62,7 @@ class Failures:
         was_running = request.decode_worker == instance or request.state is State.PREFILLING
         request.losses += 1
         if died and was_running:
-            self._quarantine.record_death(request)
+            self._quarantine.record_death(request, instance)
         if died and was_running and worker.reserved_for is request:
             text = f"{request.deaths} {role} workers died that computed it, the last one alone"
             self._attempts.fail(request, "poison_request", text)

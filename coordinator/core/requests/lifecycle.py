@@ -267,6 +267,15 @@ class Lifecycle:
             self._place()
             self._outbox.add(WorkerLeft(worker, departure))
 
+    def worker_returned(self, instance: str) -> None:
+        """Handle a message of a worker that was taken for dead: its requests did not end it."""
+        with self._outbox:
+            for request in self.requests.values():
+                if self._quarantine.take_back(request, instance) and request.state is State.QUEUED:
+                    self._dispatcher.withdraw(request)
+                    self._dispatcher.enqueue(request)
+            self._place()
+
     def _place(self, computed: Request | None = None) -> None:
         """Place all requests that can be placed, oldest first. ``computed`` is a request whose
         prompt was computed just now."""

@@ -29,18 +29,20 @@ ANSWERED_S = 2 * HELLO_EVERY_S
 
 class Membership:
     """Admits workers to the registry, and decides when they leave. ``lost`` is called for each one
-    that leaves; it removes the worker (``Lifecycle.worker_lost``). ``send`` gives a worker a
-    message."""
+    that leaves; it removes the worker (``Lifecycle.worker_lost``). ``returned`` is called when a
+    fenced one is heard again: it had not died. ``send`` gives a worker a message."""
 
     def __init__(
         self,
         registry: Registry,
         lost: Callable[[str, Departure], object],
+        returned: Callable[[str], object],
         send: Callable[[str, ToWorker], object],
         settings: HubSettings,
     ) -> None:
         self._registry = registry
         self._lost = lost
+        self._returned = returned
         self._send = send
         self._settings = settings
         self._fenced: OrderedDict[str, str] = OrderedDict()
@@ -55,7 +57,7 @@ class Membership:
         lost, and all that was sent after it.
         """
         if hello.instance in self._fenced:
-            return Refused(f"fenced: {self._fenced[hello.instance]}")
+            return self._refuse_fenced(hello.instance)
         known = self._registry.get(hello.instance)
         now = time.monotonic()
         if known is not None and not known.settled and now < known.heard_at + ANSWERED_S:
@@ -75,7 +77,7 @@ class Membership:
         """The answer to a message of an unknown worker: make it send Hello again, or end it if it
         is fenced."""
         if instance in self._fenced:
-            return Refused(f"fenced: {self._fenced[instance]}")
+            return self._refuse_fenced(instance)
         return Alive(NO_COORDINATOR)
 
     def reject(self, instance: str, error: WireError) -> Refused:
@@ -123,6 +125,10 @@ class Membership:
         while len(self._fenced) > MAX_FENCED:
             self._fenced.popitem(last=False)
         self._lost(worker.instance, departure)
+
+    def _refuse_fenced(self, instance: str) -> Refused:
+        self._returned(instance)
+        return Refused(f"fenced: {self._fenced[instance]}")
 
     def refuse_stranded(self, reported_before: float) -> list[tuple[str, Refused]]:
         """Fence workers whose pair with every partner is broken, so that the operator learns why.
