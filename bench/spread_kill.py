@@ -29,7 +29,8 @@ def longest_gaps(
     """Run ``num_streams`` at once, kill a worker that decodes, and return the longest gap between
     two tokens in seconds: the median and the most of the streams whose worker was killed, and of
     the others. ``lost``: streams that did not get all their tokens. ``killed_resumed_s``: seconds
-    from the kill to the next token of each stream whose worker was killed. Raises RequestFailed."""
+    from the kill to the end of that gap, of each stream whose worker was killed. Raises
+    RequestFailed."""
     return asyncio.run(_run(served, model, num_streams, input_len, output_len))
 
 
@@ -59,12 +60,12 @@ async def _run(
         retried = [await _was_retried(client, record) for record in records]
     gaps: dict[str, list[float]] = {"killed": [], "others": []}
     resumed = sorted(
-        round(next(each.at_s for each in record.arrivals if each.at_s > killed_at) - killed_at, 3)
+        round(_longest_gap(record, killed_at)[1] - killed_at, 3)
         for record, again in zip(records, retried, strict=True)
         if again and record.ok
     )
     for record, again in zip(records, retried, strict=True):
-        gaps["killed" if again else "others"].append(_longest_gap(record, killed_at))
+        gaps["killed" if again else "others"].append(_longest_gap(record, killed_at)[0])
     return {
         "streams": num_streams, "victim": victim, "lost": sum(not each.ok for each in records),
         **{
@@ -83,7 +84,9 @@ async def _was_retried(client: Client, record: Record) -> bool:
     return int(found["attempts"]) > 1
 
 
-def _longest_gap(record: Record, since: float) -> float:
-    """The longest gap between two arrivals that ends after ``since``."""
+def _longest_gap(record: Record, since: float) -> tuple[float, float]:
+    """The longest gap between two arrivals that ends after ``since``, in seconds, and its end."""
     pairs = zip(record.arrivals, record.arrivals[1:], strict=False)
-    return max((b.at_s - a.at_s for a, b in pairs if b.at_s > since), default=0.0)
+    return max(
+        ((b.at_s - a.at_s, b.at_s) for a, b in pairs if b.at_s > since), default=(0.0, since)
+    )

@@ -15,6 +15,7 @@ MODEL_IDS = 900
 MIN_MARGIN_NATS = 1e-3
 """On a CPU a row's logits differ by some 1e-5 with the rows beside it (docs/performance.md): a
 greedy choice between two tokens closer than this has no right answer."""
+DRAWN_FOR_CLEAR = 20
 MIN_TOKENS = 12
 """A greedy answer is compared up to its first close choice if that leaves so many tokens."""
 ROUNDS = 3
@@ -67,9 +68,9 @@ async def prepared(
     their first close choice. Raises NoCases."""
     draw = random.Random(seed)
     if margin_nats > MIN_MARGIN_NATS:
-        candidates = [clear(drawn(draw, 2 * number)) for number in range(4 * count)]
-        candidates = [await _cut(http, case, margin_nats) for case in candidates]
-        candidates = [case for case in candidates if case.body["max_tokens"] >= MIN_TOKENS]
+        whole = [clear(drawn(draw, 2 * number)) for number in range(DRAWN_FOR_CLEAR * count)]
+        cut = await asyncio.gather(*(_cut(http, case, margin_nats) for case in whole))
+        candidates = [case for case in cut if case.body["max_tokens"] >= MIN_TOKENS][: 2 * count]
     else:
         candidates = [drawn(draw, number) for number in range(2 * count)]
     alone = [await _answer(http, case) for case in candidates]
