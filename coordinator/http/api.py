@@ -26,12 +26,12 @@ from coordinator.http.bodies.bodies import Bodies
 from coordinator.http.bodies.body_limit import BodyLimit
 from coordinator.http.bodies.parsers import BodyParsers
 from coordinator.http.errors import install_error_handlers
+from coordinator.http.generation import generate_routes
 from coordinator.http.http_settings import HttpSettings
 from coordinator.http.messages.routes import messages_routes
 from coordinator.http.middleware import HeadRequests, Observed, RequestId
 from coordinator.http.openapi import install_openapi
 from coordinator.http.responses.routes import response_routes
-from coordinator.http.routes_generate import generate_routes
 from coordinator.http.routes_history import history_routes
 from coordinator.http.routes_info import info_routes
 from coordinator.http.routes_other_servers import other_servers_routes

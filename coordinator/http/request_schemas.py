@@ -1,7 +1,7 @@
 """The bodies of requests: decoded by msgspec, described in /openapi.json.
 
 Types, ranges and relations between fields are checked here; what depends on the model or the
-settings, in sequence_requests.py and prompts.py. Unknown fields are ignored, null means absent. A
+settings, in generation.py and prompts.py. Unknown fields are ignored, null means absent. A
 field that other servers have and this one does not is ``Unsupported``: refused, never ignored.
 """
 

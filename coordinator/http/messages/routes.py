@@ -11,6 +11,7 @@ from starlette.responses import Response
 from coordinator.http.answer_form import tool_parameters
 from coordinator.http.app_context import AppContext, new_id
 from coordinator.http.bodies.bodies import Bodies
+from coordinator.http.generation import sequence_requests
 from coordinator.http.messages.answer import MessagesAnswer
 from coordinator.http.messages.bodies import (
     MESSAGES_EVENTS,
@@ -25,7 +26,6 @@ from coordinator.http.openapi import answers, request_body
 from coordinator.http.request_schemas import ChatRequest
 from coordinator.http.respond import respond
 from coordinator.http.response_names import noted_name
-from coordinator.http.sequence_requests import sequence_requests
 from coordinator.text.answer_parser import AnswerParser
 
 

@@ -13,6 +13,7 @@ from coordinator.http.app_context import AppContext, new_id
 from coordinator.http.auth.accounts import account_of
 from coordinator.http.bodies.bodies import Bodies
 from coordinator.http.errors import ApiError, invalid, json_response, quote
+from coordinator.http.generation import sequence_requests
 from coordinator.http.openapi import answers, request_body
 from coordinator.http.request_fields import UNSUPPORTED
 from coordinator.http.respond import respond
@@ -29,7 +30,6 @@ from coordinator.http.responses.request import ResponseRequest
 from coordinator.http.responses.schemas import DeletedResponse, ResponseBody, body_of
 from coordinator.http.responses.translation import client_field_names
 from coordinator.http.responses.turn import Turn
-from coordinator.http.sequence_requests import sequence_requests
 from coordinator.http.warning_header import warn
 from coordinator.record.stored_response import ConversationUnavailable, StoredResponse
 from coordinator.text.answer_parser import AnswerParser
