@@ -6,8 +6,10 @@ from types import MappingProxyType
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
+
+from deploy.vllm_options import UpCommand
 
 _MODULES = MappingProxyType(
     {
@@ -30,6 +32,8 @@ class _Commands(TyperGroup):
         return [*_MODULES]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name == "serve":
+            ctx.fail("serve: is vLLM's; `baton up --model MODEL` serves (docs/from-vllm.md)")
         if cmd_name not in _MODULES:
             return None
         module = import_module(_MODULES[cmd_name])
@@ -37,7 +41,8 @@ class _Commands(TyperGroup):
             command = get_command(found)
         else:
             alone = typer.Typer(add_completion=False, rich_markup_mode=None)
-            alone.command(cmd_name)(getattr(module, cmd_name))
+            kind = UpCommand if cmd_name == "up" else TyperCommand
+            alone.command(cmd_name, cls=kind)(getattr(module, cmd_name))
             command = get_command(alone)
         command.name = cmd_name
         return command

@@ -12,6 +12,7 @@ from typing import Literal
 from coordinator.record.settings import check_redis_url
 from decode.spread_policy import DEFAULT as SPREAD
 from decode.spread_policy import require_spread
+from deploy.hub_cache import cached_checkpoint, is_model_id
 from deploy.ports import require_port
 from transport.checkpoint_folder import CONFIG, checkpoint_folder, model_name, require_readable
 
@@ -91,15 +92,15 @@ def resolve(
         check_redis_url(redis_url, "--redis-url")
     if served_model_name == "":
         raise ValueError("--served-model-name: must not be empty")
-    model = _checkpoint(model)
+    folder, name = _checkpoint(model, needs_weights=load_format != "dummy")
     on = _device(device, num_gpus)
     if gpu_share < 1:
         raise ValueError(f"--gpu-share: needs at least 1 worker a GPU, not {gpu_share}")
     places = num_gpus * gpu_share if on == "cuda" else 0
     num_prefill, num_decode, num_colocated = _pools(role, prefill, decode, workers, places)
     return UpSettings(
-        model=model,
-        served_model_name=served_model_name or model_name(model),
+        model=folder,
+        served_model_name=served_model_name or name,
         load_format=load_format,
         quantize=quantize,
         speculate=speculate,
@@ -118,10 +119,14 @@ def resolve(
     )
 
 
-def _checkpoint(model: Path | None) -> Path:
-    folder = checkpoint_folder((model or BUNDLED_MODEL).expanduser().absolute(), "--model")
+def _checkpoint(model: Path | None, *, needs_weights: bool) -> tuple[Path, str]:
+    """The folder of the checkpoint, and the name that it is served by: a model id is its own."""
+    path = (model or BUNDLED_MODEL).expanduser()
+    if is_model_id(path):
+        return cached_checkpoint(str(path), "--model", needs_weights=needs_weights), str(path)
+    folder = checkpoint_folder(path.absolute(), "--model")
     require_readable(folder, [CONFIG], "--model")
-    return folder
+    return folder, model_name(folder)
 
 
 def _device(device: Device, num_gpus: int) -> Literal["cpu", "cuda"]:

@@ -30,7 +30,8 @@ def up(
         typer.Option(
             envvar="BATON_MODEL",
             readable=False,
-            help="A checkpoint's folder, or a model's in a Hugging Face cache; the bundled model.",
+            help="A checkpoint's folder, or the id of a model in the Hugging Face cache, such as "
+            "Qwen/Qwen3.5-35B-A3B; the bundled model.",
         ),
     ] = None,
     load_format: Annotated[
@@ -125,7 +126,9 @@ def up(
     ] = None,
     served_model_name: Annotated[
         str | None,
-        typer.Option(envvar="BATON_SERVED_MODEL_NAME", help="The model's name; the folder's."),
+        typer.Option(
+            envvar="BATON_SERVED_MODEL_NAME", help="The model's name; its id, or its folder's."
+        ),
     ] = None,
     drain_timeout: Annotated[
         float,
