@@ -1,4 +1,4 @@
-"""Finds the checkpoint of a model id, such as Qwen/Qwen3.5-35B-A3B, in the local Hugging Face cache.
+"""Finds the checkpoint of a model id, such as Qwen/Qwen3.5-35B-A3B, in the Hugging Face cache.
 
 Nothing is fetched: a start that downloads 70 GB looks like one that hangs. The error for a model
 that is not there has the command that fetches it.
