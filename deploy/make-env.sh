@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Writes .env for docker-compose.yml: .env.example with fresh secrets and settings that suit this
 # machine's GPUs. `deploy/make-env.sh [NAME=VALUE ...]`, e.g. MODEL_DIR=/models/x; `make env` passes
-# ARGS on. An .env that exists is never changed.
+# ARGS on. An .env that exists is never changed. The last line has the command to go on with: that of
+# the compose plugin, or of docker-compose where the plugin is not installed.
 #
 # Without a GPU, or with BATON_DEVICE=cpu, the settings of deploy/cpu.env apply. One GPU gets a
 # colocated worker, more get a prefill and a decode pool as `baton up` would divide them.
@@ -20,7 +21,7 @@ read_arguments() {
         # An argument without a name may be a secret, so it is not shown.
         [[ $argument =~ ^[A-Z_]+= ]] || die "an argument is not NAME=VALUE"
         name=${argument%%=*}
-        grep -q "^$name=" .env.example || die "$name: is no setting of .env.example"
+        grep -q "^#\?$name=" .env.example || die "$name: is no setting of .env.example"
         [[ ${argument#*=} != *[\'$'\n']* ]] || die "$name: must have no quote and no line break"
         given[$name]=${argument#*=}
     done
@@ -58,6 +59,12 @@ set_model() {
     given[MODEL_DIR]=$folder
 }
 
+compose() {
+    if docker compose version >/dev/null 2>&1; then echo "docker compose"
+    elif command -v docker-compose >/dev/null; then echo docker-compose
+    fi
+}
+
 quoted() {
     if [[ $1 =~ ^[A-Za-z0-9_./:@%+=,-]*$ ]]; then printf '%s' "$1"; else printf "'%s'" "$1"; fi
 }
@@ -65,8 +72,8 @@ quoted() {
 write() {
     local line name
     while IFS= read -r line; do
-        name=${line%%=*}
-        if [[ $line =~ ^[A-Z_]+= && -v value[$name] ]]; then
+        name=${line%%=*} name=${name#\#}
+        if [[ $line =~ ^#?[A-Z_]+= && -v value[$name] ]]; then
             printf '%s=%s\n' "$name" "$(quoted "${value[$name]}")"
         else
             printf '%s\n' "$line"
@@ -96,4 +103,6 @@ write >"$part"
 ln "$part" .env 2>/dev/null || die ".env exists and is left as it is; edit it, or move it away first"
 echo ".env is written: $prefill prefill, $decode decode, $colocated colocated, on ${value[BATON_DEVICE]:-cuda}" \
     "($gpus GPUs found), model ${value[MODEL_DIR]}"
-echo "next: docker compose up -d"
+compose=$(compose)
+[[ -n $compose ]] || echo "no compose was found here: install Docker with its compose plugin first"
+echo "next: ${compose:-docker compose} up -d"

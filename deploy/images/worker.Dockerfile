@@ -4,6 +4,7 @@
 #   docker build -f deploy/images/worker.Dockerfile -t baton-worker:cpu \
 #       --build-arg VARIANT=cpu --build-arg BASE_IMAGE=python:3.12-slim-bookworm .
 #
+# CPU_TORCH_INDEX names another index with torch's CPU build than PyTorch's, such as a mirror.
 # VARIANT cuda brings CUDA's libraries with torch, cupy and NVML's bindings; the driver comes from
 # the host. Triton compiles its launchers with a C compiler at run time. VARIANT cpu is the tiny
 # model's. BASE_IMAGE needs python3 (3.11 or 3.12) with venv, or apt to install it.
@@ -37,13 +38,14 @@ RUN /opt/baton/bin/pip wheel --no-deps --wheel-dir /wheel . \
 # another version of Baton is a small layer on the same layers.
 FROM base
 ARG VARIANT=cuda
-ARG CPU_TORCH_INDEX=https://download.pytorch.org/whl/cpu
+ARG CPU_TORCH_INDEX=
 LABEL org.opencontainers.image.title="baton-worker" \
       org.opencontainers.image.licenses="Apache-2.0"
 RUN useradd --uid 10001 --user-group --create-home baton \
     && install -d -o baton -g baton /var/cache/baton /var/lib/baton/gpus
 COPY --from=build /wanted/torch.txt /opt/baton/
-RUN if [ "$VARIANT" = cpu ]; then index="--extra-index-url $CPU_TORCH_INDEX"; fi \
+RUN if [ "$VARIANT" = cpu ]; then \
+        index="--extra-index-url ${CPU_TORCH_INDEX:-https://download.pytorch.org/whl/cpu}"; fi \
     && /opt/baton/bin/pip install -r /opt/baton/torch.txt $index
 COPY --from=build /wanted/requirements.txt /opt/baton/
 RUN /opt/baton/bin/pip install -r /opt/baton/requirements.txt

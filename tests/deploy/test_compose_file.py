@@ -142,6 +142,14 @@ def test_the_coordinators_image_has_no_torch() -> None:
         requirements(pyproject, ["no such extra"])
 
 
+def test_the_build_gets_the_index_of_torchs_cpu_build() -> None:
+    arguments = SERVICES["check-model"]["build"]["args"]
+    assert arguments["CPU_TORCH_INDEX"] == "${CPU_TORCH_INDEX:-}"
+    dockerfile = (ROOT / "deploy/images/worker.Dockerfile").read_text()
+    assert "ARG CPU_TORCH_INDEX=\n" in dockerfile
+    assert "--extra-index-url ${CPU_TORCH_INDEX:-https://" in dockerfile
+
+
 @pytest.mark.parametrize("name", ["redis", "coordinator", "prefill", "decode", "colocated"])
 def test_a_service_that_starts_receives_sigterm(name: str) -> None:
     """Process 1 ignores signals that it has no handler for yet."""

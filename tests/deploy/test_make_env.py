@@ -29,10 +29,12 @@ class Checkout:
         (folder / "bin" / "nvidia-smi").write_text(f"#!/bin/sh\n{lines}")
         (folder / "bin" / "nvidia-smi").chmod(0o755)
 
-    def make(self, arguments: str = "") -> subprocess.CompletedProcess[str]:
+    def make(
+        self, arguments: str = "", path: str = "/usr/bin:/bin"
+    ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             ["make", "--no-print-directory", "env", f"ARGS={arguments}"], cwd=self.folder,
-            env={"PATH": f"{self.folder / 'bin'}:/usr/bin:/bin"},
+            env={"PATH": f"{self.folder / 'bin'}:{path}"},
             capture_output=True, text=True, timeout=20, check=False,
         )  # fmt: skip
 
@@ -61,7 +63,7 @@ def test_the_pools_are_those_of_baton_up(tmp_path: Path, num_gpus: int) -> None:
 
 def test_without_a_gpu_the_settings_for_the_cpu_apply(tmp_path: Path) -> None:
     checkout = Checkout(tmp_path, 0)
-    assert "next: docker compose up -d" in checkout.make().stdout
+    assert checkout.make().returncode == 0
     assert example("deploy/cpu.env").items() <= checkout.settings().items()
     assert example("deploy/cpu.env").keys() <= example().keys()
 
@@ -97,6 +99,50 @@ def test_settings_are_passed_on(tmp_path: Path) -> None:
     assert (found["BATON_RUNTIME"], found["DECODE_REPLICAS"], found["HOST_WORKERS"]) == (
         "runc", "3", "4",
     )  # fmt: skip
+
+
+def test_settings_of_compose_itself_are_taken(tmp_path: Path) -> None:
+    checkout = Checkout(tmp_path, 0)
+    files, index = "docker-compose.yml:docker-compose.cdi.yml", "https://mirror.example/cpu"
+    said = checkout.make(
+        f"COMPOSE_PROJECT_NAME=two COMPOSE_FILE={files} CPU_TORCH_INDEX={index} BATON_DEVICE=cpu"
+    )
+    assert said.returncode == 0, said.stderr
+    found = checkout.settings()
+    assert (found["COMPOSE_PROJECT_NAME"], found["COMPOSE_FILE"]) == ("two", files)
+    assert found["CPU_TORCH_INDEX"] == index
+
+
+def test_compose_chooses_its_own_settings_by_default(tmp_path: Path) -> None:
+    """An empty COMPOSE_FILE is a file without a name, and any value hides an override file."""
+    checkout = Checkout(tmp_path, 0)
+    checkout.make()
+    assert not [name for name in checkout.settings() if name.startswith("COMPOSE_")]
+
+
+@pytest.mark.parametrize(
+    ("installed", "command"),
+    [
+        ({"docker": "exit 0", "docker-compose": "exit 0"}, "docker compose"),
+        ({"docker": "exit 1", "docker-compose": "exit 0"}, "docker-compose"),
+        ({"docker": "exit 1"}, "docker compose"),
+    ],
+)
+def test_the_next_command_is_that_of_the_compose_that_is_installed(
+    tmp_path: Path, installed: dict[str, str], command: str
+) -> None:
+    checkout = Checkout(tmp_path, 0)
+    for name in ("bash", "chmod", "cp", "dirname", "env", "grep", "ln", "make", "mktemp", "od",
+                 "rm", "sed", "sh", "tr"):  # fmt: skip
+        (checkout.folder / "bin" / name).symlink_to(str(shutil.which(name)))
+    for name, script in installed.items():
+        (checkout.folder / "bin" / name).write_text(f"#!/bin/sh\n{script}\n")
+        (checkout.folder / "bin" / name).chmod(0o755)
+    said = checkout.make(path=str(checkout.folder / "bin"))
+    assert said.returncode == 0, said.stderr
+    assert said.stdout.splitlines()[-1] == f"next: {command} up -d"
+    found = "docker-compose" in installed
+    assert ("no compose was found here" in said.stdout) is not found
 
 
 def test_of_a_cached_snapshot_the_models_folder_is_mounted(tmp_path: Path) -> None:
