@@ -158,6 +158,35 @@ class ServiceStatus:
     workers: tuple[WorkerStatus, ...] = field(default=())
 
 
+class LoadPoint(Struct, frozen=True):
+    """The load in one period. Latencies are None if nothing was measured in it."""
+
+    output_tokens_per_s: float
+    prompt_tokens_per_s: float
+    """Tokens of prompts, cached ones included, at the first token of each."""
+    ttft_p50_s: float | None
+    ttft_p99_s: float | None
+    tpot_p50_s: float | None
+    tpot_p99_s: float | None
+    queued: int
+    """The most requests that waited at once."""
+    running: int
+    """The most requests that ran at once."""
+    handoffs_per_s: float
+    handoff_p50_s: float | None
+    """From a request's first token to its second."""
+    handoff_bytes_per_s: float
+
+
+class LoadSeries(Struct, frozen=True):
+    """The load of the last hour: a point for each period of ``period_s`` that is over, the oldest
+    first. ``started_at``: Unix seconds at which the oldest period began."""
+
+    period_s: int
+    started_at: float
+    points: tuple[LoadPoint, ...]
+
+
 class GenerationFailed(Exception):
     """Raised by a stream whose request failed. ``code`` is stable; the message is for people."""
 
@@ -258,3 +287,11 @@ class Core(Protocol):
         ...
 
     def status(self) -> ServiceStatus: ...
+
+    def load_series(self) -> LoadSeries:
+        """The load of the last hour."""
+        ...
+
+    def num_output(self, request_id: str) -> int | None:
+        """How many tokens an open request has put out so far; None if it is not open here."""
+        ...

@@ -16,7 +16,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
-from coordinator.core.contract import Overloaded, SequenceRequest, ServiceStatus
+from coordinator.core.contract import LoadSeries, Overloaded, SequenceRequest, ServiceStatus
 from coordinator.core.effect_runner import EffectRunner, Stream
 from coordinator.core.event_loop import Sweeper, watch_lag
 from coordinator.core.inbox import Inbox
@@ -134,6 +134,13 @@ class Hub:
             redis_connected=self._observer.redis_connected,
             workers=workers,
         )
+
+    def load_series(self) -> LoadSeries:
+        return self._observer.load_series()
+
+    def num_output(self, request_id: str) -> int | None:
+        request = self._lifecycle.requests.get(request_id)
+        return None if request is None else len(request.output_ids)
 
     def _obstacles(self) -> list[str]:
         """Why the service is not ready."""

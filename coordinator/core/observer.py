@@ -9,8 +9,9 @@ from typing import Protocol, get_args
 
 from msgspec import structs
 
-from coordinator.core.contract import BreakerState, ServiceStatus
+from coordinator.core.contract import BreakerState, LoadSeries, ServiceStatus
 from coordinator.core.effects import NOT_FAULTS
+from coordinator.core.load_history import LoadHistory
 from coordinator.core.request import Request, State
 from coordinator.core.request_report import log_end, to_record
 from coordinator.core.workers.worker import Departure, Worker
@@ -61,6 +62,7 @@ class Observer:
         self._records = records
         self._instance = instance
         self.clock = SteadyClock()
+        self._load = LoadHistory()
         self._token_at: dict[str, float] = {}
         self._dropped = 0
         self._stale = 0
@@ -88,8 +90,11 @@ class Observer:
         metrics.generation_tokens.inc()
         before = self._token_at.get(request.request_id)
         if before is None:
-            metrics.ttft_s.observe(now - request.stages["received_at"])
+            ttft_s = now - request.stages["received_at"]
+            metrics.ttft_s.observe(ttft_s)
+            self._load.first_token(now, ttft_s, len(request.spec.prompt_ids))
         else:
+            self._load.next_token(now)
             metrics.itl_s.observe(now - before)
         self._token_at[request.request_id] = now
 
@@ -124,13 +129,18 @@ class Observer:
             decode_s = stages["ended_at"] - stages["first_token_at"]
             metrics.decode_s.observe(decode_s)
             if request.state is State.FINISHED and len(request.output_ids) > 1:
-                metrics.tpot_s.observe(decode_s / (len(request.output_ids) - 1))
+                tpot_s = decode_s / (len(request.output_ids) - 1)
+                metrics.tpot_s.observe(tpot_s)
+                self._load.finished(self.clock(), tpot_s)
 
     def handed_off(self, request: Request) -> None:
         """Measure the stages and bytes of a handoff whose first decoded token has arrived."""
         metrics, copy_s = self._metrics, request.stages["copy_s"]
-        for stage, seconds in stage_seconds(request.stages).items():
+        parts = stage_seconds(request.stages)
+        for stage, seconds in parts.items():
             metrics.handoff_s.labels(stage).observe(seconds)
+        if "total" in parts:
+            self._load.handed_off(self.clock(), parts["total"], request.handoff_bytes)
         metrics.handoff_bytes.inc(request.handoff_bytes)
         if copy_s > 0:
             metrics.handoff_gb_per_s.observe(request.handoff_bytes / copy_s / 1e9)
@@ -250,6 +260,9 @@ class Observer:
     def rejected(self, error: WireError) -> None:
         self._metrics.stale_dropped.labels(type(error).__name__).inc()
 
+    def load_series(self) -> LoadSeries:
+        return self._load.series(self.clock())
+
     def loop_lag(self, lag_s: float) -> None:
         """Measure how late the event loop was."""
         self._metrics.event_loop_lag_s.observe(lag_s)
@@ -261,6 +274,7 @@ class Observer:
             if worker.spread is not None:
                 out = worker.spread.left_out_s > 0
                 metrics.spread.report_left_out(worker.instance, worker.role, out)
+        self._load.level(self.clock(), status.queued, status.running)
         metrics.queued.set(status.queued)
         metrics.running.set(status.running)
         metrics.open_tokens.set(open_tokens)

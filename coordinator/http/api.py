@@ -73,7 +73,7 @@ def create_app(
     app.include_router(messages_routes(context, bodies))
     app.include_router(info_routes(context, bodies))
     app.include_router(other_servers_routes(context))
-    app.include_router(history_routes(history, now, context.names))
+    app.include_router(history_routes(history, now, context.names, core))
     app.include_router(page_routes())
     install_error_handlers(app)
     install_openapi(app, keys=bool(settings.api_keys))

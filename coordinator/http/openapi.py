@@ -11,7 +11,7 @@ from fastapi.openapi.utils import get_openapi
 from starlette.requests import Request
 from starlette.responses import Response
 
-from coordinator.core.contract import ServiceStatus
+from coordinator.core.contract import LoadSeries, ServiceStatus
 from coordinator.http.auth.key_check import OPEN_PATHS
 from coordinator.http.messages.bodies import (
     MESSAGES_EVENTS,
@@ -57,7 +57,8 @@ _REQUESTS = (
 )  # fmt: skip
 _ANSWERS = (
     ChatCompletion, ChatCompletionChunk, Completion, Detokenized, ErrorBody, Health, ModelList,
-    Ready, RequestList, ResponseBody, DeletedResponse, *EVENTS, ServiceStatus, Tokenized, Version,
+    Ready, RequestList, ResponseBody, DeletedResponse, *EVENTS, ServiceStatus, LoadSeries,
+    Tokenized, Version,
     Message, *MESSAGES_EVENTS, MessagesErrorBody, TokensCount, AnthropicModel,
     AnthropicModelList, InputItems, InputTokens, Load, ModelInfo, ServerInfo,
 )  # fmt: skip

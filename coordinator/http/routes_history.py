@@ -13,7 +13,7 @@ import msgspec
 from fastapi import APIRouter, Query
 from starlette.responses import Response
 
-from coordinator.core.contract import History
+from coordinator.core.contract import Core, History
 from coordinator.http.errors import ApiError, json_response, quote
 from coordinator.http.openapi import answers
 from coordinator.http.response_names import ResponseNames
@@ -36,11 +36,16 @@ _ERRORS = {
 
 
 class LastRequests:
-    """The most recent requests of a History; one per app. ``now`` returns Unix seconds, as in
-    create_app."""
+    """The most recent requests of a History; one per app. ``now`` and ``core`` are those of
+    ``history_routes``."""
 
-    def __init__(self, history: History, now: Callable[[], float]) -> None:
-        self._history, self._now = history, now
+    def __init__(
+        self,
+        history: History,
+        now: Callable[[], float],
+        core: Core,
+    ) -> None:
+        self._history, self._now, self._core = history, now, core
         self._most = 0  # of all requests that wait
         self._shared = SharedAnswer(self._read, every_s=_EVERY_S)
 
@@ -57,16 +62,24 @@ class LastRequests:
         entries: list[msgspec.Raw] = []
         for first in range(0, len(records), _LAID_OUT_PER_TURN):
             some = records[first : first + _LAID_OUT_PER_TURN]
-            entries += [msgspec.Raw(msgspec.json.encode(timeline(r, now))) for r in some]
+            for record in some:
+                found = timeline(record, now, self._core.num_output(record.request_id))
+                entries.append(msgspec.Raw(msgspec.json.encode(found)))
             await asyncio.sleep(0)
         return entries
 
 
-def history_routes(history: History, now: Callable[[], float], names: ResponseNames) -> APIRouter:
-    """The routes; ``now`` returns Unix seconds, as in create_app."""
+def history_routes(
+    history: History,
+    now: Callable[[], float],
+    names: ResponseNames,
+    core: Core,
+) -> APIRouter:
+    """The routes. ``now`` returns Unix seconds, as in create_app. ``core`` knows the output tokens
+    of open requests: their records change only with their state."""
     router = APIRouter(tags=["history"])
 
-    last = LastRequests(history, now)
+    last = LastRequests(history, now, core)
 
     @router.get("/v1/requests/", include_in_schema=False)
     @router.get("/v1/requests", responses=answers(RequestList, 400, 503, descriptions=_ERRORS))
@@ -96,7 +109,7 @@ def history_routes(history: History, now: Callable[[], float], names: ResponseNa
         if record is None:
             message = f"There is no record of a request {quote(request_id)}."
             raise ApiError(404, message, param="request_id", code="request_not_found")
-        return json_response(timeline(record, now()))
+        return json_response(timeline(record, now(), core.num_output(record.request_id)))
 
     return router
 

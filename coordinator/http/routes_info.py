@@ -6,7 +6,7 @@ from importlib.metadata import version
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from coordinator.core.contract import ServiceStatus
+from coordinator.core.contract import LoadSeries, ServiceStatus
 from coordinator.http.app_context import AppContext
 from coordinator.http.bodies.bodies import Bodies
 from coordinator.http.errors import ApiError, json_response
@@ -95,6 +95,11 @@ def info_routes(context: AppContext, bodies: Bodies) -> APIRouter:
     async def status() -> Response:
         """Queues and workers now."""
         return json_response(core.status())
+
+    @router.get("/status/history", responses=answers(LoadSeries))
+    async def load_history() -> Response:
+        """Tokens per second, latencies and queue over the last hour."""
+        return json_response(core.load_series())
 
     @router.get("/metrics", responses={200: {"content": {"text/plain": {}}}})
     async def metrics() -> Response:

@@ -44,7 +44,12 @@ class RequestTimeline(Body, kw_only=True):
     prefill_worker: str | None
     decode_worker: str | None
     prompt_tokens: int
-    completion_tokens: Annotated[int, Meta(description="As of the last change of state.")]
+    completion_tokens: Annotated[
+        int,
+        Meta(
+            description="So far; of another coordinator's request, as of the last change of state."
+        ),
+    ]
     bytes_moved: Annotated[int, Meta(description="By the handoffs of all attempts.")]
     drafts_verified: Annotated[
         int, Meta(description="Tokens guessed for it that a decode step has verified.")
@@ -78,9 +83,10 @@ class RequestList(Body, kw_only=True):
     data: Annotated[list[RequestTimeline], Meta(description="The last one first.")]
 
 
-def timeline(record: RequestRecord, now: float) -> RequestTimeline:
+def timeline(record: RequestRecord, now: float, num_output: int | None = None) -> RequestTimeline:
     """The timeline of a record. ``now``: Unix seconds, for a request that has not ended.
-    ``start_s`` counts from the moment at which the request was received."""
+    ``num_output``: its output tokens so far; None: those of the record. ``start_s`` counts from the
+    moment at which the request was received."""
     ended_at = record.ended_at if record.ended and record.ended_at is not None else now
     received_at = _first(record.received_at, record.queued_at, ended_at)
     assert received_at is not None, "ended_at is not None"
@@ -94,7 +100,7 @@ def timeline(record: RequestRecord, now: float) -> RequestTimeline:
         prefill_worker=record.prefill_worker or None,
         decode_worker=record.decode_worker or None,
         prompt_tokens=record.num_prompt,
-        completion_tokens=record.num_output,
+        completion_tokens=record.num_output if num_output is None else num_output,
         bytes_moved=record.bytes_moved,
         drafts_verified=record.drafts_verified,
         drafts_accepted=record.drafts_accepted,

@@ -9,6 +9,8 @@ import httpx
 
 from coordinator.core.contract import (
     GenerationFailed,
+    LoadPoint,
+    LoadSeries,
     Overloaded,
     SequenceRequest,
     ServiceStatus,
@@ -110,6 +112,8 @@ class FakeCore:
     workers: tuple[WorkerStatus, ...] = ()
     streams: list[FakeStream] = field(default_factory=list)
     num_cut: int = 0
+    load: tuple[LoadPoint, ...] = ()
+    outputs: dict[str, int] = field(default_factory=dict)
 
     def submit(self, spec: SequenceRequest) -> FakeStream:
         if len(self.streams) >= self.accept:
@@ -128,6 +132,12 @@ class FakeCore:
 
     def status(self) -> ServiceStatus:
         return ServiceStatus(not self.problems, self.problems, False, 0, 0, True, self.workers)
+
+    def load_series(self) -> LoadSeries:
+        return LoadSeries(10, 1_700_000_000.0, self.load)
+
+    def num_output(self, request_id: str) -> int | None:
+        return self.outputs.get(request_id)
 
     @property
     def outcomes(self) -> list[str]:

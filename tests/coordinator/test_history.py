@@ -192,3 +192,14 @@ async def test_a_page_that_asks_again_and_again_without_redis_fills_no_log(
     for _ in range(3):
         assert (await client.get("/v1/requests")).status_code == 503
     assert caplog.messages == []
+
+
+async def test_an_open_request_tells_its_tokens_so_far(
+    says: Callable[..., FakeCore], tokenizer: Tokenizer, history: FakeHistory
+) -> None:
+    app = make_app(says(outputs={"r29": 17}), tokenizer, HttpSettings("tiny"), history=history)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://t") as client:
+        one = (await client.get("/v1/requests/r29")).json()
+        listed = (await client.get("/v1/requests?limit=2")).json()["data"]
+    assert one["completion_tokens"] == 17
+    assert [each["completion_tokens"] for each in listed] == [17, 0]

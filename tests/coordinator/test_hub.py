@@ -52,6 +52,8 @@ async def test_a_handoff_is_placed_once_its_pair_has_passed(site: Site) -> None:
     label = 'baton_handoff_selftest_bytes_per_second{decode="d-1",prefill="p-1"} '
     speed = site.metrics.render().decode().partition(label)[2].split()[0]
     assert float(speed) == pytest.approx(340e9)
+    assert site.hub.num_output("r") == 1, "the first token counts before the next state"
+    assert site.hub.num_output("another") is None
     stream.cancel()
 
 
