@@ -16,8 +16,12 @@ FOLDER = Path(__file__).parent / "page"
 _FILES = {
     "/": ("index.html", "text/html"),
     "/page/baton.css": ("baton.css", "text/css"),
+    "/page/figures.css": ("figures.css", "text/css"),
 }
-_SCRIPTS = ("baton", "api", "dom", "playground", "pools", "requests")
+_SCRIPTS = (
+    "baton", "api", "charts", "columns", "dom", "examples", "markdown", "playground", "pools",
+    "requests",
+)  # fmt: skip
 _FILES |= {f"/page/{name}.js": (f"{name}.js", "text/javascript") for name in _SCRIPTS}
 PATHS = frozenset(_FILES)
 

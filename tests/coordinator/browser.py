@@ -4,11 +4,13 @@ import asyncio
 import json
 import os
 import shutil
+from collections.abc import Callable
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
 
+Serve = Callable[..., "asyncio.Future[str]"]
 DEADLINE_S = 8.0
 EXECUTABLES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 _FLAGS = (

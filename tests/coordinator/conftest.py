@@ -1,5 +1,7 @@
-"""A tokenizer, a Redis, and apps over scripted cores."""
+"""A tokenizer, a Redis, apps over scripted cores, and a browser for their page."""
 
+import asyncio
+import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -7,15 +9,20 @@ from typing import Any
 
 import httpx
 import pytest
+import pytest_asyncio
+import uvicorn
 from hypothesis import settings as hypothesis_settings
 from redis import Redis
+from starlette.types import ASGIApp
 
+from coordinator.core.contract import History
 from coordinator.http.bodies.parsers import BodyParsers
 from coordinator.http.http_settings import HttpSettings
 from coordinator.record.store import Store
 from coordinator.text.tokenizer import Tokenizer
 from tests.coordinator.answers import CHAT, USER
 from tests.coordinator.apps import make_app
+from tests.coordinator.browser import Browser, Serve, executable
 from tests.coordinator.checkpoint_folder import write_checkpoint
 from tests.coordinator.fake_core import ClientOf, FakeCore, Says
 from tests.coordinator.site import Site
@@ -125,3 +132,49 @@ async def checked_client(says: Says, client_of: ClientOf) -> AsyncIterator[httpx
     response = await client.post(CHAT, json={"messages": USER})
     assert response.status_code == 200
     assert core.outcomes == ["finished"]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def chromium(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Browser]:
+    program = executable()
+    if program is None:
+        pytest.skip("no browser is installed; on Debian: apt-get install chromium")
+    browser = Browser()
+    await browser.start(program, tmp_path_factory.mktemp("profile"))
+    yield browser
+    await browser.close()
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def browser(chromium: Browser) -> AsyncIterator[Browser]:
+    """A tab of the test's own."""
+    await chromium.open_tab()
+    yield chromium
+    await chromium.close_tab()
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def serve(tokenizer: Tokenizer) -> AsyncIterator[Serve]:
+    """Serve an app over a core on a port of its own; the URL."""
+    running: list[tuple[uvicorn.Server, asyncio.Task[None]]] = []
+
+    async def begin(
+        core: FakeCore,
+        history: History | None = None,
+        wrap: Callable[..., ASGIApp] | None = None,
+    ) -> str:
+        core.max_seq_len = 4096  # the page asks for 512 tokens if nobody says otherwise
+        app: ASGIApp = make_app(core, tokenizer, HttpSettings("tiny"), history=history)
+        app = wrap(app) if wrap else app
+        listener = socket.create_server(("127.0.0.1", 0))
+        server = uvicorn.Server(
+            uvicorn.Config(app, lifespan="off", log_config=None, timeout_graceful_shutdown=1)
+        )
+        task = asyncio.create_task(server.serve(sockets=[listener]))
+        running.append((server, task))
+        return f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+    yield begin
+    for server, task in running:
+        server.should_exit = True
+        await task

@@ -2,79 +2,32 @@
 
 import asyncio
 import re
-import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 
 import pytest
-import pytest_asyncio
-import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from coordinator.core.contract import SpreadStatus, WorkerStatus
+from coordinator.core.contract import LoadPoint, SpreadStatus, WorkerStatus
 from coordinator.http.errors import ApiError
-from coordinator.http.http_settings import HttpSettings
 from coordinator.record.record import RequestRecord
-from coordinator.text.tokenizer import Tokenizer
-from tests.coordinator.apps import make_app
-from tests.coordinator.browser import Browser, executable
+from tests.coordinator.browser import Browser, Serve
 from tests.coordinator.fake_core import FakeCore
 from tests.coordinator.test_history import FakeHistory
 from tests.coordinator.test_timeline import HANDED_OFF
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-Serve = Callable[..., "asyncio.Future[str]"]
 IDLE = "!document.querySelector('#send').disabled"
+_IDLE = LoadPoint(0.0, 0.0, None, None, None, None, 0, 0, 0.0, None, 0.0)
+AN_HOUR = (
+    LoadPoint(30.0, 9.0, 0.1, 1.0, 0.01, 0.02, 7, 3, 0.0, None, 0.0),
+    *[_IDLE] * 358,
+    LoadPoint(90.0, 9.0, 0.2, 2.0, None, None, 0, 1, 4.0, 0.005, 6e6),
+)
 NOTE_WAITS = """
     const waits = [], wait = setTimeout;
     window.setTimeout = (then, ms) => { waits.push(ms); return wait(then, ms); };
 """
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def chromium(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Browser]:
-    program = executable()
-    if program is None:
-        pytest.skip("no browser is installed; on Debian: apt-get install chromium")
-    browser = Browser()
-    await browser.start(program, tmp_path_factory.mktemp("profile"))
-    yield browser
-    await browser.close()
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def browser(chromium: Browser) -> AsyncIterator[Browser]:
-    """A tab of the test's own."""
-    await chromium.open_tab()
-    yield chromium
-    await chromium.close_tab()
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def serve(tokenizer: Tokenizer) -> AsyncIterator[Serve]:
-    """Serve an app over a core on a port of its own; the URL."""
-    running: list[tuple[uvicorn.Server, asyncio.Task[None]]] = []
-
-    async def begin(
-        core: FakeCore,
-        history: FakeHistory | None = None,
-        wrap: Callable[..., ASGIApp] | None = None,
-    ) -> str:
-        core.max_seq_len = 4096  # the page asks for 512 tokens if nobody says otherwise
-        app: ASGIApp = make_app(core, tokenizer, HttpSettings("tiny"), history=history)
-        app = wrap(app) if wrap else app
-        listener = socket.create_server(("127.0.0.1", 0))
-        server = uvicorn.Server(
-            uvicorn.Config(app, lifespan="off", log_config=None, timeout_graceful_shutdown=1)
-        )
-        task = asyncio.create_task(server.serve(sockets=[listener]))
-        running.append((server, task))
-        return f"http://127.0.0.1:{listener.getsockname()[1]}"
-
-    yield begin
-    for server, task in running:
-        server.should_exit = True
-        await task
 
 
 async def test_a_question_is_answered_as_it_comes(
@@ -182,7 +135,7 @@ async def test_requests_are_drawn_and_refusals_told(
     assert await browser.text(".assistant .error") == "the queue is full Try again in 3 s."
 
 
-async def test_pools_are_a_table_with_a_row_a_worker(
+async def test_pools_are_blocks_with_a_row_a_worker_and_the_handoff_between_them(
     browser: Browser, serve: Serve, says: Callable[..., FakeCore]
 ) -> None:
     cold = WorkerStatus("decode-1", "decode", "cpu", 2, 1, 3, 8, 4, 4, "",
@@ -196,26 +149,97 @@ async def test_pools_are_a_table_with_a_row_a_worker(
     prefill = WorkerStatus("prefill-1", "prefill", "cpu", 0, 0, 8, 8, 4, 4, "",
                          prompt_tokens_per_s=99.0, output_tokens_per_s=1.0, queried_tokens=4000,
                          reused_tokens=3480, kept_prefixes=1500, kept_prefixes_host=40)  # fmt: skip
-    await browser.open(await serve(says(workers=(cold, hot, prefill))))
-    await browser.until("document.querySelectorAll('#pools tr').length === 4")
-    cells = (
-        "[...document.querySelectorAll('#pools tr')].map(r => [...r.cells].map(c => c.innerText))"
-    )
-    assert [[cell.strip() for cell in row] for row in await browser.value(cells)] == [
-        ["prefill", "prefill-1", "cpu", "0", "0", "0/8", "0/4", "99 / 1", "–", "0",
-         "87 % (1,500 + 40)", "–", "closed", "–"],
-        ["decode", "decode-1", "cpu", "2", "1", "5/8", "0/4", "0 / 1,234", "2.35", "2 (88/46 %)",
-         "– (12)", "75 % of 2 (6.0 / – ms)", "closed", "–"],
-        ["decode", "decode-2 draining", "cuda", "0", "0", "0/8", "0/4", "0 / 0", "–", "0",
-         "– (0)", "left out", "half-open", "86 °C"],
+    core = says(workers=(cold, hot, prefill), load=(AN_HOUR[0], AN_HOUR[-1]))
+    await browser.open(await serve(core))
+    await browser.until("document.querySelectorAll('#pools tbody tr').length === 4")
+    cells = "map(r => [...r.cells].map(c => c.innerText))"
+    rows = await browser.value(f"[...document.querySelectorAll('#pools tr')].{cells}")
+    assert [[cell.strip() for cell in row] for row in rows] == [
+        ["worker", "running", "waiting", "pages", "state slots", "tok/s in", "hits"],
+        ["prefill-1", "0", "0", "0/8", "0/4", "99", "87 % (1,500 + 40)"],
+        ["worker", "running", "waiting", "pages", "state slots", "tok/s out", "tok/step", "drafts",
+         "hits", "spread", "breaker", "GPU"],
+        ["decode-1", "2", "1", "5/8", "0/4", "1,234", "2.35", "2 (88/46 %)", "– (12)",
+         "75 % of 2 (6.0 / – ms)", "–", "–"],
+        ["decode-2 draining", "0", "0", "0/8", "0/4", "0", "–", "–", "–", "left out", "half-open",
+         "86 °C"],
         ["two pages lost"],
-    ]  # fmt: skip
+    ], "a column in which no worker of the pool tells anything is not there"  # fmt: skip
+    order = "[...document.querySelector('#pools').children].map(e => e.id || e.className)"
+    assert await browser.value(order) == ["pool prefill", "handoff", "pool decode"]
+    await browser.until("document.querySelector('#handoff').innerText.includes('per second')")
+    assert await browser.text("#handoff") == "handoff: 2.0 per second · p50 5.00 ms · 3.0 MB/s"
     assert await browser.text("#speed") == (
         "3 workers · prompts 99 tok/s · output 1,235 tok/s · prefix hits 87 %"
     )
-    assert await browser.value("document.querySelectorAll('thead th').length") == 14
-    title = await browser.value("document.querySelector('#pools td[title]').title")
+    untold = "[...document.querySelectorAll('#pools th[scope=col]')].filter(e => !e.title)"
+    assert await browser.value(f"{untold}.length") == 0, "every heading is explained"
+    title = await browser.value("document.querySelector('#pools td span[title]').title")
     assert title == "decode-1, decode-3\ndecode-3: waited for 0.25 ms a step\n2 aborts"
+    bar = "document.querySelector('.decode .meter')"
+    filled = f"{bar}.firstChild.getBoundingClientRect().width / {bar}.getBoundingClientRect().width"
+    assert await browser.value(filled) == pytest.approx(5 / 8, abs=0.02)
+
+
+async def test_the_last_hour_is_drawn(
+    browser: Browser, serve: Serve, says: Callable[..., FakeCore]
+) -> None:
+    await browser.open(await serve(says(load=AN_HOUR)))
+    await browser.until("document.querySelectorAll('#charts figure').length === 4")
+    figures = "[...document.querySelectorAll('#charts figure')]"
+    said = await browser.value(f"{figures}.map(e => e.innerText.split('\\n').join(' '))")
+    assert [" ".join(each.split()) for each in said] == [
+        "Output 90 tok/s 60 min max 90 tok/s",
+        "TTFT p50 200 ms p99 2.00 s 60 min max 2.00 s",
+        "TPOT p50 – p99 – 60 min max 20 ms",
+        "Queue 0 60 min max 7",
+    ]
+    drawn = await browser.value(
+        f"{figures}.map(e => [...e.querySelectorAll('path')].map(p => p.getAttribute('d')))"
+    )
+    assert [len(paths) for paths in drawn] == [1, 2, 2, 1]
+    assert drawn[0][0].count("L") == 359
+    assert drawn[2][0].count("M") == 1, "without an answer there is no point"
+    assert "NaN" not in str(drawn)
+    label = "document.querySelector('#charts svg').getAttribute('aria-label')"
+    assert await browser.value(label) == "Output, last 60 min: 90 tok/s; max 90 tok/s"
+
+
+async def test_an_example_asks_at_a_click(
+    browser: Browser, serve: Serve, says: Callable[..., FakeCore]
+) -> None:
+    core = says('{"answer": 48}')
+    await browser.open(await serve(core))
+    await browser.until("document.querySelectorAll('#examples button').length === 3")
+    assert "word problems" in await browser.text("#abilities")
+    await browser.value("document.querySelector('#examples button:last-child').click()")
+    await browser.until("document.querySelector('.assistant .facts')?.textContent")
+    assert await browser.value("document.querySelector('#welcome').hidden")
+    assert "Nina has 13 shells." in await browser.text(".turn.user")
+    assert core.streams[0].spec.sampling.constraint.grammar, "its answer has a form"
+    await browser.value("document.querySelector('#clear').click()")
+    assert not await browser.value("document.querySelector('#welcome').hidden")
+    assert await browser.value("document.querySelectorAll('.turn').length") == 0
+
+
+@pytest.mark.parametrize(("width", "height"), [(1280, 720), (360, 740)])
+async def test_the_composer_stays_on_the_screen(
+    width: int, height: int, browser: Browser, serve: Serve, says: Callable[..., FakeCore]
+) -> None:
+    screen = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
+    await browser.call("Emulation.setDeviceMetricsOverride", **screen)
+    long = "\n\n".join(f"{n} long lines" for n in range(30))
+    await browser.open(await serve(says(long)))
+    for number in (1, 2):
+        await browser.write("#message", "Go")
+        await browser.press("Enter")
+        done = "document.querySelectorAll('.assistant .facts:not(:empty)').length"
+        await browser.until(f"{done} === {number}")
+    place = "(e => [e.top, e.bottom])(document.querySelector('#{}').getBoundingClientRect())"
+    top, bottom = await browser.value(place.format("chat"))
+    assert 0 <= top < bottom <= height
+    end = "document.querySelector('.turn:last-child').getBoundingClientRect().bottom"
+    assert await browser.value(end) <= top + 1, "and the answer's end is above it"
 
 
 async def test_what_cannot_be_renewed_is_dimmed_and_says_of_when_it_is(
@@ -234,8 +258,8 @@ async def test_what_cannot_be_renewed_is_dimmed_and_says_of_when_it_is(
 
     worker = WorkerStatus("colocated-1", "colocated", "cpu", 2, 1, 8, 8, 4, 4, "")
     await browser.open(await serve(says(workers=(worker,)), wrap=flaky))
-    await browser.until("document.querySelectorAll('#pools tr').length === 1")
-    opacity = "getComputedStyle(document.querySelector('#pools-section .wide')).opacity"
+    await browser.until("document.querySelectorAll('#pools tbody tr').length === 1")
+    opacity = "getComputedStyle(document.querySelector('#pools')).opacity"
     assert await browser.value(opacity) == "1"
     # The page looks again when its reader comes back; the test does not wait for the next look.
     look = "document.dispatchEvent(new Event('visibilitychange'))"
@@ -285,17 +309,26 @@ async def test_a_key_is_asked_for_and_kept_in_the_tab(
 async def test_it_fits_a_phone_and_a_keyboard(
     browser: Browser, serve: Serve, says: Callable[..., FakeCore]
 ) -> None:
+    worker = WorkerStatus("prefill-1", "prefill", "cpu", 2, 1, 8, 8, 4, 4, "")
     phone = {"width": 360, "height": 740, "deviceScaleFactor": 2, "mobile": True}
     await browser.call("Emulation.setDeviceMetricsOverride", **phone)
-    await browser.open(await serve(says()))
+    await browser.open(await serve(says(workers=(worker,))))
+    await browser.until("document.querySelectorAll('#examples button').length === 3")
+    await browser.until("document.querySelector('#pools td')")
     assert await browser.value("document.documentElement.scrollWidth") <= 360
+    names = "[...document.querySelectorAll('#pools td')].map(e => getComputedStyle(e, '::before'))"
+    assert (await browser.value(f"{names}.map(e => e.content)"))[:2] == ['"running"', '"waiting"']
+    side = "document.querySelector('#pools .wide')"
+    assert await browser.value(f"{side}.scrollWidth <= {side}.clientWidth"), "a card fits"
     reached = []
-    for _ in range(7):
+    for _ in range(9):
         await browser.press("Tab")
         reached.append(
             await browser.value("(e => e.id || e.className || e.tagName)(document.activeElement)")
         )
-    assert reached == ["skip", "wide", "SUMMARY", "conversation", "message", "send", "clear"]
+    assert reached == [
+        "skip", "SUMMARY", "conversation", *["BUTTON"] * 3, "message", "send", "clear",
+    ]  # fmt: skip
     unnamed = "[...document.querySelectorAll('input, textarea')].filter(e => !e.labels.length)"
     assert await browser.value(f"{unnamed}.map(e => e.id)") == []
     for scheme in ("light", "dark"):

@@ -2,6 +2,10 @@
 
 import { ApiError, ask, reasonOf } from "./api.js";
 import { $, make, time } from "./dom.js";
+import { showMarkdown } from "./markdown.js";
+
+const SHOW_EVERY_MS = 40; // tokens come faster than a screen shows them
+const NEAR_PX = 60; // of its end, a reader follows the conversation
 
 const conversation = [];
 let running = null; // the AbortController of the answer that is coming
@@ -9,7 +13,7 @@ let running = null; // the AbortController of the answer that is coming
 function turn(role) {
   const element = make("article", { className: `turn ${role}` });
   element.setAttribute("aria-label", role === "user" ? "You" : "Answer");
-  $("conversation").querySelector(".hint")?.remove();
+  $("welcome").hidden = true;
   $("conversation").append(element);
   return element;
 }
@@ -28,26 +32,57 @@ function answerView() {
   const thoughts = make("details", { hidden: true }, make("summary", { textContent: "Thinking" }), thought);
   const text = make("div", { className: "text" });
   const facts = make("p", { className: "facts" });
-  const log = $("conversation");
   element.append(thoughts, text, facts);
   element.setAttribute("aria-busy", "true");
+  toEnd();
+  let [timer, newest] = [0, ["", ""]];
+  const draw = () => {
+    const follows = isAtEnd();
+    const [thoughtText, answer] = newest;
+    timer = 0;
+    thoughts.hidden = !thoughtText;
+    thought.textContent = thoughtText;
+    showMarkdown(text, answer);
+    if (follows) toEnd();
+  };
+  const end = (...words) => {
+    const follows = isAtEnd();
+    clearTimeout(timer);
+    draw();
+    for (const word of words) element.append(word);
+    element.setAttribute("aria-busy", "false");
+    if (follows) toEnd();
+  };
   return {
     show(thoughtText, answer) {
-      thoughts.hidden = !thoughtText;
-      thought.textContent = thoughtText;
-      text.textContent = answer;
-      log.scrollTop = log.scrollHeight;
+      newest = [thoughtText, answer];
+      timer ||= setTimeout(draw, SHOW_EVERY_MS);
     },
     end(words) {
       facts.textContent = words;
-      log.scrollTop = log.scrollHeight;
-      element.setAttribute("aria-busy", "false");
+      end();
     },
     fail(reason) {
-      element.append(make("p", { className: "error", role: "alert", textContent: reason }));
-      element.setAttribute("aria-busy", "false");
+      end(make("p", { className: "error", role: "alert", textContent: reason }));
     },
   };
+}
+
+// The conversation scrolls in its frame, or with the page on a narrow screen.
+const scroller = () =>
+  (getComputedStyle($("conversation")).overflowY === "auto" ? $("conversation") : null);
+
+function isAtEnd() {
+  const frame = scroller();
+  if (frame) return frame.scrollHeight - frame.scrollTop - frame.clientHeight < NEAR_PX;
+  const composer = $("chat").getBoundingClientRect();
+  return $("conversation").getBoundingClientRect().bottom - composer.top < NEAR_PX;
+}
+
+function toEnd() {
+  const frame = scroller();
+  if (frame) frame.scrollTop = frame.scrollHeight;
+  else $("playground").scrollIntoView({ block: "end" });
 }
 
 async function* events(response) {
@@ -105,31 +140,40 @@ function facts(usage, finish, ttftMs, decodeMs) {
   return words.join(" · ");
 }
 
-async function send(answered) {
-  const content = $("message").value.trim();
-  if (running || !content || !$("chat").reportValidity()) return;
-  for (const field of [$("temperature"), $("max-tokens")]) {
-    if (!field.checkValidity()) {
-      $("settings").open = true;
-      field.reportValidity();
-      return;
-    }
-  }
+function settingsAreWrong() {
+  const wrong = [$("temperature"), $("max-tokens")].find((field) => !field.checkValidity());
+  if (!wrong) return false;
+  $("settings").open = true;
+  wrong.reportValidity();
+  return true;
+}
+
+// Ask ``content``, with more fields of the request.
+export async function askQuestion(content, more, answered) {
+  if (running) return;
+  if (settingsAreWrong()) return;
   const control = (running = new AbortController());
-  $("message").value = "";
   $("send").disabled = true;
   $("stop").disabled = false;
   conversation.push({ role: "user", content });
   turn("user").append(make("div", { className: "text", textContent: content }));
   const system = $("system").value.trim();
   const messages = [...(system ? [{ role: "system", content: system }] : []), ...conversation];
-  const body = { messages, stream: true, stream_options: { include_usage: true }, ...settings() };
+  const body = { messages, stream: true, stream_options: { include_usage: true }, ...settings(), ...more };
   const said = await answer(body, answerView(), control);
   if (running !== control) return; // a new conversation has begun
   if (said) conversation.push({ role: "assistant", content: said });
   else conversation.pop(); // nothing was answered: the question may be put again
   idle();
   answered();
+}
+
+function send(answered) {
+  const content = $("message").value.trim();
+  if (running || !content || !$("chat").reportValidity()) return;
+  if (settingsAreWrong()) return;
+  $("message").value = "";
+  askQuestion(content, {}, answered);
 }
 
 function idle() {
@@ -142,7 +186,8 @@ function clear() {
   running?.abort();
   idle();
   conversation.length = 0;
-  $("conversation").replaceChildren();
+  for (const each of $("conversation").querySelectorAll(".turn")) each.remove();
+  $("welcome").hidden = false;
   $("message").focus();
 }
 

@@ -1,79 +1,82 @@
-// The pools: a row a worker, and what the service says of itself.
+// The pools: a block a role with a row a worker, the handoff between them, and the service's state.
 
-import { $, count, make, say } from "./dom.js";
+import { COLUMNS, hits, total } from "./columns.js";
+import { $, count, make, say, time } from "./dom.js";
 
-const NUM_COLUMNS = 14;
+const ROLES = ["prefill", "decode", "colocated"];
+const HANDOFF_PERIODS = 6; // a minute
+const blocks = new Map(); // by role: its elements, and the columns that have ever told something
+let handoff = null;
 
-function usage(name, all, free) {
-  const used = all - free;
-  return make(
-    "td", { className: "number" },
-    make("meter", { max: Math.max(all, 1), value: used, ariaLabel: `${name} in use` }),
-    make("span", { className: "used", textContent: `${count(used)}/${count(all)}` }),
-  );
+function build(role) {
+  const title = make("h3", { id: `pool-${role}`, textContent: role[0].toUpperCase() + role.slice(1) });
+  const summary = make("p", { className: "hint" });
+  const [head, body] = [make("tr"), make("tbody")];
+  const table = make("table", {}, make("thead", {}, head), body);
+  const scroll = make("div", { className: "wide", role: "region", tabIndex: 0 }, table);
+  const element = make("div", { className: `pool ${role}` }, title, summary, scroll);
+  scroll.setAttribute("aria-labelledby", title.id);
+  return { element, summary, head, body, told: new Set() };
 }
 
-const total = (workers, name) => workers.reduce((sum, each) => sum + each[name], 0);
-
-const number = (text) => make("td", { className: "number", textContent: text });
-
-// Drafts that a step makes for each sequence, and in per cent how many of each position are accepted.
-function drafts(found) {
-  const shares = found.draft_acceptance.map((share) => (100 * share).toFixed(0));
-  return shares.length ? `${found.drafts} (${shares.join("/")} %)` : count(found.drafts);
-}
-
-// Of the prompt tokens of the last minute, the share that the prefix cache had; "" without prompts.
-function hits(workers) {
-  const [queried, reused] = ["queried_tokens", "reused_tokens"].map((name) => total(workers, name));
-  return queried ? `${((100 * reused) / queried).toFixed(0)} %` : "";
-}
-
-// That share, and how many prefixes are kept, on the device and in the host tier.
-function prefixes(found) {
-  const host = found.kept_prefixes_host ? ` + ${count(found.kept_prefixes_host)}` : "";
-  return `${hits([found]) || "–"} (${count(found.kept_prefixes)}${host})`;
-}
-
-// Of the last minute: the share of steps that were computed together with others, in a group of how many, and
-// how long such a step and a local one took.
-function together(found) {
-  const { spread } = found;
-  if (spread === null) return number("–");
-  const apart = spread.mode === "alone" || spread.mode === "left out";
-  if (apart) return make("td", { className: spread.mode === "alone" ? "" : "bad", textContent: spread.mode });
-  const share = spread.share === null ? "–" : `${(100 * spread.share).toFixed(0)} %`;
-  const ms = (time) => (time === null ? "–" : time.toFixed(1));
-  const cell = number(`${share} of ${spread.members.length} (${ms(spread.step_ms)} / ${ms(spread.local_step_ms)} ms)`);
-  const waits = Object.entries(spread.within_ms).map(([name, wait]) => `${name}: waited for ${wait.toFixed(2)} ms a step`);
-  const times = spread.table ? [`times of steps: ${spread.table}`] : [];
-  cell.title = [spread.members.join(", "), ...waits, `${count(spread.aborted)} aborts`, ...times].join("\n");
-  return cell;
-}
-
-function worker(found) {
-  const heat = found.gpu_temperature_c === null ? "–" : `${found.gpu_temperature_c.toFixed(0)} °C`;
+function cells(found, columns) {
   const draining = found.draining ? [" ", make("span", { className: "bad", textContent: "draining" })] : [];
-  const row = make(
-    "tr", {},
-    make("td", { textContent: found.role }),
-    make("th", { scope: "row" }, found.instance, ...draining),
-    make("td", { textContent: found.device }),
-    number(count(found.running)),
-    number(count(found.waiting)),
-    usage("pages", found.num_pages, found.free_pages),
-    usage("state slots", found.num_state_slots, found.free_state_slots),
-    number(`${count(found.prompt_tokens_per_s)} / ${count(found.output_tokens_per_s)}`),
-    number(found.tokens_per_step === null ? "–" : found.tokens_per_step.toFixed(2)),
-    number(drafts(found)),
-    number(prefixes(found)),
-    together(found),
-    make("td", { className: found.breaker === "closed" ? "" : "bad", textContent: found.breaker }),
-    number(heat),
-  );
+  const name = make("th", { scope: "row" }, found.instance, ...draining);
+  const rest = columns.map((column) => {
+    const cell = make("td", { className: "number" }, column.cell(found) ?? "–");
+    cell.dataset.name = column.name;
+    return cell;
+  });
+  return [name, ...rest];
+}
+
+function rows(found, columns) {
+  const row = make("tr", {}, ...cells(found, columns));
   if (!found.accounting_error) return [row];
-  const error = make("td", { className: "error", colSpan: NUM_COLUMNS, textContent: found.accounting_error });
+  const error = make("td", { className: "error", colSpan: columns.length + 1, textContent: found.accounting_error });
   return [row, make("tr", {}, error)];
+}
+
+function showPool(role, workers) {
+  const block = blocks.get(role);
+  const { told } = block;
+  for (const column of COLUMNS) {
+    const always = column.always === true || column.always?.includes(role);
+    if (always || workers.some((each) => column.cell(each) !== null)) told.add(column);
+  }
+  const columns = COLUMNS.filter((column) => told.has(column));
+  const heads = columns.map(({ name, tip }) =>
+    make("th", { scope: "col", className: "number", textContent: name, title: tip }));
+  block.head.replaceChildren(make("th", { scope: "col", textContent: "worker", title: "The process, one per GPU." }), ...heads);
+  block.body.replaceChildren(...workers.flatMap((each) => rows(each, columns)));
+  const devices = [...new Set(workers.map((each) => each.device))].join(", ");
+  say(block.summary, `${workers.length} × ${devices}`);
+}
+
+// The prefill pool, the handoff, the decode pool, colocated workers; a role without workers has no block.
+function arrange(roles) {
+  handoff ??= make("p", { id: "handoff" }, make("span", { className: "arrow", ariaHidden: "true" }), make("span", { className: "what" }));
+  const wanted = roles.flatMap((role) => {
+    if (!blocks.has(role)) blocks.set(role, build(role));
+    const between = role === "prefill" && roles.includes("decode");
+    return between ? [blocks.get(role).element, handoff] : [blocks.get(role).element];
+  });
+  const shown = [...$("pools").children];
+  if (shown.length !== wanted.length || wanted.some((each, i) => each !== shown[i])) $("pools").replaceChildren(...wanted);
+}
+
+// What the handoffs of the last minute were.
+export function showHandoff({ points }) {
+  if (handoff === null) return;
+  const some = points.slice(-HANDOFF_PERIODS);
+  const mean = (name) => total(some, name) / Math.max(some.length, 1);
+  const newest = some.findLast((each) => each.handoff_p50_s !== null);
+  const bytes = mean("handoff_bytes_per_s");
+  const speed = bytes >= 1e9 ? `${(bytes / 1e9).toFixed(1)} GB/s` : `${(bytes / 1e6).toFixed(1)} MB/s`;
+  handoff.title = "From a request's first token, which prefill sends, to its second, which decode sends; over the last minute.";
+  say(handoff.querySelector(".what"), newest
+    ? `handoff: ${mean("handoffs_per_s").toFixed(1)} per second · p50 ${time(newest.handoff_p50_s)} · ${speed}`
+    : "handoff: none in the last minute");
 }
 
 export function showStatus(status) {
@@ -87,7 +90,11 @@ export function showStatus(status) {
   const [prompts, output] = ["prompt_tokens_per_s", "output_tokens_per_s"].map((n) => count(total(workers, n)));
   const found = hits(workers) ? ` · prefix hits ${hits(workers)}` : "";
   say($("speed"), `${workers.length} workers · prompts ${prompts} tok/s · output ${output} tok/s${found}`);
-  const inOrder = workers.toSorted(
-    (a, b) => b.role.localeCompare(a.role) || a.instance.localeCompare(b.instance));
-  $("pools").replaceChildren(...inOrder.flatMap(worker));
+  const others = [...new Set(workers.map((each) => each.role))].filter((role) => !ROLES.includes(role));
+  const roles = [...ROLES, ...others].filter((role) => workers.some((each) => each.role === role));
+  arrange(roles);
+  for (const role of roles) {
+    const its = workers.filter((each) => each.role === role);
+    showPool(role, its.toSorted((a, b) => a.instance.localeCompare(b.instance)));
+  }
 }
