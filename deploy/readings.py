@@ -24,13 +24,15 @@ _TEMPERATURE = "baton_gpu_temperature_celsius"
 class Reading:
     """One reading at ``at_s`` of the monotonic clock. ``counts``: the counters of ``_RATES``.
     ``handoffs``: cumulative counts by upper bound in seconds. ``temperatures``: °C by instance.
-    ``requests``: the last ones; if there are none, ``requests_note`` says why."""
+    ``load``: the load of the last hour. ``requests``: the last ones; if there are none,
+    ``requests_note`` says why."""
 
     at_s: float
     status: dict[str, Any]
     counts: dict[str, float] = field(default_factory=dict)
     handoffs: dict[float, float] = field(default_factory=dict)
     temperatures: dict[str, float] = field(default_factory=dict)
+    load: dict[str, Any] = field(default_factory=dict)
     requests: list[dict[str, Any]] = field(default_factory=list)
     requests_note: str = ""
 

@@ -12,7 +12,7 @@ from deploy.worker_view import (
     SPREAD,
     headline,
     is_ready,
-    without_spread,
+    shown_columns,
     worker_cells,
     worker_lines,
     worker_table,
@@ -40,7 +40,9 @@ def status(url: Url = DEFAULT_URL) -> None:
         raise typer.Exit(NO_ANSWER) from error
     print(head)
     if sys.stdout.isatty():
-        Console().print(worker_table(workers, without_spread(_COLUMNS, found["workers"])))
+        console = Console()
+        columns = shown_columns(_COLUMNS, workers, console.width)
+        console.print(worker_table(workers, columns))
     else:
         for line in worker_lines(workers, _COLUMNS):
             print(line)

@@ -1,7 +1,8 @@
 """``baton top``: workers, queue, speed and the last requests, as they change.
 
-At every interval it reads /status, /metrics and /v1/requests and shows them. Without an answer it
-says so, and tries again. On a terminal one screen is redrawn; anywhere else lines are printed.
+At every interval it reads /status, /status/history, /metrics and /v1/requests and shows them.
+Without an answer it says so, and tries again. On a terminal one screen is redrawn; anywhere else
+lines are printed.
 """
 
 import os
@@ -18,6 +19,7 @@ from rich.live import Live
 from rich.text import Text
 
 from deploy.api_client import ApiClient, ApiError, Url
+from deploy.load_view import load_line
 from deploy.ports import DEFAULT_URL
 from deploy.readings import Rates, Reading, Window, read
 from deploy.status import NO_ANSWER
@@ -101,10 +103,13 @@ def _watch(
 def _look(api: ApiClient) -> Reading:
     """Read the coordinator once. Raises ApiError."""
     status, metrics = api.get("/status"), api.get("/metrics")
+    load = api.get("/status/history")
     with api.parsing():
         reading = read(time.monotonic(), status.json(), metrics.text)
-        reading = replace(reading, **_last_requests(api))
-        lines(reading, Rates())  # a missing field fails here, and not while it is drawn
+        reading = replace(reading, load=load.json(), **_last_requests(api))
+        # A missing field fails here, and not while it is drawn.
+        lines(reading, Rates())
+        load_line(reading.load, _NO_LIMIT)
     return reading
 
 

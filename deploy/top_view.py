@@ -3,6 +3,7 @@
 from rich.console import Group
 from rich.text import Text
 
+from deploy.load_view import load_line
 from deploy.readings import Rates, Reading
 from deploy.requests_view import request_lines, requests_table
 from deploy.worker_view import (
@@ -11,7 +12,7 @@ from deploy.worker_view import (
     headline,
     hit_rate,
     is_ready,
-    without_spread,
+    shown_columns,
     worker_cells,
     worker_lines,
     worker_table,
@@ -22,18 +23,7 @@ _COLUMNS = (
     "prompt_tok_s", "output_tok_s", "hits", "kept", "drafts", "tok_step", "accepted", *SPREAD,
     "breaker", "gpu",
 )  # fmt: skip
-_NOT_IF_NARROW = (
-    "role",
-    "device",
-    "pages",
-    "kept",
-    "drafts",
-    "accepted",
-    "times_from",
-    "waits_for",
-)
-_WIDE = 156
-_OTHER_LINES = 8
+_OTHER_LINES = 9
 """Lines of the screen that show neither a worker nor a request."""
 
 
@@ -42,19 +32,20 @@ def lines(reading: Reading, rates: Rates) -> list[str]:
     workers = worker_lines(_workers(reading), _COLUMNS)
     requests = request_lines(reading.requests)
     note = [reading.requests_note] if reading.requests_note else []
-    return [headline(reading.status), _speed(reading, rates), *workers, *requests, *note]
+    speed = _speed(rates, hit_rate(reading.status["workers"]))
+    return [headline(reading.status), speed, *workers, *requests, *note]
 
 
 def table(reading: Reading, rates: Rates, width: int, height: int) -> Group:
     """The screen: workers, and below them as many of the last requests as fit."""
     style = "bold green" if is_ready(reading.status) else "bold red"
-    columns = [name for name in _COLUMNS if width >= _WIDE or name not in _NOT_IF_NARROW]
-    columns = without_spread(columns, reading.status["workers"])
     workers = _workers(reading)
+    columns = shown_columns(_COLUMNS, workers, width)
     shown = reading.requests[: max(0, height - _OTHER_LINES - len(workers))]
     return Group(
         Text(headline(reading.status), style=style),
-        Text(_speed(reading, rates)),
+        Text(_speed(rates), overflow="ellipsis", no_wrap=True),
+        Text(load_line(reading.load, width), style="cyan", overflow="ellipsis", no_wrap=True),
         "",
         worker_table(workers, columns),
         "",
@@ -67,11 +58,11 @@ def _workers(reading: Reading) -> list[dict[str, str]]:
     return [worker_cells(each, celsius.get(each["instance"])) for each in reading.status["workers"]]
 
 
-def _speed(reading: Reading, rates: Rates) -> str:
+def _speed(rates: Rates, hits: str = "") -> str:
     return "  ".join((
         f"output {_number(rates.output_tok_s)} tok/s",
         f"prompts {_number(rates.prompt_tok_s)} tok/s",
-        f"hits {hit_rate(reading.status['workers'])}",
+        *([f"hits {hits}"] if hits else []),
         f"handoff {_number(rates.handoff_gb_s, 3)} GB/s",
         f"p50 {_ms(rates.handoff_p50_s)} ms",
         f"p99 {_ms(rates.handoff_p99_s)} ms",
@@ -83,4 +74,4 @@ def _number(value: float | None, digits: int = 0) -> str:
 
 
 def _ms(seconds: float | None) -> str:
-    return _number(None if seconds is None else seconds * 1000, 2)
+    return _number(None if seconds is None else seconds * 1000, 2 if (seconds or 0) < 0.1 else 0)

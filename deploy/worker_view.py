@@ -10,6 +10,16 @@ from typing import Any
 from rich.console import JustifyMethod
 from rich.table import Table
 
+KEPT = ("role", "instance", "running", "waiting")
+"""Columns that a table has on any screen, whatever they hold."""
+_DROPPED_FIRST = (
+    "times_from", "waits_for", "accepted", "kept", "device", "pages", "drafts", "step_ms",
+    "state_slots", "prompt_tok_s", "hits", "gpu", "spread", "tok_step", "breaker", "kv",
+    "output_tok_s",
+)  # fmt: skip
+_EMPTY = {"drafts": "0", "kept": "0", "breaker": "closed"}
+"""What a column holds that tells nothing, where that is not UNKNOWN."""
+_GAP = 2
 _LEFT = ("role", "instance", "device", "breaker")
 _HEADINGS = {
     "running": "run", "waiting": "wait", "state_slots": "slots",
@@ -103,10 +113,28 @@ def _spread(found: dict[str, Any] | None) -> dict[str, str]:
     }
 
 
-def without_spread(columns: Sequence[str], workers: Sequence[dict[str, Any]]) -> list[str]:
-    """The columns, without those of spread steps if no worker can compute any."""
-    seen = any(worker["spread"] is not None for worker in workers)
-    return [name for name in columns if seen or name not in SPREAD]
+def shown_columns(columns: Sequence[str], workers: list[dict[str, str]], width: int) -> list[str]:
+    """The columns of a table that fits ``width``: without those that tell nothing of any worker,
+    and without the least important ones as long as the table is too wide."""
+    shown = [
+        name
+        for name in columns
+        if name in KEPT or any(cells[name] != _EMPTY.get(name, UNKNOWN) for cells in workers)
+    ]
+    for name in _DROPPED_FIRST:
+        if _width(shown, workers) <= width:
+            break
+        if name in shown and name not in KEPT:
+            shown.remove(name)
+    return shown
+
+
+def _width(columns: Sequence[str], workers: list[dict[str, str]]) -> int:
+    cells = (
+        max([len(_HEADINGS.get(name, name)), *(len(cells[name]) for cells in workers)])
+        for name in columns
+    )
+    return sum(cells) + _GAP * (len(columns) - 1)
 
 
 def worker_lines(workers: list[dict[str, str]], columns: Sequence[str]) -> list[str]:

@@ -25,6 +25,8 @@ STATUS = {
     ],
 }  # fmt: skip
 
+LOAD = {"period_s": 10, "started_at": 1.7e9, "points": []}
+
 
 class StubApi(ThreadingHTTPServer):
     """Answers GETs from ``pages`` (JSON, or a function that gives the bytes) and streams ``pieces``

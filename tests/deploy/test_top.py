@@ -20,7 +20,7 @@ from deploy.cli import app
 from telemetry.metrics import Metrics
 from tests.coordinator.test_timeline import HANDED_OFF
 from tests.deploy.running import DEADLINE_S, ROOT, Screen
-from tests.deploy.stub_api import STATUS, StubApi, stub_api
+from tests.deploy.stub_api import LOAD, STATUS, StubApi, stub_api
 
 REQUESTS = "/v1/requests?limit=20"
 TOP = ("top", "--interval", "0.1")
@@ -32,7 +32,7 @@ class Service:
 
     def __init__(self, api: StubApi) -> None:
         self.api, self.url, self.metrics = api, api.url, Metrics("tiny")
-        api.pages = {"/status": STATUS, "/metrics": self.render}
+        api.pages = {"/status": STATUS, "/status/history": LOAD, "/metrics": self.render}
         self.has_requests([])
 
     def render(self) -> bytes:
