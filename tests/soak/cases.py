@@ -28,11 +28,13 @@ _PENALTIES: tuple[dict[str, Any], ...] = (
 
 @dataclass(frozen=True)
 class Case:
-    """A body for ``/v1/completions`` without ``stream``, and the token ids of its answer."""
+    """A body for ``/v1/completions`` without ``stream``, the token ids of its answer, and by how
+    many nats each greedy choice was clear, where that is known."""
 
     name: str
     body: dict[str, Any]
     token_ids: tuple[int, ...] = ()
+    margins: tuple[float, ...] = ()
 
 
 class NoCases(Exception):
@@ -70,7 +72,8 @@ async def prepared(
     if margin_nats > MIN_MARGIN_NATS:
         whole = [clear(drawn(draw, 2 * number)) for number in range(DRAWN_FOR_CLEAR * count)]
         cut = await asyncio.gather(*(_cut(http, case, margin_nats) for case in whole))
-        candidates = [case for case in cut if case.body["max_tokens"] >= MIN_TOKENS][: 2 * count]
+        longest = sorted(cut, key=lambda case: -int(case.body["max_tokens"]))[: 2 * count]
+        candidates = [case for case in longest if case.body["max_tokens"] >= MIN_TOKENS]
     else:
         candidates = [drawn(draw, number) for number in range(2 * count)]
     alone = [await _answer(http, case) for case in candidates]
@@ -81,7 +84,7 @@ async def prepared(
         for i, answer in zip(order, answers, strict=True):
             stable[i] &= answer == alone[i]
     found = [
-        Case(case.name, case.body, answer)
+        replace(case, token_ids=answer)
         for case, answer, same in zip(candidates, alone, stable, strict=True)
         if same and answer is not None
     ]
@@ -102,9 +105,10 @@ async def _cut(http: httpx.AsyncClient, case: Case, margin_nats: float) -> Case:
     answer = await http.post("/v1/completions", json=case.body | {"logprobs": 2})
     answer.raise_for_status()
     (choice,) = answer.json()["choices"]
-    margins = (_margin(top) for top in choice["logprobs"]["top_logprobs"])
-    num_clear = sum(1 for _ in takewhile(lambda margin: margin >= margin_nats, margins))
-    return replace(case, body=case.body | {"max_tokens": num_clear})
+    margins = [_margin(top) for top in choice["logprobs"]["top_logprobs"]]
+    clear_ones = tuple(takewhile(lambda margin: margin >= margin_nats, margins))
+    body = case.body | {"max_tokens": len(clear_ones)}
+    return replace(case, body=body, margins=clear_ones)
 
 
 def _margin(top: dict[str, float]) -> float:

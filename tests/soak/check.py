@@ -87,6 +87,10 @@ def _records(site: Site, window: Window) -> str:
     bad = [record for record in found if not isinstance(record, dict)]
     if bad:
         return f"{len(bad)} records cannot be read: {bad[0]}"
+    to_wall = time.time() - time.monotonic()
+    listed_since = 0.0
+    if len(found) >= keys.RECENT_MAX:  # older ones are no longer listed
+        listed_since = min(float(record.get("received_at", 0.0)) for record in found) + 1.0
     by_client = Counter(record["http_id"] for record in found)
     if twice := [http_id for http_id, count in by_client.items() if count > 1]:
         return f"request {twice[0]} was accepted twice"
@@ -96,7 +100,7 @@ def _records(site: Site, window: Window) -> str:
         if state is None:
             never_taken = seen.outcome in ("refused", "broken", "cancelled")
             forgotten = window.fault.forgets and seen.ended < window.over
-            if never_taken or forgotten:
+            if never_taken or forgotten or seen.started + to_wall < listed_since:
                 continue
             return f"request {seen.http_id} {seen.outcome} for its client and has no record"
         if seen.outcome == "broken" and not window.fault.breaks:

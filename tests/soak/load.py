@@ -46,6 +46,11 @@ class Seen:
         return (
             f"case {self.case.name}, request {self.http_id}: {len(self.token_ids)} tokens for "
             f"{len(self.case.token_ids)}, the first difference is token {first}"
+            + (
+                f", clear by {self.case.margins[first]:.3f} nats"
+                if self.case.margins[first:]
+                else ""
+            )
         )
 
     def silence_s(self, since: float) -> float | None:
