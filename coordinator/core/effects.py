@@ -1,18 +1,25 @@
-"""Effects: what follows from an event, as plain values, and the outbox that collects them.
+"""Effects: what follows from an event, as plain values; the outbox that collects them, and the
+runner that carries them out.
 
-requests/ decides them, and effect_runner.py carries them out when the event is over. They are
-msgspec structs because one is made for each token, and a frozen dataclass takes several times as
-long to make.
+requests/ decides them, and fills the outbox. When the event is over, the runner sends orders and
+fills streams, and observer.py reports the rest. Effects are msgspec structs because one is made for
+each token, and a frozen dataclass takes several times as long to make.
 """
 
+import asyncio
+import logging
+from collections import deque
 from collections.abc import Callable, Iterable
 
 from msgspec import Struct
 
-from coordinator.core.contract import BreakerState, Token
-from coordinator.core.request import Request
+from coordinator.core.contract import BreakerState, GenerationFailed, Token
+from coordinator.core.open_tokens import Hold
+from coordinator.core.request import Request, State
 from coordinator.core.workers.worker import Departure, Worker
 from transport.wire.messages import ToWorker
+
+log = logging.getLogger(__name__)
 
 NOT_FAULTS = frozenset({"preempted", "draining"})
 """Codes of retries that are no fault of a worker or a request."""
@@ -90,7 +97,8 @@ class WorkerLeft(Struct, frozen=True):
 
 AboutRequest = Emit | Recorded | HandedOff | Retried | Ended
 AboutWorker = Charged | BreakerMoved | WorkerJoined | WorkerLeft
-Effect = Send | AboutRequest | AboutWorker
+Reported = AboutRequest | AboutWorker
+Effect = Send | Reported
 
 
 class Outbox:
@@ -144,3 +152,126 @@ class Outbox:
                     self._carry_out(effect)
         finally:
             self._depth -= 1
+
+
+class Stream:
+    """A ``TokenStream`` (contract.py), filled by the hub and read by the HTTP edge.
+
+    At most ``max_tokens`` entries wait in it. ``hold`` counts them until ``cancel``, which the edge
+    calls when the response is over, however it ended.
+    """
+
+    def __init__(
+        self, hold: Hold, stop_early: Callable[[], None], cancel: Callable[[], None]
+    ) -> None:
+        self._hold = hold
+        self._tokens: deque[Token] = deque()
+        self._woken = asyncio.Event()
+        self._ended = False
+        self._failure: GenerationFailed | None = None
+        self._stop_early = stop_early
+        self._cancel = cancel
+
+    def push(self, token: Token) -> None:
+        self._tokens.append(token)
+        self._hold.add(token)
+        self._woken.set()
+
+    def end(self, failure: GenerationFailed | None = None) -> None:
+        self._ended = True
+        self._failure = failure
+        self._woken.set()
+
+    def __aiter__(self) -> "Stream":
+        return self
+
+    async def __anext__(self) -> Token:
+        while not self._tokens:
+            if self._failure is not None:
+                raise self._failure
+            if self._ended:
+                raise StopAsyncIteration
+            self._woken.clear()
+            await self._woken.wait()
+        token = self._tokens.popleft()
+        self._hold.remove(token)
+        return token
+
+    def stop_early(self) -> None:
+        self._stop_early()
+
+    def cancel(self) -> None:
+        self._hold.release()
+        self._cancel()
+
+
+class EffectRunner:
+    """Carries out effects: orders by ``send``, tokens and ends by the stream of their request. All
+    but orders are also reported by ``report``.
+
+    A bug in carrying out one effect must not end every other stream. If a token may have been lost,
+    ``fail`` ends the request that the token belongs to. ``idle`` is set while no stream is open.
+    """
+
+    def __init__(
+        self,
+        report: Callable[[Reported], None],
+        send: Callable[[str, ToWorker], bool],
+        fail: Callable[[Request], None],
+    ) -> None:
+        self.idle = asyncio.Event()
+        self.idle.set()
+        self._report = report
+        self._send = send
+        self._fail = fail
+        self._streams: dict[str, Stream] = {}
+
+    @property
+    def num_streams(self) -> int:
+        return len(self._streams)
+
+    def open(self, request_id: str, stream: Stream) -> None:
+        """Let the request's tokens and its end go to ``stream``."""
+        self._streams[request_id] = stream
+        self.idle.clear()
+
+    def carry_out(self, effect: Effect) -> None:
+        """Carry out one effect. Does not raise."""
+        try:
+            self._carry_out(effect)
+        except Exception:
+            self._give_up(effect)
+
+    def _carry_out(self, effect: Effect) -> None:
+        # Streams come first: the client has its token and its end even if reporting them fails.
+        match effect:
+            case Send(instance=instance, message=message):
+                # The next heartbeats find a worker that cannot be reached.
+                self._send(instance, message)
+                return
+            case Emit(request=request, token=token):
+                self._streams[request.request_id].push(token)
+            case Ended(request=request):
+                self._close_stream(request)
+        self._report(effect)
+
+    def _give_up(self, effect: Effect) -> None:
+        if isinstance(effect, Send):
+            # The worker's next heartbeats show that it did not get the message.
+            log.exception("sending %s to %s", type(effect.message).__name__, effect.instance)
+            return
+        if isinstance(effect, AboutWorker):
+            instance = effect.worker.instance
+            log.exception("carrying out %s of %s", type(effect).__name__, instance)
+            return
+        fields = effect.request.log_fields
+        log.exception("carrying out %s", type(effect).__name__, extra=fields)
+        if isinstance(effect, Emit):  # the other effects only report
+            self._fail(effect.request)
+
+    def _close_stream(self, request: Request) -> None:
+        failed = request.state is State.FAILED
+        failure = GenerationFailed(request.code, request.message) if failed else None
+        self._streams.pop(request.request_id).end(failure)
+        if not self._streams:
+            self.idle.set()

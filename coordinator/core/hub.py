@@ -4,7 +4,7 @@
     receive   give a worker's message to the inbox, which calls the lifecycle
     tick      every heartbeat: send Alive, find silent workers and overdue requests
 
-The hub builds the rooms (requests/, placement/, workers/, spread/) and joins them. effect_runner.py
+The hub builds the rooms (requests/, placement/, workers/, spread/) and joins them. effects.py
 carries out what follows from each event.
 
 Everything runs on one event loop. No token waits for Redis; the end of a response waits a moment.
@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from coordinator.core.contract import LoadSeries, Overloaded, SequenceRequest, ServiceStatus
-from coordinator.core.effect_runner import EffectRunner, Stream
+from coordinator.core.effects import EffectRunner, Stream
 from coordinator.core.event_loop import Sweeper, watch_lag
 from coordinator.core.inbox import Inbox
 from coordinator.core.observer import Observer
@@ -58,7 +58,7 @@ class Hub:
         self._clock = observer.clock
         self._settings = settings
         self._registry = registry = Registry()
-        self._effects = EffectRunner(observer, channel.send, self._fail_internally)
+        self._effects = EffectRunner(observer.report, channel.send, self._fail_internally)
         self._lifecycle = lifecycle = Lifecycle(
             registry, limits, self._effects.carry_out, self._clock, settings=settings
         )

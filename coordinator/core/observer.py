@@ -5,12 +5,24 @@ Nothing here can fail or slow a request.
 
 import logging
 from collections.abc import Container, Sequence
-from typing import Protocol, get_args
+from typing import Protocol, assert_never, get_args
 
 from msgspec import structs
 
 from coordinator.core.contract import BreakerState, LoadSeries, ServiceStatus
-from coordinator.core.effects import NOT_FAULTS
+from coordinator.core.effects import (
+    NOT_FAULTS,
+    BreakerMoved,
+    Charged,
+    Emit,
+    Ended,
+    HandedOff,
+    Recorded,
+    Reported,
+    Retried,
+    WorkerJoined,
+    WorkerLeft,
+)
 from coordinator.core.load_history import LoadHistory
 from coordinator.core.request import Request, State
 from coordinator.core.request_report import log_end, to_record
@@ -73,8 +85,29 @@ class Observer:
     def redis_connected(self) -> bool:
         return self._records.connected
 
-    def record(self, request: Request) -> None:
-        self._records.put(to_record(request, self._instance))
+    def report(self, effect: Reported) -> None:
+        """Report an effect that was carried out."""
+        match effect:
+            case Emit(request=request):
+                self.token(request)
+            case Recorded(request=request):
+                self._records.put(to_record(request, self._instance))
+            case HandedOff(request=request):
+                self.handed_off(request)
+            case Retried(request=request, code=code, message=why):
+                self.retried(request, code, why)
+            case Ended(request=request):
+                self.ended(request)
+            case Charged(worker=worker, code=code):
+                self._metrics.worker_faults.labels(worker.hello.role, code).inc()
+            case BreakerMoved(worker=worker, state=state, why=why):
+                self.breaker_moved(worker, state, why)
+            case WorkerJoined(worker=worker):
+                self.worker_joined(worker)
+            case WorkerLeft(worker=worker, departure=departure):
+                self.worker_left(worker, departure)
+            case _:
+                assert_never(effect)
 
     async def recorded(self, request_ids: Sequence[str]) -> None:
         """Wait a moment until the ends of these requests are recorded."""
@@ -236,10 +269,6 @@ class Observer:
             {name: float(value) for name, value in known.items() if value is not None},
             {xid.number: xid.times for xid in health.xids},
         )
-
-    def charged(self, worker: Worker, code: str) -> None:
-        """Count a request's fault against the worker."""
-        self._metrics.worker_faults.labels(worker.hello.role, code).inc()
 
     def breaker_moved(self, worker: Worker, state: BreakerState, why: str) -> None:
         """Log and show that a worker's circuit breaker opened, lets a probe through, or closed."""

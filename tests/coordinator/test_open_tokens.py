@@ -3,7 +3,7 @@
 import pytest
 
 from coordinator.core.contract import Overloaded, Token
-from coordinator.core.effect_runner import Stream
+from coordinator.core.effects import Stream
 from coordinator.core.open_tokens import OpenTokens, tokens_that_fit
 from transport.wire.reports import LogprobsOut
 
