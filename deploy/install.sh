@@ -3,17 +3,21 @@
 # `deploy/install.sh .venv/.stamp-dev worker,redis-server,dev`. STAMP is touched only after success.
 #
 # PYTHON names the interpreter (default: the first suitable of python3.12 python3.11 python3).
+# uv installs, with pip's settings. Where uv cannot be had or cannot install, pip does, which takes
+# three times as long.
+#
 # An interrupted run leaves .venv/.installing behind, and the next run starts over: a half
 # written package looks like a whole one. If only a download failed, nothing was written, and the
-# next run continues. A new .venv gets a newer pip first.
+# next run continues.
 # CPU_TORCH_INDEX names another index with torch's CPU build. Without one, PyPI's torch is used.
+# PIP_COMPILE=0 leaves it to the first import to compile a module.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 stamp=$1
 extras=$2
 venv=.venv
-newer_pip=26.3
+uv_version=0.13.9
 torch=$(sed -nE 's/.*"torch==([0-9.]+)".*/\1/p' pyproject.toml)
 cpu_index=${CPU_TORCH_INDEX:-https://download.pytorch.org/whl/cpu}
 fresh_after=(pyproject.toml deploy/install.sh)
@@ -45,24 +49,59 @@ make_venv() {
         die "$python cannot make virtual environments; install its venv package (Debian, Ubuntu: apt install python3-venv)"
     say "creating $venv with $("$python" --version)"
     "$python" -m venv --clear "$venv"
-    renew_pip
 }
 
 pip() { "$venv/bin/python" -m pip --disable-pip-version-check --no-input "$@"; }
 
 install() { touch "$venv/.installing"; pip install "$@"; }
 
+# A setting of pip, e.g. `pip_setting find-links`, by its files or its environment.
+pip_setting() {
+    local section
+    for section in :env: install global; do
+        sed -nE "s/^$section\.$1='(.*)'\$/\1/p" <<<"$pip_settings" | sed 's/\\n/ /g' | grep . && return
+    done
+    return 0
+}
+
+# Export a setting of uv, unless it has a value or is given none.
+default() { [[ -n ${!1:-} || -z $2 ]] || export "$1=$2"; }
+
+# uv reads none of pip's settings.
+configure_uv() {
+    local pip_settings
+    pip_settings=$(pip config list 2>/dev/null || true)
+    default UV_DEFAULT_INDEX "$(pip_setting index-url)"
+    default UV_INDEX "$(pip_setting extra-index-url)"
+    default UV_INDEX_STRATEGY unsafe-best-match
+    default UV_FIND_LINKS "$(pip_setting find-links | tr -s ' ' ,)"
+    default UV_CONSTRAINT "$(pip_setting constraint)"
+    default UV_INSECURE_HOST "$(pip_setting trusted-host)"
+    default SSL_CERT_FILE "$(pip_setting cert)"
+    default UV_COMPILE_BYTECODE "${PIP_COMPILE:-1}"
+}
+
+has_uv=
+get_uv() {
+    if install -qq --retries 0 --timeout 10 "uv==$uv_version" 2>/dev/null; then
+        has_uv=1
+        configure_uv
+        return
+    fi
+    if wrote; then die "uv $uv_version was written in part; the next run starts over"; fi
+    say "uv $uv_version cannot be had: going on with pip, which takes longer"
+}
+
+uv_install() {
+    [[ -n $has_uv ]] || return 1
+    touch "$venv/.installing"
+    "$venv/bin/python" -m uv pip install -q --python "$venv/bin/python" "$@"
+}
+
 # True if the last install began to write packages.
 wrote() {
     local packages=("$venv"/lib/python*/site-packages)
     [[ $packages -nt $venv/.installing ]]
-}
-
-# A Python brings the pip of its own release, which needs twice the processor time.
-renew_pip() {
-    install -qq --retries 0 --timeout 10 "pip==$newer_pip" 2>/dev/null && return
-    pip --version >/dev/null || die "pip $newer_pip was written in part; the next run starts over"
-    say "pip $newer_pip cannot be had: going on with the pip that Python brought, which takes longer"
 }
 
 give_up() {
@@ -81,6 +120,10 @@ install_cpu_torch() {
     [[ ${installed%%+*} == "$torch" ]] && return
     say "installing torch $torch, the CPU build (about 200 MB)"
     local wanted=(--no-deps "torch==$torch+cpu" --extra-index-url "$cpu_index")
+    if [[ -n ${UV_FIND_LINKS:-} ]]; then
+        uv_install --no-index "${wanted[@]:0:2}" 2>/dev/null && return
+    fi
+    UV_HTTP_RETRIES=0 UV_HTTP_TIMEOUT=10 uv_install "${wanted[@]}" 2>/dev/null && return
     install "${wanted[@]}" --retries 0 --timeout 10 2>/dev/null ||
         install "${wanted[@]}" --retries 1 && return
     if wrote; then give_up "could not install torch"; fi
@@ -107,9 +150,14 @@ elif ! suitable "$venv/bin/python" || ! pip --version >/dev/null 2>&1; then
     make_venv
 fi
 touch "$venv/.installing"
+get_uv
 if has_gpu; then extras=$extras,gpu; else install_cpu_torch; fi
 say "installing baton and what it needs ($extras)"
-install -qq -e ".[$extras]" || give_up "could not install the dependencies"
+if ! uv_install -e ".[$extras]"; then
+    if wrote; then give_up "could not install the dependencies"; fi
+    [[ -z $has_uv ]] || say "uv could not install the dependencies (see above): pip tries"
+    install -qq -e ".[$extras]" || give_up "could not install the dependencies"
+fi
 rm -f "$venv/.installing"
 touch "$stamp"
 say "done in $SECONDS s"

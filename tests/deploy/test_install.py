@@ -15,7 +15,9 @@ case "$*" in
     *ensurepip*) exit ${FAKE_ENSUREPIP:-0} ;;
     *importlib.metadata*) echo "$FAKE_TORCH" ;;
     *"-m venv"*) mkdir -p .venv/bin; rm -f .venv/.installing; cp "$0" .venv/bin/python ;;
-    *"pip"*"pip=="*) exit ${FAKE_NEW_PIP:-0} ;;
+    *"config list"*) echo "$FAKE_PIP_CONFIG" ;;
+    *"pip"*"uv=="*) exit ${FAKE_GET_UV:-0} ;;
+    *"-m uv"*) env | grep -E '^(UV_|SSL_CERT)' | sort >> "$FAKE_LOG.uv"; exit ${FAKE_UV:-0} ;;
     *"pip"*"+cpu"*) exit ${FAKE_CPU_INDEX:-0} ;;
     *"pip"*" -e "*)
         packages=.venv/lib/python3.11/site-packages
@@ -62,12 +64,17 @@ def checkout(tmp_path: Path) -> Checkout:
     return Checkout(tmp_path)
 
 
-def installs(asked: list[str]) -> list[str]:
-    """What pip was asked to install, but for pip itself."""
-    lines = [
-        line.split(" install ")[1].removeprefix("-qq ") for line in asked if " install " in line
-    ]
-    return [line for line in lines if "pip==" not in line]
+def installs(asked: list[str], by: str = "uv") -> list[str]:
+    """What uv, or pip, was asked to install, but for uv itself."""
+    lines = [line.split(" install ") for line in asked if " install " in line]
+    options = ("-q --python .venv/bin/python ", "-qq ")
+    found = []
+    for begin, packages in lines:
+        if begin.startswith("-m uv") == (by == "uv") and "uv==" not in packages:
+            for option in options:
+                packages = packages.removeprefix(option)
+            found.append(packages)
+    return found
 
 
 def test_without_gpu_the_cpu_build_of_torch_comes_first(checkout):
@@ -80,15 +87,39 @@ def test_without_gpu_the_cpu_build_of_torch_comes_first(checkout):
     assert checkout.asked() == [], "up to date: nothing to ask"
 
 
-def test_a_new_environment_gets_a_newer_pip_first_where_it_can_be_had(checkout):
-    assert checkout.make(".venv/.stamp-up").returncode == 0
-    asked = [line for line in checkout.asked() if " install " in line]
-    assert " pip==" in asked[0]
-    shutil.rmtree(checkout.folder / ".venv")
-    done = checkout.make(".venv/.stamp-up", FAKE_NEW_PIP="1")
+def test_uv_is_given_the_settings_of_pip(checkout):
+    config = (
+        "global.index-url='https://mirror/simple'\n"
+        "global.find-links='/other'\n"
+        ":env:.find-links='/wheels\\n/more'\n"
+        "global.constraint='/limits.txt'\n"
+        "global.timeout='60'"
+    )
+    assert checkout.make(".venv/.stamp-up", FAKE_PIP_CONFIG=config).returncode == 0
+    assert set(checkout.log.with_name("log.uv").read_text().split()) >= {
+        "UV_DEFAULT_INDEX=https://mirror/simple",
+        "UV_FIND_LINKS=/wheels,/more",
+        "UV_CONSTRAINT=/limits.txt",
+        "UV_COMPILE_BYTECODE=1",
+    }
+    (torch, _) = installs(checkout.asked())
+    assert torch == "--no-index --no-deps torch==2.13.0+cpu", "a wheel at hand needs no index"
+
+
+def test_without_uv_pip_installs(checkout):
+    done = checkout.make(".venv/.stamp-up", FAKE_GET_UV="1")
     assert done.returncode == 0, done.stderr
-    assert "going on with the pip that Python brought" in done.stderr
-    assert installs(checkout.asked())[-1] == "-e .[worker,redis-server,bench]"
+    assert "cannot be had: going on with pip" in done.stderr
+    torch, rest = installs(checkout.asked(), by="pip")
+    assert torch.startswith("--no-deps torch==2.13.0+cpu --extra-index-url https://download.py")
+    assert rest == "-e .[worker,redis-server,bench]"
+
+
+def test_what_uv_cannot_install_pip_does(checkout):
+    done = checkout.make(".venv/.stamp-up", FAKE_UV="1")
+    assert done.returncode == 0, done.stderr
+    assert "uv could not install the dependencies (see above): pip tries" in done.stderr
+    assert installs(checkout.asked(), by="pip")[-1] == "-e .[worker,redis-server,bench]"
 
 
 def test_with_gpu_torch_comes_as_it_is(checkout):
@@ -119,14 +150,14 @@ def test_interrupted_install_starts_over(checkout):
 
 
 def test_failed_install_leaves_no_stamp(checkout):
-    done = checkout.make(".venv/.stamp-up", FAKE_PIP="1")
+    done = checkout.make(".venv/.stamp-up", FAKE_UV="1", FAKE_PIP="1")
     assert done.returncode == 2
     assert "error: could not install" in done.stderr
     assert not (checkout.folder / ".venv/.stamp-up").exists()
 
 
 def test_a_failed_download_keeps_the_environment(checkout):
-    done = checkout.make(".venv/.stamp-up", FAKE_PIP="1")
+    done = checkout.make(".venv/.stamp-up", FAKE_UV="1", FAKE_PIP="1")
     assert ".venv is as it was, and the next run goes on there" in done.stderr
     checkout.asked()
     assert checkout.make(".venv/.stamp-up", FAKE_TORCH="2.13.0+cpu").returncode == 0
@@ -136,7 +167,7 @@ def test_a_failed_download_keeps_the_environment(checkout):
 
 
 def test_a_failure_while_packages_are_written_starts_over(checkout):
-    done = checkout.make(".venv/.stamp-up", FAKE_PIP="1", FAKE_WROTE="1")
+    done = checkout.make(".venv/.stamp-up", FAKE_UV="1", FAKE_PIP="1", FAKE_WROTE="1")
     assert "the next run starts over" in done.stderr
     checkout.asked()
     assert checkout.make(".venv/.stamp-up").returncode == 0
@@ -144,11 +175,11 @@ def test_a_failure_while_packages_are_written_starts_over(checkout):
 
 
 def test_without_the_index_of_cpu_builds_pypis_torch_serves(checkout):
-    done = checkout.make(".venv/.stamp-up", FAKE_CPU_INDEX="1")
+    done = checkout.make(".venv/.stamp-up", FAKE_UV="1", FAKE_CPU_INDEX="1")
     assert done.returncode == 0, done.stderr
     assert "going on with PyPI's build" in done.stderr
     assert "CPU_TORCH_INDEX" in done.stderr
-    first, second, rest = installs(checkout.asked())
+    first, second, rest = installs(checkout.asked(), by="pip")
     assert "+cpu" in first
     assert "+cpu" in second
     assert rest == "-e .[worker,redis-server,bench]"
