@@ -10,7 +10,7 @@ import subprocess
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from deploy.die_with_parent import die_with_parent
@@ -24,6 +24,7 @@ _MAX_LINE_BYTES = 64 * 1024
 _LAST_LINES = 20
 _MAX_DATAGRAM_BYTES = 64 * 1024
 _SERVED_S = 1.0
+_MINUTE_S = 60.0
 
 
 class ManagedProcess:
@@ -211,9 +212,10 @@ def parse_notice(datagram: bytes) -> Notice | None:
 class RestartPolicy:
     """When a service that ended starts again. Pure: it is told durations and keeps no clock.
 
-    Delays double from ``first_s`` to ``max_s``, and begin at ``first_s`` again after a process
-    that was ready for ``steady_s``. After ``max_failed_starts`` processes in a row that never got
-    ready, the service is not started again.
+    The first ``num_at_once`` starts within ``_MINUTE_S`` are at once. Then delays double from
+    ``first_s`` to ``max_s``. They begin at ``first_s`` again after a process that was ready for
+    ``steady_s``, or after a start at once. After ``max_failed_starts`` processes in a row that
+    never got ready, the service is not started again.
     """
 
     first_s: float = 0.5
@@ -221,6 +223,8 @@ class RestartPolicy:
     steady_s: float = 60.0
     retry_s: float = 2.0
     max_failed_starts: int = 3
+    num_at_once: int = 0
+    _ages_s: list[float] = field(default_factory=list)
     _last_s: float = 0.0
     _num_failed_starts: int = 0
 
@@ -249,5 +253,11 @@ class RestartPolicy:
             return None
         steady = ready_for_s is not None and ready_for_s >= self.steady_s
         last_s = 0.0 if steady else self._last_s
-        self._last_s = min(last_s * 2 or self.first_s, self.max_s)
+        passed_s = (ready_for_s or 0.0) + self._last_s
+        self._ages_s = [age for each in self._ages_s if (age := each + passed_s) < _MINUTE_S]
+        if len(self._ages_s) < self.num_at_once:
+            self._ages_s.append(0.0)
+            self._last_s = 0.0
+        else:
+            self._last_s = min(last_s * 2 or self.first_s, self.max_s)
         return self._last_s

@@ -3,7 +3,8 @@
 Lifecycle of ``run``, on one event loop:
  1. start   Redis, unless one was given; then the coordinator and all workers at the same time
  2. ready   print the ready lines, once every service has reported READY=1
- 3. serve   pass on logs; restart a service that dies, after a delay that grows
+ 3. serve   pass on logs; restart a service that dies, after a delay that grows; the coordinator at
+            once the first three times in a minute
  4. drain   the coordinator (it takes no new request and finishes what runs), the workers, Redis
 
 The HTTP socket stays open here until the drain, so clients that connect while the coordinator
@@ -131,7 +132,9 @@ class Supervisor:
 
     async def _keep(self, service: Service) -> None:
         """Run ``service`` and restart it, until everything stops."""
-        policy = RestartPolicy()
+        # One coordinator serves all clients, and starts within seconds.
+        restarts = partial(RestartPolicy, num_at_once=3, max_s=5.0)
+        policy = restarts() if service.is_coordinator else RestartPolicy()
         while not self._stopping.is_set():
             code, reason, ready_for_s = await self._run_once(service)
             if self._stopping.is_set():

@@ -1,5 +1,8 @@
 """When a service that died starts again."""
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from deploy.managed_process import RestartPolicy
 
 
@@ -48,3 +51,30 @@ def test_a_planned_end_is_followed_by_a_start_at_once():
     assert policy.delay_s(ready_for_s=5.0, planned=True) == 0.0
     assert policy.delay_s(ready_for_s=5.0) == 1.0
     assert policy.delay_s(ready_for_s=0.1, planned=True) == 2.0, "it only looks planned"
+
+
+def test_three_starts_a_minute_are_at_once_then_delays_stay_short():
+    """As the coordinator's."""
+    policy = RestartPolicy(num_at_once=3, max_s=5.0)
+    delays = [policy.delay_s(ready_for_s=1.0) for _ in range(9)]
+    assert delays == [0.0, 0.0, 0.0, 0.5, 1.0, 2.0, 4.0, 5.0, 5.0]
+    assert policy.delay_s(ready_for_s=60.0) == 0.0, "a minute has passed"
+
+
+def test_deaths_that_are_far_apart_are_each_followed_by_a_start_at_once():
+    policy = RestartPolicy(num_at_once=3, max_s=5.0)
+    assert {policy.delay_s(ready_for_s=21.0) for _ in range(50)} == {0.0}
+
+
+@given(st.lists(st.floats(0.0, 100.0) | st.none(), max_size=60))
+def test_no_more_than_three_starts_a_minute_are_at_once(lives):
+    policy = RestartPolicy(num_at_once=3, max_s=5.0)
+    now_s, at_once = 0.0, []
+    for ready_for_s in lives:
+        now_s += ready_for_s or 0.0
+        delay_s = policy.delay_s(ready_for_s=ready_for_s, keep_trying=True)
+        assert 0.0 <= delay_s <= 5.0
+        if delay_s == 0.0:
+            at_once.append(now_s)
+        now_s += delay_s
+    assert all(after - before >= 59.9 for before, after in zip(at_once, at_once[3:], strict=False))

@@ -98,6 +98,7 @@ def test_dead_coordinator_starts_again(up):
     socket.create_connection(("127.0.0.1", port)).close()  # it waits for the next one
     baton.until_after("coordinator: killed by SIGKILL", "coordinator: ready")
     assert len(baton.reported("decode")) == len(baton.reported("prefill")) == 1
+    baton.until("coordinator: killed by SIGKILL; starts again in 0 s")
 
 
 def test_service_that_cannot_start_ends_everything_with_its_message(up):

@@ -1,5 +1,6 @@
 """A prompt that reuses earlier ones gives the tokens that it gives when all of it is computed."""
 
+import asyncio
 import random
 import signal
 from collections.abc import Iterator
@@ -149,6 +150,22 @@ def test_what_requests_ask_for_is_the_same_behind_a_prefix(baton: Stack, without
             assert (scored is None) == (others is None) == (name != "logprobs")
             if scored is not None:
                 assert scored["token_logprobs"] == pytest.approx(others["token_logprobs"], abs=1e-3)
+
+
+async def test_the_next_coordinator_knows_the_prefixes_of_workers_that_it_did_not_start(
+    baton: Stack,
+) -> None:
+    """After deaths that follow each other, each followed by a start at once."""
+    prompt, pids = draw(45, 750), baton.pids()
+    expected, _ = await asyncio.to_thread(ask, baton, prompt)
+    for _ in range(2):
+        since = len(baton.lines)
+        baton.kill("coordinator", signal.SIGKILL)
+        await asyncio.to_thread(baton.until, "coordinator: .*starts again in 0 s", 10.0, since)
+        await baton.idle(1 if "colocated" in baton.text else 2)
+        choices, num_cached = await asyncio.to_thread(ask, baton, prompt)
+        assert (choices, num_cached) == (expected, 704)
+    assert baton.pids() | {"coordinator": 0} == pids | {"coordinator": 0}
 
 
 async def test_a_stream_behind_a_prefix_goes_on_when_its_worker_is_killed(

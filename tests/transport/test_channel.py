@@ -3,6 +3,7 @@
 import asyncio
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -264,3 +265,26 @@ async def test_a_renewed_connection_is_the_workers(coordinator: CoordinatorChann
         assert coordinator.send("decode-1", Alive("c"))
         assert await asyncio.to_thread(worker.receive, 5.0) == [Alive("c")]
     worker.close()
+
+
+async def test_how_long_a_connection_has_been_closed(tmp_path: Path) -> None:
+    endpoint, now = f"ipc://{tmp_path}/c.sock", 10.0
+    coordinator = CoordinatorChannel(endpoint)
+    worker = WorkerChannel(endpoint, "decode-1", clock=lambda: now)
+    assert worker.closed_s == 0.0
+    worker.send(Goodbye())
+    await received(coordinator)
+
+    async def is_now(connected: bool) -> None:
+        assert worker.connected == connected
+
+    await eventually(partial(is_now, True), "connected")
+    coordinator.close()
+    await eventually(partial(is_now, False), "closed")
+    now += 3.0
+    assert worker.closed_s == 3.0
+    coordinator = CoordinatorChannel(endpoint)
+    await eventually(partial(is_now, True), "connected again")
+    assert worker.closed_s == 0.0
+    worker.close()
+    coordinator.close()

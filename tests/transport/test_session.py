@@ -9,7 +9,7 @@ from transport.wire.layout import CacheLayout, PoolSize
 from transport.wire.memory_export import MemoryExport
 from transport.wire.messages import Alive, Cancel, Heartbeat, Hello, Refused, Welcome
 from transport.wire.reports import WorkerGauges
-from transport.wire.session import LOST, MAX_UNANSWERED, JoinRefused, Session
+from transport.wire.session import CLOSED_S, LOST, MAX_UNANSWERED, JoinRefused, Session
 
 LAYOUT = CacheLayout("float32", 16, 1, 1, 1, 1, 1, 1, 1, 1, 1)
 HELLO = Hello(
@@ -22,6 +22,7 @@ class ScriptedChannel:
     endpoint = "ipc://scripted"
     malformed_dropped = 0
     connected = False
+    closed_s = 0.0
 
     def __init__(self) -> None:
         self.now, self.sent, self.answers = 0.0, [], []
@@ -195,3 +196,16 @@ def test_an_answer_begins_the_count_of_silent_connections_anew(
         channel.now += 5.5
         channel.answers = [] if number % 3 else [Alive("c-1")]
         joined.receive(0.0)
+
+
+def test_a_connection_that_stays_closed_is_lost_long_before_silence_is(
+    channel: ScriptedChannel, joined: Session
+) -> None:
+    channel.closed_s = CLOSED_S
+    assert joined.receive(0.0) == [], "the coordinator may be back at once"
+    channel.closed_s = CLOSED_S + 0.1
+    assert joined.receive(0.0) == [LOST]
+    assert channel.now < 1.0
+    channel.sent.clear()
+    assert joined.receive(0.0) == []
+    assert (channel.sent, channel.renewed_at) == ([HELLO], [])

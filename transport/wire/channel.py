@@ -101,6 +101,11 @@ class WorkerChannel:
         """True if a coordinator that accepted this worker is connected now; never waits."""
         return self._handshakes.connected()
 
+    @property
+    def closed_s(self) -> float:
+        """For how long the connection has been closed; 0.0 while there is one, or never was one."""
+        return self._handshakes.closed_s()
+
     def renew(self) -> None:
         """Replace the connection by a new one and drop what is queued on it. TCP may retry a dead
         connection only after minutes."""

@@ -51,6 +51,7 @@ class HandshakeWatch:
         self._failing_since = self._failed_at = -math.inf
         self._refused = False
         self._connected = False
+        self._closed_at = math.inf
         self._monitor = socket.get_monitor_socket(_EVENTS)
 
     def check(self) -> None:
@@ -64,10 +65,17 @@ class HandshakeWatch:
         self._read()
         return self._connected
 
+    def closed_s(self) -> float:
+        """For how long the connection has been closed; 0.0 while there is one, or never was one."""
+        self._read()
+        return max(0.0, self._clock() - self._closed_at)
+
     def _read(self) -> None:
         while has_message(self._monitor):
             event = recv_monitor_message(self._monitor)["event"]
-            self._connected = event == zmq.EVENT_HANDSHAKE_SUCCEEDED
+            was, self._connected = self._connected, event == zmq.EVENT_HANDSHAKE_SUCCEEDED
+            if was != self._connected:
+                self._closed_at = self._clock() if was else math.inf
             if self._connected:
                 self._failed_at = -math.inf
             elif event & _FINAL:

@@ -2,8 +2,9 @@
 
 1. The worker sends Hello until a Welcome comes; a refusal ends the process.
 2. While welcomed, it sends a Heartbeat every ``heartbeat_s`` from its own loop.
-3. When no message came for ``dead_after_s``, or another coordinator answers, ``receive`` yields
-   ``Lost``: the worker drops every request and sends Hello again.
+3. When no message came for ``dead_after_s``, the connection has been closed for ``CLOSED_S``, or
+   another coordinator answers, ``receive`` yields ``Lost``: the worker drops every request and
+   sends Hello again.
 4. While lost, it replaces its connection every ``dead_after_s`` without a message. It waits for a
    coordinator without limit. But one that is connected and leaves ``MAX_UNANSWERED`` connections in
    a row unanswered ends the process.
@@ -61,6 +62,9 @@ Lost = Literal["lost"]
 LOST: Final = "lost"
 HELLO_EVERY_S = 1.0
 MAX_UNANSWERED = 3
+CLOSED_S = 0.5
+"""Twice the time after which a coordinator fences a worker whose connection is closed. A worker
+that knows it leaves the processors to the next coordinator."""
 
 log = logging.getLogger(__name__)
 
@@ -131,6 +135,10 @@ class Session:
             )
             self._lose(work)
             self._renew()
+        elif self._welcome and (closed_s := self._channel.closed_s) > CLOSED_S:
+            coordinator = self._welcome.coordinator
+            log.warning("no connection to coordinator %s for %.1f s", coordinator, closed_s)
+            self._lose(work)
         self._renew_if_silent()
         return work
 
