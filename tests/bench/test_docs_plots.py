@@ -19,6 +19,7 @@ DRAWINGS = (
     "system.svg",
     "processes.svg",
     "prefixes.svg",
+    "drafts.svg",
     "eviction.svg",
     "handoff.svg",
     "recovery.svg",
