@@ -57,8 +57,8 @@ clean:  ## remove the virtual environment and the caches
 	    .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(VENV)/.stamp-up: pyproject.toml deploy/install.sh
+$(VENV)/.stamp-up: pyproject.toml deploy/constraints.txt deploy/install.sh
 	@deploy/install.sh $@ worker,redis-server,bench
 
-$(VENV)/.stamp-dev: pyproject.toml deploy/install.sh
+$(VENV)/.stamp-dev: pyproject.toml deploy/constraints.txt deploy/install.sh
 	@deploy/install.sh $@ worker,redis-server,dev

@@ -3,7 +3,7 @@
     python -m bench.ray_cluster --only problems,latency
 
 A real local cluster (ray_nodes.py) with the bundled model and one colocated worker per node. It
-needs the extra ``baton[dev]`` and some 6 GB of memory, and takes five minutes. The parts of the
+needs the extra ``dev`` and some 6 GB of memory, and takes five minutes. The parts of the
 result file:
 
 - ``problems``: how many of 200 held-out word problems were answered right, by openai-python

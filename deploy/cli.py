@@ -1,7 +1,6 @@
 """The ``baton`` command. The module of a command is imported when the command is given."""
 
 from importlib import import_module
-from importlib.metadata import version
 from types import MappingProxyType
 from typing import Annotated, Any
 
@@ -10,6 +9,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from deploy.vllm_options import UpCommand
+from telemetry.version import VERSION
 
 _MODULES = MappingProxyType(
     {
@@ -60,7 +60,7 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"baton {version('baton')}")
+        typer.echo(f"baton {VERSION}")
         raise typer.Exit
 
 

@@ -39,7 +39,7 @@ def driver(environ: Mapping[str, str]) -> tuple[list[ListedGpu], list[Finding]]:
     else:
         findings.append(Finding("ok", "driver", f"version {gpus[0].driver}"))
     if find_spec("cupy") is None:
-        advice = "pip install 'baton[gpu]': it allocates the memory that workers exchange"
+        advice = "pip install 'baton-serve[gpu]': it allocates the memory that workers exchange"
         findings.append(Finding("fail", "versions", "cupy is missing", advice))
     if (visible := environ.get("CUDA_VISIBLE_DEVICES")) is not None:
         text = f"CUDA_VISIBLE_DEVICES={visible} hides GPUs from the workers"

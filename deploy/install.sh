@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Installs the dependencies of pyproject.toml in .venv: `deploy/install.sh STAMP EXTRAS`, e.g.
-# `deploy/install.sh .venv/.stamp-dev worker,redis-server,dev`. STAMP is touched only after success.
+# Installs the dependencies of pyproject.toml in .venv, in the versions of deploy/constraints.txt:
+# `deploy/install.sh STAMP EXTRAS`, e.g. `deploy/install.sh .venv/.stamp-dev worker,redis-server,dev`.
+# STAMP is touched only after success.
 #
 # PYTHON names the interpreter (default: the first suitable of python3.12 python3.11 python3).
 # uv installs, with pip's settings. Where uv cannot be had or cannot install, pip does, which takes
@@ -18,9 +19,10 @@ stamp=$1
 extras=$2
 venv=.venv
 uv_version=0.13.9
-torch=$(sed -nE 's/.*"torch==([0-9.]+)".*/\1/p' pyproject.toml)
+tested=deploy/constraints.txt
+torch=$(sed -nE 's/^torch==([0-9.]+)$/\1/p' $tested)
 cpu_index=${CPU_TORCH_INDEX:-https://download.pytorch.org/whl/cpu}
-fresh_after=(pyproject.toml deploy/install.sh)
+fresh_after=(pyproject.toml "$tested" deploy/install.sh)
 
 say() { printf 'setup: %s\n' "$*" >&2; }
 die() { printf 'error: %s\n' "$*" >&2; exit 2; }
@@ -76,6 +78,7 @@ configure_uv() {
     default UV_INDEX_STRATEGY unsafe-best-match
     default UV_FIND_LINKS "$(pip_setting find-links | tr -s ' ' ,)"
     default UV_CONSTRAINT "$(pip_setting constraint)"
+    export UV_CONSTRAINT="$tested${UV_CONSTRAINT:+ $UV_CONSTRAINT}"
     default UV_INSECURE_HOST "$(pip_setting trusted-host)"
     default SSL_CERT_FILE "$(pip_setting cert)"
     default UV_COMPILE_BYTECODE "${PIP_COMPILE:-1}"
@@ -156,7 +159,7 @@ say "installing baton and what it needs ($extras)"
 if ! uv_install -e ".[$extras]"; then
     if wrote; then give_up "could not install the dependencies"; fi
     [[ -z $has_uv ]] || say "uv could not install the dependencies (see above): pip tries"
-    install -qq -e ".[$extras]" || give_up "could not install the dependencies"
+    install -qq -c $tested -e ".[$extras]" || give_up "could not install the dependencies"
 fi
 rm -f "$venv/.installing"
 touch "$stamp"

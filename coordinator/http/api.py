@@ -10,7 +10,6 @@ The life of a request:
 
 import time
 from collections.abc import Callable
-from importlib.metadata import version
 
 from fastapi import FastAPI
 from fastapi.middleware.cors import CORSMiddleware
@@ -40,6 +39,7 @@ from coordinator.http.turns import RequestThrottle
 from coordinator.http.warning_header import WARNING_HEADER, Warnings
 from coordinator.text.tokenizer import Tokenizer
 from telemetry.metrics import Metrics
+from telemetry.version import VERSION
 
 
 def create_app(
@@ -65,7 +65,7 @@ def create_app(
     context = AppContext(core, tokenizer, settings, metrics)
     bodies = Bodies(context, parsers)
     app = FastAPI(
-        title="Baton", version=version("baton"), docs_url=None, redoc_url=None,
+        title="Baton", version=VERSION, docs_url=None, redoc_url=None,
         openapi_url=None,
     )  # fmt: skip
     app.include_router(generate_routes(context, bodies))

@@ -5,7 +5,6 @@ import time
 import uuid
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from importlib.metadata import version
 
 from coordinator.core.contract import Core
 from coordinator.http.cache_salt import salt_of
@@ -14,6 +13,7 @@ from coordinator.http.http_settings import HttpSettings
 from coordinator.http.response_names import ResponseNames
 from coordinator.text.tokenizer import Tokenizer
 from telemetry.metrics import Metrics
+from telemetry.version import VERSION
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class AppContext:
     def fingerprint(self) -> str:
         """Changes with the version of the server and with the model: answers with one seed are the
         same only while it is."""
-        made_by = f"{version('baton')} {self.tokenizer.info.root}"
+        made_by = f"{VERSION} {self.tokenizer.info.root}"
         return f"fp_{hashlib.sha256(made_by.encode()).hexdigest()[:10]}"
 
     @property

@@ -1,7 +1,6 @@
 """The endpoints about the service: models, health, metrics, tokens."""
 
 import asyncio
-from importlib.metadata import version
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
@@ -28,6 +27,7 @@ from coordinator.http.response_schemas import (
 )
 from coordinator.http.shared_answer import SharedAnswer
 from telemetry.metrics import CONTENT_TYPE
+from telemetry.version import VERSION
 
 _RETRY_AFTER_S = 2.0
 _METRICS_EVERY_S = 1.0  # rendering them takes some 10 ms of the interpreter
@@ -108,7 +108,7 @@ def info_routes(context: AppContext, bodies: Bodies) -> APIRouter:
 
     @router.get("/version", responses=answers(Version))
     async def get_version() -> Response:
-        return json_response(Version(version=version("baton")))
+        return json_response(Version(version=VERSION))
 
     @router.post(
         "/tokenize",

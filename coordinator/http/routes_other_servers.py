@@ -1,7 +1,5 @@
 """Endpoints that tools for vLLM and SGLang ask: the load, the tokenizer, the model, the server."""
 
-from importlib.metadata import version
-
 from fastapi import APIRouter
 from starlette.responses import Response
 
@@ -10,6 +8,7 @@ from coordinator.http.app_context import AppContext
 from coordinator.http.errors import json_response
 from coordinator.http.openapi import answers
 from coordinator.http.response_schemas import Load, ModelInfo, ServerInfo
+from telemetry.version import VERSION
 
 
 def other_servers_routes(context: AppContext) -> APIRouter:
@@ -50,7 +49,7 @@ def other_servers_routes(context: AppContext) -> APIRouter:
         status = core.status()
         return json_response(
             ServerInfo(
-                version=version("baton"),
+                version=VERSION,
                 model_path=tokenizer.info.root,
                 served_model_name=settings.served_model_name,
                 context_length=context.max_model_len,

@@ -6,13 +6,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from importlib.metadata import version
 
 import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
 from deploy.cli import app
+from telemetry.version import VERSION
 from tests.deploy.running import DEADLINE_S, ROOT, Screen
 from tests.deploy.stub_api import STATUS, StubApi, stub_api
 
@@ -40,7 +40,7 @@ def test_help_names_every_setting():
 
 def test_the_version_and_completion():
     told = baton("--version")
-    assert (told.exit_code, told.stdout) == (0, f"baton {version('baton')}\n")
+    assert (told.exit_code, told.stdout) == (0, f"baton {VERSION}\n")
     told = CliRunner().invoke(
         app,
         [],

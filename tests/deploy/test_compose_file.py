@@ -133,13 +133,13 @@ def test_a_model_folder_that_does_not_exist_is_not_made(name: str) -> None:
 
 
 def test_the_coordinators_image_has_no_torch() -> None:
-    pyproject = (ROOT / "pyproject.toml").read_text()
-    front = {line.partition("==")[0] for line in requirements(pyproject, [])}
-    worker = {line.partition("==")[0] for line in requirements(pyproject, ["worker"])}
+    texts = [(ROOT / each).read_text() for each in ("pyproject.toml", "deploy/constraints.txt")]
+    front = {line.partition("==")[0] for line in requirements(*texts, [])}
+    worker = {line.partition("==")[0] for line in requirements(*texts, ["worker"])}
     assert not front & {"torch", "triton", "safetensors"}
     assert worker - front == {"torch", "triton", "safetensors"}
     with pytest.raises(KeyError):
-        requirements(pyproject, ["no such extra"])
+        requirements(*texts, ["no such extra"])
 
 
 def test_the_build_gets_the_index_of_torchs_cpu_build() -> None:

@@ -35,7 +35,7 @@ class Checkout:
         self.log = folder / "log"
         (folder / "deploy").mkdir()
         (folder / "bin").mkdir()
-        for name in ("Makefile", "pyproject.toml", "deploy/install.sh"):
+        for name in ("Makefile", "pyproject.toml", "deploy/constraints.txt", "deploy/install.sh"):
             shutil.copy(ROOT / name, folder / name)
         self.tool("python3.11", FAKE_PYTHON)
         for name in ("python3.12", "python3", "nvidia-smi"):
@@ -99,7 +99,8 @@ def test_uv_is_given_the_settings_of_pip(checkout):
     assert set(checkout.log.with_name("log.uv").read_text().split()) >= {
         "UV_DEFAULT_INDEX=https://mirror/simple",
         "UV_FIND_LINKS=/wheels,/more",
-        "UV_CONSTRAINT=/limits.txt",
+        "UV_CONSTRAINT=deploy/constraints.txt",
+        "/limits.txt",
         "UV_COMPILE_BYTECODE=1",
     }
     (torch, _) = installs(checkout.asked())
@@ -112,14 +113,17 @@ def test_without_uv_pip_installs(checkout):
     assert "cannot be had: going on with pip" in done.stderr
     torch, rest = installs(checkout.asked(), by="pip")
     assert torch.startswith("--no-deps torch==2.13.0+cpu --extra-index-url https://download.py")
-    assert rest == "-e .[worker,redis-server,bench]"
+    assert rest == "-c deploy/constraints.txt -e .[worker,redis-server,bench]"
 
 
 def test_what_uv_cannot_install_pip_does(checkout):
     done = checkout.make(".venv/.stamp-up", FAKE_UV="1")
     assert done.returncode == 0, done.stderr
     assert "uv could not install the dependencies (see above): pip tries" in done.stderr
-    assert installs(checkout.asked(), by="pip")[-1] == "-e .[worker,redis-server,bench]"
+    assert (
+        installs(checkout.asked(), by="pip")[-1]
+        == "-c deploy/constraints.txt -e .[worker,redis-server,bench]"
+    )
 
 
 def test_with_gpu_torch_comes_as_it_is(checkout):
@@ -128,11 +132,12 @@ def test_with_gpu_torch_comes_as_it_is(checkout):
     assert installs(checkout.asked()) == ["-e .[worker,redis-server,dev,gpu]"]
 
 
-def test_newer_settings_install_again_into_the_same_environment(checkout):
+@pytest.mark.parametrize("newer", ["pyproject.toml", "deploy/constraints.txt"])
+def test_newer_settings_install_again_into_the_same_environment(checkout, newer):
     checkout.make(".venv/.stamp-up")
     checkout.asked()
     now = (checkout.folder / ".venv/.stamp-up").stat().st_mtime
-    os.utime(checkout.folder / "pyproject.toml", (now + 1, now + 1))
+    os.utime(checkout.folder / newer, (now + 1, now + 1))
     checkout.make(".venv/.stamp-up", FAKE_TORCH="2.13.0+cpu")
     asked = checkout.asked()
     assert installs(asked) == ["-e .[worker,redis-server,bench]"]
@@ -182,7 +187,7 @@ def test_without_the_index_of_cpu_builds_pypis_torch_serves(checkout):
     first, second, rest = installs(checkout.asked(), by="pip")
     assert "+cpu" in first
     assert "+cpu" in second
-    assert rest == "-e .[worker,redis-server,bench]"
+    assert rest == "-c deploy/constraints.txt -e .[worker,redis-server,bench]"
 
 
 def test_another_index_of_cpu_builds_may_be_named(checkout):

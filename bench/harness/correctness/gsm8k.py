@@ -24,7 +24,7 @@ async def run_gsm8k(
     """Run GSM8K. Raises CannotMeasure if lm-eval is not installed, a request failed after all
     tries, the time was not enough, or the run was stopped."""
     if find_spec("lm_eval") is None:
-        raise CannotMeasure("lm-eval is not installed; pip install 'baton[correctness]'")
+        raise CannotMeasure("lm-eval is not installed; pip install 'baton-serve[correctness]'")
     if settings.data is not None:
         read_problems(settings.data)
     with tempfile.TemporaryDirectory(prefix="baton-gsm8k-") as name:

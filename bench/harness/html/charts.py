@@ -40,7 +40,7 @@ def matplotlib() -> Any:
         import matplotlib.ticker
     except ImportError:
         raise MatplotlibMissing(
-            "reports need matplotlib, which is not installed: pip install 'baton[bench]'"
+            "reports need matplotlib, which is not installed: pip install 'baton-serve[bench]'"
         ) from None
     return matplotlib
 
