@@ -4,9 +4,9 @@ No member waits for a lender. It may come to a round that all decoding members h
 the devices share the experts out among the members that have come (engine/spread/triton_agree.py).
 The stances in its record:
 
-    APART       it computes prompts
-    WILLING     it has nothing to compute, and no step under way
-    COMMITTED   a step of this round is under way on its device
+    UNAVAILABLE  it computes prompts
+    WILLING      it has nothing to compute, and no step under way
+    COMMITTED    a step of this round is under way on its device
 
 The others count on a lender by its stance. After an aborted step they wait until it has ended its
 own step (decode/lockstep.py).
@@ -29,7 +29,7 @@ class LendingRounds:
     def decide(self, decoding: Sequence[Record | None], *, willing: bool) -> Together | None:
         """The round that is to be launched now, if there is one; then ``done`` comes next.
         ``decoding`` are the records of all members that decode; None: unreadable."""
-        self._say(Stance.WILLING if willing else Stance.APART)
+        self._say(Stance.WILLING if willing else Stance.UNAVAILABLE)
         here = [each for each in decoding if each and each.generation == self.record.generation]
         if not willing or len(here) < len(decoding):
             return None
@@ -48,9 +48,9 @@ class LendingRounds:
         self.record = replace(self.record, last_round=self.record.round)
         self._say(Stance.WILLING)
 
-    def stand_apart(self) -> None:
-        """Prompts are computed now."""
-        self._say(Stance.APART)
+    def mark_unavailable(self) -> None:
+        """Take part in no rounds: prompts are computed now."""
+        self._say(Stance.UNAVAILABLE)
 
     def _say(self, stance: Stance) -> None:
         self.record = replace(self.record, stance=stance, beat=self.record.beat + 1)

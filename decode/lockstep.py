@@ -4,14 +4,15 @@ All members of a group launch a spread step, each for its own sequences; its num
 Every member publishes one ``Record`` that all others can read, and decides from what it reads. A
 record has one of three stances.
 
-    APART       Takes no part now: computes prompts, drains, or waits for a late member.
-    WILLING     Runs local steps, and would take part.
-    COMMITTED   Launches this round if all members commit to it, and nothing before that.
+    UNAVAILABLE  Takes no part now: computes prompts, drains, or waits for a late member.
+    WILLING      Runs local steps, and would take part.
+    COMMITTED    Launches this round if all members commit to it, and nothing before that.
 
 A member commits when all others are willing and the rows of all promise a gain, or when another one
 has committed. Once all have committed to a round each launches it, in the graph for the most rows
 and the most drafts of a member: a committed round's never change, so all choose the same. A member
-that turns APART, or that does not commit in time, makes the others withdraw and run a local step.
+that turns UNAVAILABLE, or that does not commit in time, makes the others withdraw and run a local
+step.
 
 Memory with one writer each cannot make that certain: one member may see the last commitment just
 when another one gives up. The first then launches a round that the second does not, its GPU waits
@@ -23,8 +24,8 @@ launched last: it cannot launch a second one that another member, still at the f
 Rounds that it launches without a local step in between follow one another, so that an aborted round
 voids itself and the next one.
 
-Prompts put a member apart, and with it the group. So that prompts of all members do so together,
-members in lockstep begin with them at every WINDOW-th round only (``holds_prompts``).
+A member with prompts is unavailable, so the group takes local steps. Members in lockstep begin with
+prompts together, at every WINDOW-th round only (``holds_prompts``).
 
 *Lenders* are members without sequences, which may come to a round or not (decode/lending.py). No
 member waits for their records; they count where it is decided whether sharing pays, with as many as
@@ -35,7 +36,7 @@ A *trial* is a series of rounds that are only timed, while no member has anythin
 (worker/spread/trials.py). A record says for which trial its next round is; 0: for none. Members
 with different trial numbers are not present for one another, so no round mixes a trial with
 sequences of requests. Members with the same trial number launch together whatever the policy says.
-A wait in vain or an aborted round within a trial costs no time apart and makes no member late.
+A wait in vain or an aborted round within a trial makes no member unavailable, and none late.
 """
 
 from collections.abc import Sequence
@@ -62,7 +63,7 @@ Decision = Together | Literal["local", "wait"]
 class LockstepTimes:
     """``enter_s``: how long a member waits for the others' first commitment, who may be in a local
     step; ``step_s``: for the next one, in lockstep. After a wait in vain or an aborted step the
-    member stays apart for ``back_off_s``, and twice as long after each further one, up to
+    member stays unavailable for ``back_off_s``, and twice as long after each further one, up to
     ``max_back_off_s``; ``forgiven_after`` rounds in a row make it short again."""
 
     enter_s: float = 0.1
@@ -91,7 +92,7 @@ class Lockstep:
         self._times = times or LockstepTimes()
         self._missed: dict[int, Record | None] = {}
         self._wait_until = inf
-        self._apart_until = -inf
+        self._unavailable_until = -inf
         self._back_off_s = self._times.back_off_s
         self._num_in_a_row = self._num_lenders = 0
         self._stays = self._was_aborted = False
@@ -127,19 +128,19 @@ class Lockstep:
         seen = [self._seen(place, record) for place, record in enumerate(others)]
         if self.record.stance is not Stance.COMMITTED:
             self._num_lenders = sum(
-                each is not None and each.stance is not Stance.APART and not trial
+                each is not None and each.stance is not Stance.UNAVAILABLE and not trial
                 for each in map(self._of_this_generation, lenders)
             )
-            stays_apart = (
+            stays_unavailable = (
                 not willing
-                or now < self._apart_until
+                or now < self._unavailable_until
                 or bool(self._missed)
                 or (self._was_aborted and not all(map(self._has_ended, lenders)))
             )
             self.record = replace(self.record, rows=rows, drafts=drafts, acceptance=acceptance)
-            self._say(Stance.APART if stays_apart else Stance.WILLING)
+            self._say(Stance.UNAVAILABLE if stays_unavailable else Stance.WILLING)
             present = self._present(seen)
-            if stays_apart or len(present) < len(seen) or not self._wants(present):
+            if stays_unavailable or len(present) < len(seen) or not self._wants(present):
                 return self._local()
             number = _highest([mine := self.record, *present])
             if self._num_in_a_row and number > mine.round:
@@ -170,12 +171,13 @@ class Lockstep:
         """Take part in no round until ``decide`` is called for this trial; 0: until it is called
         for sequences. No spread step is under way."""
         self._change_trial(trial)
-        self._say(Stance.APART)
+        self._say(Stance.UNAVAILABLE)
 
-    def stand_apart(self) -> None:
-        """Something else is launched before the next step; the others need not wait for it."""
+    def mark_unavailable(self) -> None:
+        """Take part in no rounds until the next decision, since something else is launched first:
+        the others need not wait for that."""
         if self.record.stance is Stance.WILLING:
-            self._say(Stance.APART)
+            self._say(Stance.UNAVAILABLE)
 
     def aborted(self, now: float) -> None:
         """A launched round was taken back, and with it those launched behind it."""
@@ -277,11 +279,11 @@ class Lockstep:
         self._say(Stance.WILLING)
 
     def _back_off(self, now: float) -> None:
-        """Give up the round for good, and stay apart for a while."""
+        """Give up the round for good, and stay unavailable for a while."""
         self._withdraw()
-        self._apart_until = now + self._back_off_s
+        self._unavailable_until = now + self._back_off_s
         self._back_off_s = min(2 * self._back_off_s, self._times.max_back_off_s)
-        self._say(Stance.APART)
+        self._say(Stance.UNAVAILABLE)
 
     def _say(self, stance: Stance) -> None:
         self.record = replace(self.record, stance=stance, beat=self.record.beat + 1)
@@ -294,7 +296,7 @@ class Lockstep:
 
     def _present(self, records: Sequence[Record | None]) -> list[Record]:
         """Records of the members that take part, or would, in a round of this member's trial."""
-        here = [each for each in records if each and each.stance is not Stance.APART]
+        here = [each for each in records if each and each.stance is not Stance.UNAVAILABLE]
         return [each for each in here if each.trial == self.record.trial]
 
     def _forgive(self, others: Sequence[Record | None]) -> None:

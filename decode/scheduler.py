@@ -4,34 +4,30 @@ Pure: no tensors, sockets or clocks. A step may be launched before the previous 
 are known to the host (lookahead), so a sequence can turn out to have ended while a step for it
 is under way: its tokens are dropped, and its cache is not reused until that step has retired.
 
-When a page is missing, the youngest prompt or transfer is preempted, or else the youngest running
-sequence. It is computed again elsewhere or later, so the oldest running sequence always advances.
-Pages that a launched step or a copy uses become free when it is done; a sequence that needs one
-skips steps until then. No sequence is preempted for pages that are about to be freed. A sequence
-whose grammar is still being compiled takes no step, and keeps its memory.
+A sequence takes a step if it gets pages for it (growth.py), which may preempt a younger sequence. A
+sequence whose grammar is still being compiled takes no step, and keeps its memory.
 """
 
 from bisect import insort
 from collections.abc import Callable
 
 from decode.draft_counts import DraftCounter
+from decode.growth import Growth, wants_step
 from decode.speculation import DraftPolicy, NoDrafts
 from engine.batch import Row, Sampled, StepResult
-from engine.cache.allocator import CacheAllocator, too_long
+from engine.cache.allocator import CacheAllocator
 from engine.sequence import Scheduled, Sequence
 from transport.wire.layout import CacheLayout
-from transport.wire.messages import FailureCode, TokenOut
+from transport.wire.messages import TokenOut
 from transport.wire.reports import DraftCounts
 
 
 class DecodeScheduler:
     """The running sequences, oldest first, and the retiring ones.
 
-    Prompts and transfers on this worker hold memory too. Before a running sequence is preempted,
-    ``reclaim(arrival)`` ends a prompt or transfer younger than ``arrival``, or returns False.
-    ``leaving`` lists prompts and transfers that have ended, and whose pages are freed soon.
-    ``drafts`` chooses how many drafts the steps make. ``keep`` may take over the cache of a
-    finished sequence for the prefix cache; it returns True if it does.
+    ``growth`` gives them pages; ``reclaim`` and ``leaving`` are what it asks the worker's prompts
+    and transfers for. ``drafts`` chooses how many drafts the steps make. ``keep`` may take over the
+    cache of a finished sequence for the prefix cache; it returns True if it does.
     """
 
     def __init__(
@@ -44,19 +40,18 @@ class DecodeScheduler:
         keep: Callable[[Sequence], bool] = lambda sequence: False,
     ) -> None:
         self._allocator = allocator
-        self._layout = layout
-        self._reclaim = reclaim
-        self._leaving = leaving
         self._drafts = drafts or NoDrafts()
         self._keep = keep
         self._counter = DraftCounter()
         self._num_made = 0
-        self._num_awaited = self._num_returning = 0
         self._num_sat_out = 0
         self.running: list[Sequence] = []
         self.retiring: set[Sequence] = set()
-        self.preempted: list[Sequence] = []
-        self.outgrown: list[tuple[Sequence, str]] = []
+
+        def freed_soon() -> list[Sequence]:
+            return [*leaving(), *self.retiring]
+
+        self.growth = Growth(allocator, layout, self.running, self.end, reclaim, freed_soon)
 
     def add(self, sequence: Sequence) -> None:
         """Start decoding a landed sequence: all its tokens but the last are in the cache."""
@@ -75,16 +70,15 @@ class DecodeScheduler:
 
     def schedule(self, most: Callable[[int], int] = lambda ready: ready) -> Scheduled | None:
         """The next step. ``most`` is given the number of ready sequences, and returns how many of
-        them the step may have; the others sit out, all in turn. Preempted sequences are added to
-        ``preempted``; sequences that the whole pool cannot hold any longer are added to
-        ``outgrown``, with the problem."""
+        them the step may have; the others sit out, all in turn. Sequences that get no pages may be
+        preempted (``growth``)."""
         rows: list[Row] = []
         sequences: list[Sequence] = []
-        self._num_awaited = self._num_returning = 0
+        self.growth.begin_step()
         for sequence in self._taking_turns(most):
-            if sequence.ended or not self._grow(sequence):
+            if sequence.ended or not self.growth.grow(sequence):
                 continue
-            row = self._row(sequence, self._grow_for_drafts(sequence))
+            row = self._row(sequence, self.growth.grow_for_drafts(sequence, self._num_made))
             rows.append(row)
             sequences.append(sequence)
             sequence.in_flight += 1
@@ -159,16 +153,6 @@ class DecodeScheduler:
                     break
         return tokens, broken
 
-    def take_preempted(self) -> list[tuple[Sequence, FailureCode, str, bool]]:
-        """The sequences that ``schedule`` has ended: sequence, code, message, and whether to retry
-        it."""
-        given_up: list[tuple[Sequence, FailureCode, str, bool]] = []
-        given_up += [(sequence, "preempted", "out of pages", True) for sequence in self.preempted]
-        given_up += [(sequence, "too_long", why, False) for sequence, why in self.outgrown]
-        self.preempted.clear()
-        self.outgrown.clear()
-        return given_up
-
     def end(self, sequence: Sequence) -> None:
         """End a sequence; its cache is free once its launched steps have retired."""
         sequence.ended = True
@@ -188,75 +172,7 @@ class DecodeScheduler:
         return [sequence for i, sequence in enumerate(ready) if i not in out]
 
     def _may_step(self, sequence: Sequence) -> bool:
-        return not sequence.compiling and self._wants_step(sequence)
-
-    def _wants_step(self, sequence: Sequence) -> bool:
-        return sequence.num_output + sequence.in_flight < sequence.stop.max_tokens
-
-    def _grow(self, sequence: Sequence) -> bool:
-        """Give a sequence pages for one more token, preempting younger sequences if needed. False
-        if it skips this step, was preempted itself, or has outgrown the pool."""
-        assert sequence.allocation is not None, "running without pages"
-        num_pages = self._layout.pages_for(self._most_cached(sequence) + 1)
-        while num_pages > len(sequence.allocation.pages) + self._allocator.free_pages:
-            if num_pages > self._allocator.size.num_pages:
-                self._outgrow(sequence)
-                return False
-            missing = num_pages - len(sequence.allocation.pages) - self._allocator.free_pages
-            awaited = self._num_awaited + missing
-            if awaited > self._num_returning:  # it only grows while a step is scheduled
-                self._num_returning = self._count_returning()
-            if awaited <= self._num_returning:
-                self._num_awaited = awaited
-                return False
-            if not self._reclaim(sequence.arrival) and self._preempt_youngest() is sequence:
-                return False
-        self._allocator.grow(sequence.allocation, num_pages)
-        return True
-
-    def _grow_for_drafts(self, sequence: Sequence) -> int:
-        """Number of drafts that the step may verify for a sequence that has pages for its token. No
-        other sequence is preempted for drafts."""
-        assert sequence.allocation is not None, "running without pages"
-        if not self._num_made:
-            return 0
-        left = sequence.stop.max_tokens - sequence.num_output - sequence.in_flight - 1
-        certain = self._most_cached(sequence) + 1
-        num = min(self._num_made, left)
-        # With a step under way, drafts may lie beyond the last token that the sequence may have.
-        last = sequence.num_prompt + sequence.stop.max_tokens
-        pages = self._layout.pages_for(min(certain + max(0, num), last))
-        missing = pages - len(sequence.allocation.pages)
-        if 0 < missing <= self._allocator.free_pages:
-            self._allocator.grow(sequence.allocation, pages)
-        room = len(sequence.allocation.pages) * self._layout.page_size
-        return max(0, min(num, room - certain))
-
-    def _most_cached(self, sequence: Sequence) -> int:
-        """Tokens that may be in the cache once all launched steps have retired."""
-        limit = sequence.num_prompt + sequence.stop.max_tokens - 1
-        return min(sequence.num_cached + sequence.drafts_in_flight, limit)
-
-    def _count_returning(self) -> int:
-        """Number of pages that are certainly free once the launched steps have retired; pages that
-        other sequences share are not counted."""
-        last_steps = [s for s in self.running if not self._wants_step(s)]
-        ending = [*self._leaving(), *self.retiring, *last_steps]
-        return self._allocator.num_pages_freed_by(h for s in ending for h in s.page_holds)
-
-    def _preempt_youngest(self) -> Sequence:
-        """Preempt the youngest sequence whose last step is not under way already."""
-        sequence = next(s for s in reversed(self.running) if self._wants_step(s))
-        self.end(sequence)
-        self.preempted.append(sequence)
-        return sequence
-
-    def _outgrow(self, sequence: Sequence) -> None:
-        """End a sequence that the pool cannot hold, unless a step under way may finish it."""
-        if sequence.in_flight == 0:
-            problem = too_long(sequence.num_cached + 1, self._layout, self._allocator.size)
-            self.end(sequence)
-            self.outgrown.append((sequence, problem))
+        return not sequence.compiling and wants_step(sequence)
 
     def _row(self, sequence: Sequence, num_drafts: int) -> Row:
         assert sequence.allocation is not None, "running without pages"

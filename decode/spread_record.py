@@ -13,7 +13,7 @@ from decode.spread_gain import Load
 class Stance(IntEnum):
     """What a member does next."""
 
-    APART = 0
+    UNAVAILABLE = 0
     WILLING = 1
     COMMITTED = 2
 
@@ -33,7 +33,7 @@ class Record:
 
     generation: int
     round: int = 1
-    stance: Stance = Stance.APART
+    stance: Stance = Stance.UNAVAILABLE
     rows: int = 0
     last_round: int = 0
     last_rows: int = 0

@@ -113,7 +113,7 @@ class Room:
         """Publish what the next step changed, after it was launched: the epochs of the state slots
         that transfers were given, and the sequences that were preempted."""
         self.transfers.publish()
-        for given_up in self.sequences.take_preempted():
+        for given_up in self.sequences.growth.take_preempted():
             self.reports.failed(*given_up)
 
     def expire_offers(self) -> None:

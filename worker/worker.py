@@ -75,7 +75,7 @@ class Worker:
         batch = None if held else self._batches.schedule()
         if batch is not None:
             self._batches.launch(batch)
-            group.stand_apart()  # before this waits for the GPU
+            group.mark_unavailable()  # before this waits for the GPU
         idle = step is None and batch is None
         self._stalled = idle and not self._launches
         self._launches.process(behind=0 if idle else self._lookahead)

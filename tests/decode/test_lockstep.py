@@ -132,7 +132,7 @@ def test_a_member_with_prompts_ends_the_others_wait_at_once() -> None:
     run_until_together(members)
     first, second = members
     assert first.decide([second], 0.0) == WAIT
-    second.lockstep.stand_apart()
+    second.lockstep.mark_unavailable()
     second.published = second.lockstep.record
     assert first.decide([second], 0.0) == LOCAL
     assert not first.let_down
@@ -204,7 +204,7 @@ def test_an_aborted_round_and_the_one_behind_it_are_given_up() -> None:
     for member in members:
         member.lockstep.aborted(1.0)
         member.published = member.lockstep.record
-    assert turn(members, 1.5) == [LOCAL, LOCAL], "they stay apart for a while"
+    assert turn(members, 1.5) == [LOCAL, LOCAL], "they stay unavailable for a while"
     turn(members, 3.0)
     assert run_until_together(members, 3.0)[0].round > number + 1
 
@@ -241,7 +241,7 @@ def test_a_lone_member_shares_its_rows_with_lenders_only() -> None:
     assert lender.record.stance is Stance.COMMITTED
     lender.done()
     assert lender.decide([member.published], willing=True) is None, "not twice"
-    lender.stand_apart()
+    lender.mark_unavailable()
     assert member.decide([], 0.0, [lender.record]) == Together(2, 20, 20), "as it began"
     assert member.decide([], 0.0, [lender.record]) == LOCAL
 
@@ -275,7 +275,7 @@ def test_members_begin_anew_only_when_no_lender_computes_for_an_aborted_round() 
                 others = [other for other in members if other is not member]
                 assert member.decide(others, 5.0, [seen]) == LOCAL
                 assert member.published is not None
-                assert member.published.stance is Stance.APART
+                assert member.published.stance is Stance.UNAVAILABLE
     lender.done()
     run_until_together(members, 5.0, [lender.record])
 
@@ -377,7 +377,7 @@ class GroupMachine(RuleBasedStateMachine):
         if member := self._alive(place):
             member.willing = willing
             if not willing:
-                member.lockstep.stand_apart()
+                member.lockstep.mark_unavailable()
                 member.published = member.lockstep.record
 
     @rule(place=st.integers(0, 3), trial=st.integers(0, 2))

@@ -69,16 +69,16 @@ class World:
             s for s in self.plan.running if s.num_output + s.in_flight + 1 == s.stop.max_tokens
         ]
         scheduled = self.plan.schedule()
-        num_victims = len(self.plan.preempted)
-        assert self.plan.preempted == least[:num_victims]
+        num_victims = len(self.plan.growth.preempted)
+        assert self.plan.growth.preempted == least[:num_victims]
         assert num_victims == len(least) or lasts, "only a last step of this round spares one more"
         self.num_preempted += num_victims
-        for s in self.plan.preempted:
+        for s in self.plan.growth.preempted:
             self.waiting.append(
                 Sequence(s.request_id, s.attempt + 1, s.arrival, s.token_ids[:], s.num_prompt,
                          s.sampling, s.stop)
             )  # fmt: skip
-        self.plan.preempted.clear()
+        self.plan.growth.preempted.clear()
         if scheduled is not None:
             self.launched.append(scheduled)
         while len(self.launched) > (self.lookahead if scheduled else 0):

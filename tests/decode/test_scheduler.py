@@ -107,7 +107,7 @@ def test_the_youngest_is_preempted_also_while_its_grammar_is_being_compiled() ->
     held.compiling = True
     plan.schedule()
     assert plan.schedule().sequences == (old,), "it needs a second page"
-    assert plan.preempted == [held]
+    assert plan.growth.preempted == [held]
     assert allocator.free_state_slots == 3
 
 
@@ -121,7 +121,7 @@ def test_the_youngest_gives_way_when_pages_run_out() -> None:
     for sequence in (old, middle, young):
         sequence.token_ids.append(1)
     batch = plan.schedule()  # now each needs a second page
-    assert plan.preempted == [young, middle]
+    assert plan.growth.preempted == [young, middle]
     assert batch.sequences == (old,)
     assert allocator.check() == ""
 
@@ -131,11 +131,11 @@ def test_a_sequence_that_outgrows_the_pool_is_at_its_end() -> None:
     alone = running(plan, allocator, 1)
     batch = plan.schedule()
     assert plan.schedule() is None
-    assert plan.outgrown == [], "a step is under way"
+    assert plan.growth.outgrown == [], "a step is under way"
     plan.process_results(batch, tokens(batch))
     assert plan.schedule() is None
-    assert plan.preempted == []
-    assert plan.outgrown == [(alone, "17 tokens do not fit into 1 pages of 16")]
+    assert plan.growth.preempted == []
+    assert plan.growth.outgrown == [(alone, "17 tokens do not fit into 1 pages of 16")]
     assert (allocator.free_pages, allocator.free_state_slots) == (1, 4)
 
 
@@ -146,7 +146,7 @@ def test_a_last_token_that_is_under_way_comes_before_the_pool_is_too_small() -> 
     assert plan.schedule() is None
     (token,), _ = plan.process_results(batch, tokens(batch, token_id=7))
     assert token.finish == "stop"
-    assert plan.outgrown == []
+    assert plan.growth.outgrown == []
     assert allocator.free_pages == 1
 
 

@@ -124,8 +124,8 @@ def test_with_prompts_it_comes_to_none(desk: Desk) -> None:
     desk.lender.join(desk.group)
     desk.commit(3, 2, 9)
     desk.lend(willing=False)
-    desk.lender.stand_apart()
-    assert (desk.engine.lent, desk.record.stance) == ([], Stance.APART)
+    desk.lender.mark_unavailable()
+    assert (desk.engine.lent, desk.record.stance) == ([], Stance.UNAVAILABLE)
 
 
 def test_steps_that_it_came_too_late_for_or_that_aborted_are_not_counted(desk: Desk) -> None:

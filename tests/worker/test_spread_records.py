@@ -57,7 +57,10 @@ def consistent(record: Record) -> bool:
 def test_what_is_written_is_read(own: OwnRecord) -> None:
     peer = PeerRecord(own.handle)
     assert peer.read() == Record(0)
-    for record in (Record(7, 3, Stance.COMMITTED, 512, 2, 511, 9), Record(7, 4, Stance.APART)):
+    for record in (
+        Record(7, 3, Stance.COMMITTED, 512, 2, 511, 9),
+        Record(7, 4, Stance.UNAVAILABLE),
+    ):
         own.write(record)
         assert peer.read() == record
     peer.close()

@@ -75,8 +75,9 @@ class Group(Protocol):
         given back."""
         ...
 
-    def stand_apart(self) -> None:
-        """Prompts are launched; the others need not wait for this worker, nor count on it."""
+    def mark_unavailable(self) -> None:
+        """Take part in no steps until the next decision, since prompts are launched. The others
+        need not wait for this worker, nor count on it."""
         ...
 
     def join(self, group: SpreadGroup) -> SpreadJoined | None:
@@ -124,7 +125,7 @@ class Alone:
     def interrupt(self) -> None:
         """Nothing is timed."""
 
-    def stand_apart(self) -> None:
+    def mark_unavailable(self) -> None:
         """No other worker waits for this one."""
 
     def join(self, group: SpreadGroup) -> SpreadJoined | None:

@@ -67,7 +67,7 @@ class Membership(GroupPlace[Lockstep]):
         self._policy = self._new_policy()
         self._times = times
         self._clock = clock
-        self._others_idle = self._is_first = self._others_apart = True
+        self._others_idle = self._is_first = self._others_unavailable = True
         self._waits_for: tuple[str, ...] = ()
         self._looked_at = 0.0
         self._saved_s = 0.0
@@ -94,7 +94,7 @@ class Membership(GroupPlace[Lockstep]):
         """With a few sequences more than a spread step can have, these sit out in turn while all
         members take part: a local step of all takes longer."""
         most = most_rows(self._engine.shapes)
-        if self._others_apart or not most < wanted <= MOST_SURPLUS * most:
+        if self._others_unavailable or not most < wanted <= MOST_SURPLUS * most:
             return wanted
         return most
 
@@ -108,7 +108,9 @@ class Membership(GroupPlace[Lockstep]):
         now, willing = self._clock(), willing and fits(self._engine.shapes, num_rows)
         records, lenders = read_all(self._peers.decoding), read_all(self._peers.lenders)
         self._others_idle = not any(record and record.rows for record in records)
-        self._others_apart = any(not record or record.stance is Stance.APART for record in records)
+        self._others_unavailable = any(
+            not record or record.stance is Stance.UNAVAILABLE for record in records
+        )
         self._compare_tables(records)
         decision = self._rounds.decide(
             num_rows, records, now, willing=willing, lenders=lenders, drafts=num_drafts,
@@ -174,7 +176,7 @@ class Membership(GroupPlace[Lockstep]):
     def leave(self) -> None:
         self._step_times.pause()
         super().leave()
-        self._waits_for, self._is_first, self._others_apart = (), True, True
+        self._waits_for, self._is_first, self._others_unavailable = (), True, True
         self._drafts.set_spread_costs(None)
 
     def _begin(self, generation: int) -> Lockstep:

@@ -31,7 +31,7 @@ class Rounds(Protocol):
 
     record: Record
 
-    def stand_apart(self) -> None: ...
+    def mark_unavailable(self) -> None: ...
 
 
 AnyRounds = TypeVar("AnyRounds", bound=Rounds)
@@ -61,9 +61,9 @@ class GroupPlace(Generic[AnyRounds]):
             self._publish(self._rounds)
         return joined
 
-    def stand_apart(self) -> None:
+    def mark_unavailable(self) -> None:
         if self._rounds is not None:
-            self._rounds.stand_apart()
+            self._rounds.mark_unavailable()
             self._publish(self._rounds)
 
     def leave(self) -> None:

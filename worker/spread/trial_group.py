@@ -40,7 +40,7 @@ class TrialGroup:
             return False
         return all(
             each.trial or (each.stance is Stance.WILLING and not each.rows) for each in decoding
-        ) and all(each.stance is not Stance.APART for each in lenders)
+        ) and all(each.stance is not Stance.UNAVAILABLE for each in lenders)
 
     def highest(self) -> int:
         """The highest number of a trial that another member is at."""
