@@ -17,6 +17,7 @@ from bench.harness.gpu.settings import GpuSettings, served
 from bench.harness.load_settings import LoadSettings
 from bench.harness.loader import load
 from bench.harness.options import CountedTarget, Target, command
+from bench.harness.repeated import expand
 from bench.harness.scale.plan import ScalePlan
 from bench.harness.scale.run import ScaleTarget, scale
 from bench.harness.throughput import throughput
@@ -38,7 +39,12 @@ def bench() -> None:
 
 
 def report(
-    files: Annotated[list[Path], typer.Argument(help="Results of baton bench, of any kind.")],
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Results of baton bench, of any kind, or folders with the repetitions of one run."
+        ),
+    ],
     out: Annotated[Path, typer.Option(help="Where the page goes.")] = Path("report.html"),
     model: Annotated[
         str | None,
@@ -47,18 +53,34 @@ def report(
             "are shown beside those of the same one."
         ),
     ] = None,
+    gpus: Annotated[
+        list[int] | None,
+        typer.Option(
+            help="GPUs that served each throughput run; once for each, in their order. Default: "
+            "those of the machine that recorded it."
+        ),
+    ] = None,
+    random_weights: Annotated[
+        bool,
+        typer.Option(help="The model cannot add: wrong spot checks are no problem."),
+    ] = False,
+    figures: Annotated[
+        Path | None,
+        typer.Option(help="A folder for each figure as SVG and PNG, and its numbers as CSV."),
+    ] = None,
 ) -> None:
     """One self-contained HTML page of one or more results. Exit status: 0, or 2 for a bad file."""
-    from bench.harness.html.page import write_page
+    from bench.harness.html.page import View, name_of, write_page
 
     try:
-        documents = [result_file.load(path) for path in files]
+        named = [(name, result_file.load(path)) for name, path in expand(files)]
     except result_file.ResultFileBad as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from None
-    names = None if len(files) == 1 else [path.stem for path in files]
-    write_page(out, documents, names, model)
-    typer.echo(result_file.one_line({"kind": "report", "file": str(out), "results": len(files)}))
+    if len(named) == 1:
+        named = [(name_of(found), found) for _, found in named]
+    write_page(out, named, View(model, gpus or (), random_weights, figures))
+    typer.echo(result_file.one_line({"kind": "report", "file": str(out), "results": len(named)}))
 
 
 PACED: dict[str, Any] = {

@@ -16,7 +16,7 @@ from xml.sax.saxutils import escape
 
 import typer
 
-from bench.harness.html.charts import COLOURS, GREY, Line, chart
+from bench.harness.html.charts import COLOURS, GREY, Chart, Line
 
 BENCH = Path(__file__).parent
 RESULTS = BENCH / "results"
@@ -47,7 +47,9 @@ def throughput(baton: dict[str, Path], others: Sequence[str], references: Path) 
             f"{known[name]['recorded']} in {references.name}, raw output not kept"
         )
     ticks = sorted({int(x) for line in lines for x, _ in line.points})
-    drawn = chart(lines, "requests at once", "prompt + output tokens/s", x_ticks=ticks, log_y=True)
+    drawn = Chart(
+        lines, "requests at once", "prompt + output tokens/s", x_ticks=ticks, log_y=True
+    ).svg()
     settings = next(iter(documents.values()))["settings"]
     lengths = f"{settings['input_len']:,} tokens in, {settings['output_len']:,} out"
     title = f"Qwen3.5-35B-A3B, BF16, random weights, {lengths}, 4 × H200"
@@ -66,7 +68,7 @@ def decode_step(file: Path) -> str:
         points = [(each["batch"], each["step_ms"] / each[ratio]) for each in batches]
         lines.append(Line(name, points, quiet=True))
     ticks = [each["batch"] for each in batches]
-    drawn = chart(lines, "sequences", "ms per decode step", x_ticks=ticks)
+    drawn = Chart(lines, "sequences", "ms per decode step", x_ticks=ticks).svg()
     lengths = f"{document['input_len']:,} tokens in, {document['output_len']:,} out"
     notes = [
         f"No drafts, {lengths}, {_measured({file.name: document})}",
@@ -88,7 +90,7 @@ def spread_step(file: Path) -> str:
         for name, of in (("two local steps, at the same time", 1), ("one spread step", 2))
     ]  # fmt: skip
     ticks = [x for x, _ in lines[0].points]
-    drawn = chart(lines, "sequences of both GPUs together", "ms per step", x_ticks=ticks)
+    drawn = Chart(lines, "sequences of both GPUs together", "ms per step", x_ticks=ticks).svg()
     notes = [f"1,024 tokens of context, no drafts, {_measured({file.name: document})}"]
     return framed(drawn, "A decode step of two H200s, Qwen3.5-35B-A3B, BF16, random weights", notes)
 

@@ -92,9 +92,11 @@ class Conduct:
         if out != self.out:
             typer.echo(f"{self.out} is kept: this run is not good, and is in {out}", err=True)
         if self.html is not None:
-            from bench.harness.html.page import render
+            from bench.harness.html.page import name_of, render
 
-            result_file.place(self.html, document).write_text(render([document]))
+            result_file.place(self.html, document).write_text(
+                render([(name_of(document), document)])
+            )
         for problem in document["problems"]:
             typer.echo(f"problem: {problem}", err=True)
         if document["stopped"]:

@@ -1,21 +1,32 @@
-"""``baton bench score`` and ``baton bench compare``: throughput results side by side."""
+"""``baton bench score`` and ``baton bench compare``: throughput results side by side.
 
-from collections.abc import Mapping, Sequence
+A folder of results is one side, and its files are repetitions: figures are their medians.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Annotated, Any
 
 import typer
 
 from bench import result_file
+from bench.harness.html.runs import Ratio, ratio
+from bench.harness.repeated import expand
 
 WEIGHTS: Mapping[int, int] = {1: 1, 2: 1, 4: 2, 8: 2, 16: 4, 32: 4, 64: 8}
 _MAY_DIFFER = ("seed", "levels")  # seeds differ in any two runs, levels are shown one by one
 
-Files = Annotated[list[Path], typer.Argument(help="Results of baton bench throughput.")]
+Files = Annotated[
+    list[Path],
+    typer.Argument(
+        help="Results of baton bench throughput, or folders with the repetitions of one run."
+    ),
+]
 Correctness = Annotated[
     list[Path] | None,
-    typer.Option(help="Result of baton bench correctness; once for each file, in their order."),
+    typer.Option(help="Result of baton bench correctness; once for each run, in their order."),
 ]
 
 
@@ -33,27 +44,41 @@ def weighted(tok_s: Mapping[int, float], *, correct: bool = True) -> float:
 
 @dataclass(frozen=True)
 class Side:
-    """One result to compare; ``correct`` is None without a correctness result."""
+    """One run to compare, with a result for each of its repetitions; ``correct`` is None without a
+    correctness result."""
 
     name: str
-    document: dict[str, Any]
+    documents: Sequence[dict[str, Any]]
     correct: bool | None = None
 
     @property
+    def rates(self) -> dict[int, list[float]]:
+        """Verified total tok/s of each repetition by level, for levels in which every request was
+        sent in all of them. With failures, only completed requests count."""
+        each = [
+            {
+                level["concurrency"]: level["total_tok_s"]
+                for level in document["results"].get("levels", [])
+                if level.get("total_tok_s") is not None and not level["not_sent"]
+            }
+            for document in self.documents
+        ]
+        whole = set(each[0]).intersection(*each[1:])
+        return {level: [rates[level] for rates in each] for level in sorted(whole)}
+
+    @property
     def tok_s(self) -> dict[int, float]:
-        """Verified total tok/s by level, for levels in which every request was sent. With failures,
-        only completed requests count."""
-        return {
-            level["concurrency"]: level["total_tok_s"]
-            for level in self.document["results"].get("levels", [])
-            if level.get("total_tok_s") is not None and not level["not_sent"]
-        }
+        """The medians of ``rates``."""
+        return {level: median(rates) for level, rates in self.rates.items()}
 
     @property
     def problems(self) -> list[str]:
-        """Why this result is not a good one."""
-        stopped = self.document["stopped"]
-        return [*([f"stopped: {stopped}"] if stopped else []), *self.document["problems"]]
+        """Why its results are not good ones."""
+        found = []
+        for document in self.documents:
+            found += [f"stopped: {document['stopped']}"] if document["stopped"] else []
+            found += document["problems"]
+        return found
 
     def score(self) -> float | None:
         """The score; None if a level is missing."""
@@ -75,9 +100,15 @@ def level_ratios(sides: Sequence[Side]) -> dict[int, list[float | None]]:
     return {level: ratios([side.tok_s.get(level) for side in sides]) for level in levels}
 
 
+def rate_ratios(sides: Sequence[Side], level: int) -> list[Ratio | None]:
+    """The ratio of each side's total tok/s to the first side's, with its spread."""
+    rates = [side.rates.get(level, []) for side in sides]
+    return [ratio(rates[0], each) for each in rates]
+
+
 def differences(sides: Sequence[Side]) -> list[str]:
     """Settings that differ, so that the sides measure different things."""
-    settings = [side.document["settings"] for side in sides]
+    settings = [document["settings"] for side in sides for document in side.documents]
     found = []
     for name in dict.fromkeys(name for each in settings for name in each):
         values = [each.get(name) for each in settings]
@@ -104,7 +135,8 @@ def score(files: Files, correctness: Correctness = None) -> None:
 
 
 def compare(files: Files, correctness: Correctness = None, html: Path | None = None) -> None:
-    """Every level of two or more results, with ratios to the first."""
+    """Every level of two or more results, with ratios to the first, and their spread where a run
+    was repeated."""
     if len(files) < 2:
         raise typer.BadParameter("files: a comparison takes at least two")
     sides = _sides(files, correctness or [])
@@ -113,9 +145,17 @@ def compare(files: Files, correctness: Correctness = None, html: Path | None = N
     if html is not None:
         from bench.harness.html.page import write_page
 
-        write_page(html, [side.document for side in sides], names)
+        write_page(html, [(side.name, found) for side in sides for found in side.documents])
     found: dict[str, Any] = {"kind": "compare", "names": names}
     found["ratios"] = {str(level): each for level, each in level_ratios(sides).items()}
+    if any(len(side.documents) > 1 for side in sides):
+        found["spread"] = {
+            str(level): [
+                None if each is None else [each.lowest, each.highest]
+                for each in rate_ratios(sides, level)
+            ]
+            for level in level_ratios(sides)
+        }
     found["score_ratios"] = ratios([side.score() for side in sides])
     typer.echo(result_file.one_line(found))
 
@@ -123,18 +163,20 @@ def compare(files: Files, correctness: Correctness = None, html: Path | None = N
 def _sides(files: Sequence[Path], correctness: Sequence[Path]) -> list[Side]:
     if correctness and len(correctness) != len(files):
         raise typer.BadParameter(f"correctness: {len(correctness)} for {len(files)} results")
-    names = [path.stem for path in files]
-    if len(set(names)) < len(names):
-        names = [str(path) for path in files]
+    found: dict[str, list[dict[str, Any]]] = {}
     try:
         correct: list[bool | None] = [None] * len(files)
         for index, path in enumerate(correctness):
             correct[index] = bool(result_file.load(path, "correctness")["ok"])
-        documents = [result_file.load(path, "throughput") for path in files]
+        for name, path in expand(files):
+            found.setdefault(name, []).append(result_file.load(path, "throughput"))
     except result_file.ResultFileBad as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from None
-    return [Side(*each) for each in zip(names, documents, correct, strict=True)]
+    return [
+        Side(name, documents, judged)
+        for (name, documents), judged in zip(found.items(), correct, strict=True)
+    ]
 
 
 def _show(sides: Sequence[Side]) -> None:
@@ -144,11 +186,15 @@ def _show(sides: Sequence[Side]) -> None:
     names = [side.name for side in sides]
     columns = ["at once", *[f"{n} tok/s" for n in names], *[f"× {n}" for n in names[1:]]]
     table = Table(*columns, box=None)
-    rows = [(str(at), [s.tok_s.get(at) for s in sides]) for at in level_ratios(sides)]
-    for name, values in [*rows, ("score", [side.score() for side in sides])]:
-        shown = ["–" if value is None else f"{value:,.0f}" for value in values]
-        shown += ["–" if value is None else f"{value:.3f}" for value in ratios(values)[1:]]
-        table.add_row(name, *shown)
+    for at in level_ratios(sides):
+        table.add_row(
+            str(at),
+            *_rates(side.tok_s.get(at) for side in sides),
+            *["–" if each is None else str(each) for each in rate_ratios(sides, at)[1:]],
+        )
+    scores = [side.score() for side in sides]
+    score_ratios = ["–" if value is None else f"{value:.3f}" for value in ratios(scores)[1:]]
+    table.add_row("score", *_rates(scores), *score_ratios)
     console = Console(stderr=True)
     console.print(table)
     for side in sides:
@@ -156,3 +202,7 @@ def _show(sides: Sequence[Side]) -> None:
             console.print(f"{side.name}: {problem}", highlight=False, markup=False)
     for difference in differences(sides):
         console.print(f"not the same: {difference}", highlight=False, markup=False)
+
+
+def _rates(values: Iterable[float | None]) -> list[str]:
+    return ["–" if value is None else f"{value:,.0f}" for value in values]

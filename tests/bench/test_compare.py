@@ -27,21 +27,21 @@ def written(path: Path, found: dict[str, Any]) -> str:
 
 
 def test_a_score_and_its_parts() -> None:
-    side = Side("a", throughput_document())
+    side = Side("a", [throughput_document()])
     assert side.score() == pytest.approx(22 * TOK_S, rel=1e-4)
     assert side.tok_s == pytest.approx(dict.fromkeys(WEIGHTS, TOK_S), rel=1e-4)
 
 
 def test_wrong_answers_score_nothing_and_a_missing_level_has_no_score() -> None:
-    assert Side("a", throughput_document(), correct=False).score() == 0
-    assert Side("a", throughput_document(levels=(1, 2))).score() is None
+    assert Side("a", [throughput_document()], correct=False).score() == 0
+    assert Side("a", [throughput_document(levels=(1, 2))]).score() is None
     stopped = throughput_document()
     stopped["results"]["levels"][3]["not_sent"] = 1
-    assert Side("a", stopped).score() is None
+    assert Side("a", [stopped]).score() is None
 
 
 def test_ratios_are_to_the_first() -> None:
-    sides = [Side("a", throughput_document()), Side("b", throughput_document(2.0))]
+    sides = [Side("a", [throughput_document()]), Side("b", [throughput_document(2.0)])]
     assert ratios([side.score() for side in sides]) == pytest.approx([1, 2], rel=1e-3)
     assert level_ratios(sides)[64] == pytest.approx([1, 2], rel=1e-3)
     assert ratios([4.0, None, 2.0]) == [1.0, None, 0.5]
@@ -51,7 +51,7 @@ def test_what_is_not_the_same_is_said() -> None:
     other = throughput_document()
     other["settings"]["output_len"] = 9
     other["settings"] |= {"rounds": 6, "extra_body": {"top_k": 0}, "seed": 4, "levels": [1]}
-    assert differences([Side("a", throughput_document()), Side("b", other)]) == [
+    assert differences([Side("a", [throughput_document()]), Side("b", [other])]) == [
         "output_len: 3, 9", "rounds: None, 6", "extra_body: None, {'top_k': 0}"
     ]  # fmt: skip
 
@@ -75,9 +75,43 @@ def test_the_commands(tmp_path: Path) -> None:
     assert status == 0
     assert json.loads(out)["ratios"]["64"] == pytest.approx([1, 2], rel=1e-3)
     assert "Levels: ours" in (tmp_path / "c.html").read_text()
-    status, out, _ = run("report", ours, theirs, "--out", str(tmp_path / "r.html"))
+    drawn = tmp_path / "figures"
+    status, out, _ = run(
+        "report", ours, theirs, "--out", str(tmp_path / "r.html"), "--figures", str(drawn),
+        "--gpus", "2", "--gpus", "4",
+    )  # fmt: skip
     assert status == 0
     assert (tmp_path / "r.html").stat().st_size > 10_000
+    kinds = [
+        {file.stem for file in drawn.glob(f"*.{kind}") if file.stat().st_size}
+        for kind in ("svg", "png", "csv")
+    ]
+    assert kinds[0] == kinds[1] == kinds[2] >= {
+        "latency-ttft", "throughput-generated-tokens-a-second",
+        "throughput-throughput-per-gpu-over-tokens-a-second-of-a-user",
+        "second-by-second-ours-tokens-a-second", "second-by-second-theirs-tokens-a-second",
+    }  # fmt: skip
+    status, out, err = run("report", ours, theirs, "--gpus", "2")
+    assert status == 2
+    assert "--gpus: 1 numbers for 2 runs" in " ".join(err.replace("│", " ").split())
+
+
+def test_a_folder_holds_the_repetitions_of_a_run(tmp_path: Path) -> None:
+    for name, speeds in {"theirs": (1.0, 1.25, 1.1), "ours": (2.0, 2.5)}.items():
+        for number, speed in enumerate(speeds):
+            (tmp_path / name).mkdir(exist_ok=True)
+            written(tmp_path / name / f"{number}.json", throughput_document(speed))
+    status, out, err = run("compare", str(tmp_path / "theirs"), str(tmp_path / "ours"))
+    assert status == 0
+    found = json.loads(out)
+    assert found["names"] == ["theirs", "ours"]
+    assert found["ratios"]["8"] == pytest.approx([1, 2.25 / 1.1], rel=1e-3)
+    assert found["spread"]["8"][1] == pytest.approx([2 / 1.25, 2.5 / 1], rel=1e-3)
+    assert "2.046 (1.600–2.500)" in err
+    (tmp_path / "none").mkdir()
+    status, _, err = run("compare", str(tmp_path / "none"), str(tmp_path / "ours"))
+    assert status == 2
+    assert "none: a folder without results" in err
 
 
 def test_a_correctness_result_that_failed_makes_the_score_zero(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import typer
 from typer.testing import CliRunner
 
 from bench.docs_plots import decode_step, framed, main, spread_step, throughput
-from bench.harness.html.charts import COLOURS, Line, chart
+from bench.harness.html.charts import COLOURS, Chart, Line
 
 SVG = "{http://www.w3.org/2000/svg}"
 ROOT = Path(__file__).resolve().parents[2]
@@ -79,7 +79,7 @@ def test_spread_steps_without_drafts_over_the_sequences_of_both(tmp_path: Path) 
 
 
 def test_colours_follow_the_readers_setting() -> None:
-    drawn = framed(chart([Line("a", [(1, 1), (2, 3)])], "x", "y"), "<title>", ["note " * 40])
+    drawn = framed(Chart([Line("a", [(1, 1), (2, 3)])], "x", "y").svg(), "<title>", ["note " * 40])
     ET.fromstring(drawn)
     style = drawn[drawn.index("<style>\n:root") : drawn.index("</style>\n<rect")]
     assert "prefers-color-scheme: dark" in style

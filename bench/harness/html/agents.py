@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from bench.harness.html.charts import Line, chart
+from bench.harness.html.charts import Chart, Line
 from bench.harness.html.sections import Section, Table
 
 _SHARES = ("p50", "p90", "p99")
@@ -22,12 +22,12 @@ def agents(found: dict[str, Any]) -> list[Section]:
     ]
     section = Section("Agents", cards, ("TTFT", "TPOT", "End to end"))
     cached = [Line("cached", [(turn["turn"], _percent(turn["hit_rate"])) for turn in turns])]
-    section.draw("Prompt tokens that were cached", chart(cached, "turn", "%", top=105))
+    section.draw("Prompt tokens that were cached", Chart(cached, "turn", "%", top=105))
     ttft = [
         Line(share, [(turn["turn"], (turn["ttft_ms"] or {}).get(share)) for turn in turns])
         for share in _SHARES
     ]
-    section.draw("TTFT", chart(ttft, "turn", "ms"))
+    section.draw("TTFT", Chart(ttft, "turn", "ms"))
     spreads = [(key, share) for key in ("ttft_ms", "tpot_ms", "e2e_ms") for share in ("p50", "p99")]
     rows = [
         [

@@ -212,11 +212,12 @@ def test_a_request_whose_cached_tokens_are_not_told_is_in_no_hit_rate() -> None:
 
 def test_a_report_shows_the_turns() -> None:
     found = known()
-    page = render([
-        {"kind": "agents", "complete": True, "stopped": None, "ok": False,
-         "problems": found.problems(), "environment": ENVIRONMENT, "server": SERVER,
-         "settings": found.settings.json(), "results": found.json()}
-    ])  # fmt: skip
+    document = {
+        "kind": "agents", "complete": True, "stopped": None, "ok": False,
+        "problems": found.problems(), "environment": ENVIRONMENT, "server": SERVER,
+        "settings": found.settings.json(), "results": found.json(),
+    }  # fmt: skip
+    page = render([("agents", document)])
     assert "Prompt tokens that were cached" in page
     assert "from turn 2 on" in page
     assert "stalled" in page

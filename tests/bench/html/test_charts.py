@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from bench.cli import app
-from bench.harness.html.charts import Line, chart
+from bench.harness.html.charts import Chart, Line
 from bench.harness.html.page import cell
 from bench.result_file import write
 from tests.bench.documents import throughput_document
@@ -22,25 +22,35 @@ def texts(drawn: str) -> list[str]:
 
 def test_labels_ticks_and_the_names_of_several_lines_are_text() -> None:
     lines = [Line("<a&b>", [(1, 10), (2, 20)]), Line("c", [(1, 2)], quiet=True)]
-    found = texts(chart(lines, "at once", "tok/s", x_ticks=[1, 2]))
+    found = texts(Chart(lines, "at once", "tok/s", x_ticks=[1, 2]).svg())
     assert {"<a&b>", "c", "at once", "tok/s", "1", "2"} <= {*found}
-    assert "only" not in texts(chart([Line("only", [(1, 2)])], "x", "y"))
+    assert "only" not in texts(Chart([Line("only", [(1, 2)])], "x", "y").svg())
 
 
 def test_gaps_and_what_a_logarithm_lacks_are_left_out() -> None:
-    drawn = chart([Line("a", [(1, None), (2, 0.0), (3, 5.0)])], "x", "y", log_y=True)
+    drawn = Chart([Line("a", [(1, None), (2, 0.0), (3, 5.0)])], "x", "y", log_y=True).svg()
     assert ET.fromstring(drawn) is not None
-    assert chart([Line("a", [(1, 0.0)])], "x", "y", log_y=True) == ""
+    assert Chart([Line("a", [(1, 0.0)])], "x", "y", log_y=True).svg() == ""
 
 
 def test_nothing_to_draw() -> None:
-    assert chart([], "x", "y") == chart([Line("a", [(1, None)])], "x", "y") == ""
+    assert Chart([], "x", "y").svg() == Chart([Line("a", [(1, None)])], "x", "y").svg() == ""
 
 
 @pytest.mark.parametrize("value", [0.0, 3.0, -2.0])
 def test_a_single_point_and_a_flat_line(value: float) -> None:
     for points in ([(1, value)], [(1, value), (2, value)]):
-        assert ET.fromstring(chart([Line("a", points)], "x", "y")) is not None
+        assert ET.fromstring(Chart([Line("a", points)], "x", "y").svg()) is not None
+
+
+def test_files_of_a_chart() -> None:
+    lines = [Line("a, b", [(1, 10.5), (2, None)]), Line("c", [(2, 2 / 3)], band=[(2, 0.5, 1.0)])]
+    drawn = Chart(lines, "at once", "tok/s", x_ticks=[1, 2])
+    assert drawn.csv() == 'at once,"a, b",c\n1,10.5,\n2,,0.666667\n'
+    assert drawn.file("png").startswith(b"\x89PNG")
+    svg = ET.fromstring(drawn.file("svg"))
+    assert svg.get("width"), "a file has a size of its own"
+    assert drawn.file("svg") == drawn.file("svg")
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from markupsafe import escape
 
-from bench.harness.html import sections
-from bench.harness.html.charts import Line
-from bench.harness.html.page import render
-from bench.harness.html.sections import REFERENCES, TERMS
+from bench.harness.html import page as pages
+from bench.harness.html.charts import Chart
+from bench.harness.html.page import View
+from bench.harness.html.sections import TERMS
+from bench.harness.html.throughput import REFERENCES
 from tests.bench.documents import load_document, sweep_document, throughput_document
 
 _VOID = {"meta", "br"}
@@ -43,10 +44,15 @@ SAME_LENGTHS = {"input_len": 1024, "output_len": 1024}
 def names_for_charts(monkeypatch: pytest.MonkeyPatch) -> None:
     """In place of each chart the names of its lines: drawing takes most of a report's time."""
 
-    def names(lines: Sequence[Line], *_: object, **__: object) -> str:
-        return f"<svg>{escape(', '.join(line.name for line in lines))}</svg>"
+    def names(chart: Chart) -> str:
+        return f"<svg>{escape(', '.join(line.name for line in chart.lines))}</svg>"
 
-    monkeypatch.setattr(sections, "chart", names)
+    monkeypatch.setattr(Chart, "svg", names)
+
+
+def render(*documents: dict[str, Any], names: Sequence[str] = (), **view: Any) -> str:
+    """A page of results, named a, b, … if there are no names."""
+    return pages.render(list(zip(names or "abcdef", documents, strict=False)), View(**view))
 
 
 def check(page: str) -> str:
@@ -59,7 +65,7 @@ def check(page: str) -> str:
 
 
 def test_a_throughput_report_has_figures_and_circumstances() -> None:
-    page = check(render([throughput_document()]))
+    page = check(render(throughput_document()))
     assert '<p class="state good">complete, without a failure</p>' in page
     for part in ("TTFT", "End to end", "Second by second", "baton bench throughput", "No request"):
         assert part in page
@@ -83,11 +89,11 @@ def test_references_stand_only_beside_the_same_model_and_lengths(
     found = throughput_document()
     found["server"] = found["server"] | {"model": served}
     found["settings"] = found["settings"] | lengths
-    page = check(render([found], model=said))
+    page = check(render(found, model=said))
     assert [name in page for name in NAMES] == [shown] * len(NAMES)
     if shown:
         other = throughput_document()
-        both = check(render([found, other], ["ours", "other"], model=None))
+        both = check(render(found, other))
         assert not any(name in both for name in NAMES), "they are not of the other result's lengths"
 
 
@@ -96,7 +102,7 @@ def test_the_headline_comes_before_the_verdict_and_the_charts() -> None:
     found = throughput_document()
     for level in found["results"]["levels"]:
         level["total_tok_s"] = 1000.0 + level["concurrency"] % 64  # 32 at once are the fastest
-    page = check(render([found]))
+    page = check(render(found))
     head, _, rest = page.partition('class="state')
     assert "<b>1,032</b><span>total tok/s, 32 at once</span>" in head
     assert "ms TTFT p50, 1 at once" in head
@@ -107,7 +113,7 @@ def test_the_headline_comes_before_the_verdict_and_the_charts() -> None:
     nothing["results"]["levels"] = [
         {"concurrency": 1, "requests": 3, "failed": 3, "spot_checks": []}
     ]
-    assert "total tok/s, " not in check(render([nothing]))
+    assert "total tok/s, " not in check(render(nothing))
 
 
 @pytest.mark.usefixtures("names_for_charts")
@@ -128,7 +134,7 @@ def test_wrong_sums_are_part_of_the_verdict(
     found["results"]["levels"][0]["spot_checks"] = [
         {"question": "1 + 1 =", "expected": 2, "answer": "2", "passed": each} for each in passed
     ]
-    page = check(render([found]))
+    page = check(render(found))
     states = re.findall(r'<p class="state (\w+)">(.*?)</p>', page)
     kind = "good" if all(passed) and not problems else "bad"
     assert [kind for kind, _ in states] == [kind] * len(said)
@@ -139,7 +145,7 @@ def test_wrong_sums_are_part_of_the_verdict(
 @pytest.mark.usefixtures("names_for_charts")
 def test_the_latencies_are_explained_in_a_line_each() -> None:
     for document in (throughput_document(), load_document(), sweep_document()):
-        page = check(render([document]))
+        page = check(render(document))
         for name in ("TTFT", "TPOT") if document["kind"] == "sweep" else ("TTFT", "ITL", "TPOT"):
             assert page.count(f"<dt>{name}</dt><dd>{escape(TERMS[name])}</dd>") == 1
 
@@ -147,20 +153,102 @@ def test_the_latencies_are_explained_in_a_line_each() -> None:
 @pytest.mark.usefixtures("names_for_charts")
 def test_failures_are_named_and_escaped() -> None:
     found = throughput_document(failed=[{"label": "#1", "failure": "garbage", "detail": "<html>"}])
-    page = check(render([found]))
+    page = check(render(found))
     assert "level 1: 1 of 4 failed (1 garbage)" in page
     assert "&lt;html&gt;" in page
 
 
 def test_several_results_share_a_chart() -> None:
-    page = check(render([throughput_document(), throughput_document(2.0)], ["ours", "theirs"]))
+    page = check(render(throughput_document(), throughput_document(2.0), names=["ours", "theirs"]))
     assert "Levels: ours" in page
     assert "Environment: theirs" in page
 
 
+def test_latencies_of_all_runs_stand_in_one_figure_and_ratios_beside_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    drawn: list[Chart] = []
+    monkeypatch.setattr(Chart, "svg", lambda chart: drawn.append(chart) or "<svg></svg>")
+    page = check(render(throughput_document(), throughput_document(2.0), names=["ours", "theirs"]))
+    latencies = [chart for chart in drawn if chart.y_label == "ms"]
+    names = ["ours p50", "ours p99", "theirs p50", "theirs p99"]
+    assert [[line.name for line in chart.lines] for chart in latencies[:4]] == [names] * 4
+    assert [line.colour for line in latencies[0].lines] == [0, 0, 1, 1]
+    rates = [chart for chart in drawn if chart.y_label == "tok/s" and chart.x_ticks]
+    assert [chart.log_y for chart in rates] == [True, True]
+    assert rates[0].limits == rates[1].limits is not None, "one scale for both"
+    trade = next(chart for chart in drawn if chart.x_label == "tok/s per user")
+    assert [line.name for line in trade.lines] == ["ours", "theirs"]
+    assert trade.y_label == "generated tok/s", "no GPUs are recorded"
+    assert "<h3>theirs / ours</h3>" in page
+    ratios = page.partition("<h3>theirs / ours</h3>")[2].partition("</table>")[0]
+    assert ratios.count("<td>2.000</td>") == 7 * 2, "total and output tok/s of each level"
+    assert ratios.count("<td>0.500</td>") == 7 * 4
+    for share in ("p90", "p95"):
+        assert f"<th>TPOT {share}</th>" in page
+
+
+def test_throughput_is_per_gpu_where_gpus_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[Chart] = []
+    monkeypatch.setattr(Chart, "svg", lambda chart: drawn.append(chart) or "<svg></svg>")
+    check(render(throughput_document(), throughput_document(), gpus=[1, 4]))
+    trade = next(chart for chart in drawn if chart.x_label == "tok/s per user")
+    assert trade.y_label == "generated tok/s per GPU"
+    (x, ours), (_, theirs) = (line.points[0] for line in trade.lines)
+    assert (x, ours / theirs) == (pytest.approx(1.0), pytest.approx(4.0))
+    assert trade.lines[0].labels[-1] == "64"
+    with pytest.raises(ValueError, match=r"--gpus: 1 numbers for 2 runs"):
+        render(throughput_document(), throughput_document(), gpus=[1])
+
+
+@pytest.mark.usefixtures("names_for_charts")
+def test_results_of_one_name_are_repetitions_with_a_spread() -> None:
+    names = ["ours", "ours", "theirs", "theirs"]
+    documents = [throughput_document(speed) for speed in (1.0, 1.25, 2.0, 2.5)]
+    page = check(render(*documents, names=names))
+    assert "<td>2.000 (1.600–2.500)</td>" in page
+    assert "Levels: theirs, 2" in page
+    assert "<svg>ours, theirs</svg>" in page
+
+
+@pytest.mark.usefixtures("names_for_charts")
+def test_tpot_is_the_headline_where_tokens_arrive_in_bursts() -> None:
+    found = throughput_document()
+    for level in found["results"]["levels"]:
+        level["itl_ms"] = level["itl_ms"] | {"p50": 0.2}
+    head = check(render(found)).partition('class="state')[0]
+    assert "ITL" not in head
+    assert head.index("ms TPOT p50, 1 at once") < head.index("ms TTFT p50, 1 at once")
+
+
+@pytest.mark.usefixtures("names_for_charts")
+def test_a_seed_is_a_name_and_no_amount() -> None:
+    found = throughput_document()
+    found["settings"]["seed"] = 1673581725
+    found["settings"]["extra_body"] = {"seed": 1234567}
+    page = check(render(found))
+    assert "<td>1673581725</td>" in page
+    assert "seed 1234567" in page
+
+
+@pytest.mark.usefixtures("names_for_charts")
+@pytest.mark.parametrize(("model", "random_weights"), [("tiny", False), ("m", True)])
+def test_sums_that_the_model_is_known_to_get_wrong_are_no_problem(
+    model: str, random_weights: bool
+) -> None:
+    found = throughput_document()
+    found["server"] = found["server"] | {"model": model}
+    found["results"]["levels"][0]["spot_checks"] = [
+        {"question": "1 + 1 =", "expected": 2, "answer": "3", "passed": False}
+    ]
+    page = check(render(found, random_weights=random_weights))
+    assert 'class="state bad"' not in page
+    assert "spot checks: 0 of 1 sums right, which is known of this model" in page
+
+
 def test_load_and_sweep() -> None:
-    assert "requests a second within the targets" in check(render([load_document()]))
-    page = check(render([sweep_document()]))
+    assert "requests a second within the targets" in check(render(load_document()))
+    page = check(render(sweep_document()))
     assert "goodput at 90%" in page
     assert "Trials" in page
 
@@ -171,7 +259,7 @@ def test_gpu_health_is_drawn_a_line_for_each_gpu() -> None:
         {"at_s": second, "gpus": [{"index": i, "power_w": 300.0 + i} for i in range(2)]}
         for second in range(3)
     ]
-    page = check(render([found]))
+    page = check(render(found))
     assert "GPU health" in page
     assert "GPU 1" in page
     assert "power w" in page
@@ -186,7 +274,7 @@ def test_any_other_kind_is_shown_as_facts_and_tables() -> None:
         "each_second": [1.0, 2.0] * 20,
     }
     found |= {"kind": "conformance", "results": results}
-    page = check(render([found]))
+    page = check(render(found))
     assert "health" in page
     assert "passed" in page
     assert page.count("<svg") == 1
@@ -195,4 +283,4 @@ def test_any_other_kind_is_shown_as_facts_and_tables() -> None:
 def test_a_run_without_a_result_says_why() -> None:
     found = throughput_document()
     found |= {"results": {}, "stopped": "cannot measure: connect: refused", "ok": False}
-    assert "stopped: cannot measure: connect: refused" in check(render([found]))
+    assert "stopped: cannot measure: connect: refused" in check(render(found))
