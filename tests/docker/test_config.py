@@ -33,4 +33,6 @@ def test_the_images_are_built_from_every_package() -> None:
     folders = {name.partition(".")[0] for name in packages}
     assert folders <= seen
     rooms = [room.parent for name in folders for room in (ROOT / name).rglob("__init__.py")]
-    assert {".".join(room.relative_to(ROOT).parts) for room in rooms} == set(packages)
+    training = "models.recipe"  # makes the bundled model, and serves nothing
+    found = {".".join(room.relative_to(ROOT).parts) for room in rooms}
+    assert found - {training} == set(packages)
