@@ -22,6 +22,8 @@ DRAWINGS = (
     "drafts.svg",
     "eviction.svg",
     "handoff.svg",
+    "memory.svg",
+    "nodes.svg",
     "recovery.svg",
     "spread-layer.svg",
 )
