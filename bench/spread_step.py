@@ -111,16 +111,17 @@ def main(
     results: dict[str, Any] = {}
     problems: list[str] = []
     environment = describe(sys.argv[1:], "bench.spread_step")
+    file = result_file.GrowingFile(out)
 
-    def save() -> None:
-        result_file.write(
-            out,
+    def save(stopped: str | None = "has not ended yet") -> None:
+        file.write(
             result_file.document(
                 "spread-step",
                 environment=environment,
                 server={},
                 settings={"gpus": gpus, "share_gpu": share_gpu, "context": 1024},
                 results=results,
+                stopped=stopped,
                 problems=problems,
             ),
         )
@@ -151,7 +152,8 @@ def main(
                 problems.append(f"{name}: {error}")
                 print(f"{name}: {error}", flush=True)
         save()
-    if table is not None:
+    save(stopped=None)
+    if table is not None and not problems:
         write_table(table, results, gpus, environment)
     for problem in problems:
         print("problem:", problem[:1500])

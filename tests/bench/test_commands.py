@@ -2,10 +2,11 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from bench import commands
+from bench import commands, result_file
 from tests.bench.stub import Behaviour, Stub
 
 LEVEL = ("throughput", "--levels", "2", "--requests", "2", "--input-len", "8", "--output-len", "4")
@@ -41,6 +42,29 @@ def test_an_earlier_result_is_lost_to_a_good_one_only(
     good = serve_stub(Behaviour(ttft_s=0.0, itl_s=0.0)).url
     found = commands.baton_bench(*LEVEL, *MORE, url=good, out=out, within_s=60)
     assert found.document["ok"] == (not earlier.exists())
+
+
+def test_results_so_far_spare_an_earlier_result(tmp_path: Path) -> None:
+    out, meanwhile = tmp_path / "result.json", tmp_path / "result.failed.json"
+
+    def found(stopped: str | None, problems: list[str], value: int) -> dict[str, Any]:
+        results = {"value": value}
+        return result_file.document(
+            "a", environment={}, settings={}, results=results, stopped=stopped, problems=problems
+        )
+
+    first = result_file.GrowingFile(out)
+    first.write(found("not whole", [], 1))
+    assert result_file.load(out)["results"] == {"value": 1}, "there is no earlier one"
+    first.write(found(None, [], 2))
+    good, bad = result_file.GrowingFile(out), result_file.GrowingFile(out)
+    good.write(found("not whole", [], 3))
+    assert result_file.load(out)["results"] == {"value": 2}
+    good.write(found(None, [], 4))
+    assert not meanwhile.exists()
+    bad.write(found(None, ["slow"], 5))
+    kept = [result_file.load(path)["results"]["value"] for path in (out, meanwhile)]
+    assert kept == [4, 5]
 
 
 def test_a_command_without_a_result_is_told_and_an_earlier_one_does_not_stand_for_it(
