@@ -140,6 +140,8 @@ def test_template_drops_past_thoughts() -> None:
     text = render([user("A?"), past, user("B?")])
     assert "<|im_start|>assistant\nYes.<|im_end|>\n<|im_start|>user\nB?" in text
     assert "hm" not in text
+    kept = render([user("A?"), past, user("B?")], preserve_thinking=True)
+    assert "<|im_start|>assistant\n<think>\nhm\n</think>\n\nYes.<|im_end|>\n" in kept
 
 
 def test_template_renders_tools() -> None:
