@@ -27,8 +27,8 @@ DEADLINE_S = 120.0
 
 @dataclass(frozen=True)
 class Turn:
-    """One turn: tokens of its prompt, how many of them were cached, and tokens of its answer, of
-    which ``thought_tokens`` are the thought."""
+    """Tokens of one turn. ``cached_tokens`` are a part of the prompt, ``thought_tokens`` of the
+    output."""
 
     prompt_tokens: int
     cached_tokens: int
