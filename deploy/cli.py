@@ -32,7 +32,7 @@ class _Commands(TyperGroup):
         return [*_MODULES]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name == "serve":
+        if cmd_name == "serve" and not ctx.resilient_parsing:
             ctx.fail("serve: is vLLM's; `baton up --model MODEL` serves (docs/from-vllm.md)")
         if cmd_name not in _MODULES:
             return None

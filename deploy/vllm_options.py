@@ -75,6 +75,8 @@ class UpCommand(TyperCommand):
     """``baton up``, which answers an option of vLLM with its own way to do that."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if ctx.resilient_parsing:  # the shell completes a line, which may be wrong so far
+            return super().parse_args(ctx, args)
         if args and not args[0].startswith("-"):
             ctx.fail(f"{args[0]}: say --model {args[0]}")
         own = {name for each in self.params for name in (*each.opts, *each.secondary_opts)}

@@ -38,6 +38,27 @@ def test_its_command_gets_an_answer(arguments: list[str], answer: str) -> None:
     assert (told.exit_code, answer in told.stderr) == (2, True), told.stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [
+        ("baton up --max-model-len 8192 --gpu", ["--gpu-share"]),
+        ("baton up Qwen/Qwen3.5-35B-A3B --gpu", ["--gpu-share"]),
+        ("baton serve Qwen/Qwen3.5-35B-A3B --gpu", []),
+    ],
+)
+def test_a_line_for_vllm_is_completed_without_an_error(words: str, completed: list[str]) -> None:
+    told = CliRunner().invoke(
+        app,
+        [],
+        env={
+            "_BATON_COMPLETE": "complete_bash",
+            "COMP_WORDS": words,
+            "COMP_CWORD": str(len(words.split()) - 1),
+        },
+    )
+    assert (told.stderr, told.stdout.split()) == ("", completed)
+
+
 def test_the_page_has_each_option() -> None:
     listed = set(re.findall(r"`(--?[a-z][\w-]*)", PAGE.split("## Options\n")[1].split("\n## ")[0]))
     assert set(VLLM_OPTIONS) <= listed
