@@ -21,6 +21,7 @@ from coordinator.http.allowed_hosts import served_hosts
 from coordinator.http.auth.api_keys import parse_api_keys
 from coordinator.http.cache_salt import Isolation
 from coordinator.http.http_settings import HttpSettings
+from coordinator.http.root_path import checked_root_path
 from coordinator.record.redis_link import RedisUnavailable
 from coordinator.record.settings import PASSWORD, ResponseLimits
 from coordinator.server import CoordinatorSettings, serve
@@ -120,6 +121,10 @@ def main(
             "API keys or at a public address, else none.",
         ),
     ] = "",
+    root_path: Annotated[
+        str,
+        _option("BATON_ROOT_PATH", "The path below which a proxy serves the API, such as /baton."),
+    ] = "",
     prefix_cache_isolation: Annotated[
         Isolation,
         _option(
@@ -167,6 +172,7 @@ def main(
                 allowed_origins=_listed(allowed_origins),
                 allowed_hosts=served_hosts(host, _listed(allowed_hosts), has_keys=bool(api_keys)),
                 prefix_cache_isolation=prefix_cache_isolation,
+                root_path=checked_root_path(root_path),
             ),
             hub=HubSettings(
                 heartbeat,

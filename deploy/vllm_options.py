@@ -50,6 +50,7 @@ VLLM_OPTIONS: Final[Mapping[str, str]] = MappingProxyType(
         "--pipeline-parallel-size": _WHOLE_MODEL,
         "--quantization": "say --quantize fp8",
         "--reasoning-parser": _ALWAYS,
+        "--root-path": "set BATON_ROOT_PATH in the environment",
         "--revision": "give the folder of the snapshot as --model",
         "--scheduling-policy": "requests are served in the order of their arrival",
         "--seed": "give seed in a request",

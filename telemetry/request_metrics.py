@@ -8,11 +8,13 @@ _TOKENS = (
     200_000, 500_000,
 )  # fmt: skip
 _NUMBERS = (1, 2, 5, 10, 20)
+_STEP_TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160, 320, 640)
 
 
 class RequestMetrics:
-    """Sizes of requests, each choice by itself but for ``n``, and their preemptions."""
+    """Sizes of requests, each choice by itself but for ``n``, and of the workers' decode steps;
+    preemptions of requests."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         def histogram(name: str, about: str, buckets: tuple[float, ...]) -> Histogram:
@@ -31,6 +33,9 @@ class RequestMetrics:
         self.inference_s = histogram(
             "baton_inference_seconds", "From the start of prefill to the last token.", _SECONDS
         )
+        self.step_tokens = histogram(
+            "baton_step_tokens", "Tokens that a decode step of a worker gave.", _STEP_TOKENS
+        )
         self.preemptions = Counter(
             "baton_preemptions", "Sequences ended for want of pages.", registry=registry
         )
@@ -44,4 +49,5 @@ class RequestMetrics:
             "vllm:request_params_n": self.n,
             "vllm:request_inference_time_seconds": self.inference_s,
             "vllm:num_preemptions": self.preemptions,
+            "vllm:iteration_tokens_total": self.step_tokens,
         }

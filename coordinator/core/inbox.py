@@ -95,6 +95,7 @@ class Inbox:
             case Tokens(tokens=tokens):
                 self._lifecycle.tokens(instance, message)
                 worker.output_tokens.add(len(tokens), worker.heard_at)
+                self._observer.stepped(len(tokens))
             case PrefixesChanged():
                 self._prefixes_changed(worker, message)
             case Failed():

@@ -131,6 +131,10 @@ class Observer:
             metrics.itl_s.observe(now - before)
         self._token_at[request.request_id] = now
 
+    def stepped(self, num_tokens: int) -> None:
+        """Count the tokens that one decode step of a worker gave."""
+        self._metrics.per_request.step_tokens.observe(num_tokens)
+
     def retried(self, request: Request, code: str, why: str) -> None:
         """Count and log a failed attempt that is followed by another one."""
         self._metrics.retries.labels(code).inc()

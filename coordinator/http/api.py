@@ -31,6 +31,7 @@ from coordinator.http.messages.routes import messages_routes
 from coordinator.http.middleware import HeadRequests, Observed, RequestId
 from coordinator.http.openapi import install_openapi
 from coordinator.http.responses.routes import response_routes
+from coordinator.http.root_path import RootPath
 from coordinator.http.routes_history import history_routes
 from coordinator.http.routes_info import info_routes
 from coordinator.http.routes_other_servers import other_servers_routes
@@ -76,7 +77,7 @@ def create_app(
     app.include_router(history_routes(history, now, context.names, core))
     app.include_router(page_routes())
     install_error_handlers(app)
-    install_openapi(app, keys=bool(settings.api_keys))
+    install_openapi(app, keys=bool(settings.api_keys), root_path=settings.root_path)
     # NOTE: the middleware that is added last is outermost.
     app.add_middleware(Warnings)
     app.add_middleware(HeadRequests)
@@ -104,4 +105,6 @@ def create_app(
     app.add_middleware(Observed, metrics=metrics)
     app.add_middleware(RequestId)
     app.add_middleware(RequestThrottle)
+    if settings.root_path:
+        app.add_middleware(RootPath, root_path=settings.root_path)
     return app

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from coordinator.http.auth.api_keys import ApiKey
 from coordinator.http.cache_salt import ISOLATIONS, Isolation
+from coordinator.http.root_path import checked_root_path
 
 # About twice the bytes of a token in scripts whose letters JSON escapes as \uXXXX.
 _BYTES_PER_TOKEN = 32
@@ -26,6 +27,7 @@ class HttpSettings:
     - ``allowed_origins``: pages that may call the API from a browser; "*": all.
     - ``allowed_hosts``: hosts that requests may name, beside loopback names; "*": any.
     - ``prefix_cache_isolation``: with "key" only requests of one API key share prefixes.
+    - ``root_path``: the path below which a proxy serves the API, such as /baton; "": none.
     """
 
     served_model_name: str
@@ -45,6 +47,7 @@ class HttpSettings:
     allowed_origins: tuple[str, ...] = ()
     allowed_hosts: tuple[str, ...] = ("*",)
     prefix_cache_isolation: Isolation = "off"
+    root_path: str = ""
 
     def __post_init__(self) -> None:
         if not self.served_model_name or not self.served_model_name.isprintable():
@@ -54,6 +57,8 @@ class HttpSettings:
             raise ValueError(f"prefix_cache_isolation: {found!r} is neither off nor key")
         if self.prefix_cache_isolation == "key" and not self.api_keys:
             raise ValueError("prefix_cache_isolation: 'key' needs API keys (BATON_API_KEYS)")
+        if self.root_path != checked_root_path(self.root_path):
+            raise ValueError(f"root_path: {self.root_path!r} ends with a slash")
         for name, value in vars(self).items():
             if not isinstance(value, str | tuple | None) and not value > 0:
                 raise ValueError(f"{name} must be above 0, got {value!r}")

@@ -109,12 +109,15 @@ def answers(
     return {200: {"content": content}, **errors}
 
 
-def install_openapi(app: FastAPI, *, keys: bool) -> None:
-    """Complete the app's document. With ``keys`` all but the open paths need a key."""
+def install_openapi(app: FastAPI, *, keys: bool, root_path: str = "") -> None:
+    """Complete the app's document. With ``keys`` all but the open paths need a key. The paths are
+    below ``root_path``."""
 
     def build() -> dict[str, Any]:
         if app.openapi_schema is None:
             document = _completed(app)
+            if root_path:
+                document["servers"] = [{"url": root_path}]
             app.openapi_schema = _locked(document) if keys else document
         return app.openapi_schema
 

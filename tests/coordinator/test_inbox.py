@@ -189,17 +189,19 @@ async def test_a_kept_prefix_that_cannot_be_is_refused(site: Site) -> None:
 def test_status_tells_how_many_tokens_a_second_a_worker_computed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    channel, now = Mock(), 50.0
+    channel, now, metrics = Mock(), 50.0, Metrics("m")
     for module in ("hub", "inbox"):
         monkeypatch.setattr(f"coordinator.core.{module}.time", Mock(monotonic=lambda: now))
     observer = Observer(
-        Metrics("m"), Mock(num_unwritten=0, dropped=0, connected=True, damage=Damage()), "c1"
+        metrics, Mock(num_unwritten=0, dropped=0, connected=True, damage=Damage()), "c1"
     )
     hub = Hub(channel, observer, "c1", FAST, PlacementLimits())
     hub._inbox.handle("b-1", Hello("b-1", "colocated", "m", "cpu", 1, 128, 8, EXPORT))
     hub.submit(SequenceRequest("r", packed(range(9)), SamplingParams(), StopRule(40)))
     hub._inbox.handle("b-1", Prefilled(TokenOut("r", 1, 0, 7), None, 0.0, 0.1))
     hub._inbox.handle("b-1", Tokens(tuple(TokenOut("r", 1, n, 7) for n in range(1, 10))))
+    assert b"baton_step_tokens_sum 9.0" in metrics.render(), "one step gave them"
+    assert b"baton_step_tokens_count 1.0" in metrics.render()
     now += 1.0
     (worker,) = hub.status().workers
     assert (worker.prompt_tokens_per_s, worker.output_tokens_per_s) == (9 / 5, 10 / 5)

@@ -32,7 +32,7 @@ def test_every_promised_vllm_name_is_there() -> None:
         "external_prefix_cache_queries_total", "external_prefix_cache_hits_total",
         "prompt_tokens_cached_total", "num_preemptions_total", "cache_config_info",
         "request_prompt_tokens_bucket", "request_generation_tokens_count",
-        "request_params_n_sum", "request_params_max_tokens_bucket",
+        "request_params_n_sum", "iteration_tokens_total_bucket", "request_params_max_tokens_bucket",
         "request_inference_time_seconds_bucket",
     ):  # fmt: skip
         assert f"vllm:{wanted}" in names

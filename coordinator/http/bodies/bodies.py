@@ -22,6 +22,12 @@ HEAVY_BYTES = 64 * 1024
 """A body up to this size is parsed on the event loop: any takes 2 ms at most."""
 
 
+# A parser has no keys; it is told the key that isolates a request.
+_NOT_FOR_PARSERS = frozenset({
+    "api_keys", "allowed_origins", "allowed_hosts", "prefix_cache_isolation", "root_path",
+})  # fmt: skip
+
+
 class Bodies:
     """Receives and prepares the bodies of all requests; one per app."""
 
@@ -32,9 +38,7 @@ class Bodies:
         self._settings = {
             name: value
             for name, value in vars(context.settings).items()
-            # A parser has no keys; it is told the key that isolates a request.
-            if name
-            not in ("api_keys", "allowed_origins", "allowed_hosts", "prefix_cache_isolation")
+            if name not in _NOT_FOR_PARSERS
         }
 
     async def generation(
