@@ -132,7 +132,7 @@ class Observer:
         self._token_at[request.request_id] = now
 
     def stepped(self, num_tokens: int) -> None:
-        """Count the tokens that one decode step of a worker gave."""
+        """Observe the number of tokens from one decode step of a worker."""
         self._metrics.per_request.step_tokens.observe(num_tokens)
 
     def retried(self, request: Request, code: str, why: str) -> None:
