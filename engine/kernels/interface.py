@@ -8,6 +8,7 @@ hold NaN. A matrix with rows in FP8 (engine/model/matrix.py) stands for its dequ
 to the set's rounding.
 """
 
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -19,6 +20,18 @@ from transport.wire.layout import CacheLayout
 
 Pending = object | None
 """Summands that a set has not added yet; the model passes them, unread, to the set's next norm."""
+
+
+@dataclass(frozen=True)
+class Activation:
+    """The output of a norm or mixer, ``tensor`` [tokens, …], for the set's next products.
+
+    ``prepared`` is what those products read instead, if the set has made it already; the model
+    passes it on, unread.
+    """
+
+    tensor: torch.Tensor
+    prepared: object | None = None
 
 
 class Kernels(Protocol):
@@ -45,27 +58,27 @@ class Kernels(Protocol):
         pending: Pending,
         norm: torch.Tensor,
         eps: float,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    ) -> tuple[torch.Tensor, Activation]:
         """``hidden + pending``, and its RMS norm. ``pending``: the summands that ``linear_add`` or
         ``moe_add`` returned."""
         ...
 
     def linear_add(
-        self, hidden: torch.Tensor, x: torch.Tensor, weight: Matrix
+        self, hidden: torch.Tensor, x: Activation, weight: Matrix
     ) -> tuple[torch.Tensor, Pending]:
         """``hidden + x @ weight.T``, possibly as summands: (hidden, pending)."""
         ...
 
     def deltanet(
         self,
-        x: torch.Tensor,
+        x: Activation,
         weights: DeltaNetWeights,
         eps: float,
         conv: torch.Tensor,
         recurrent: torch.Tensor,
         inputs: Inputs,
         layer: int,
-    ) -> torch.Tensor:
+    ) -> Activation:
         """Gated DeltaNet up to its output projection -> [tokens, v_heads * v_dim].
 
         ``x @ in_proj.T`` is [tokens, q | k | v | z | b | a]. Depthwise causal conv and silu over
@@ -81,14 +94,14 @@ class Kernels(Protocol):
 
     def attention(
         self,
-        x: torch.Tensor,
+        x: Activation,
         weights: AttentionWeights,
         eps: float,
         inv_freq: torch.Tensor,
         kv: torch.Tensor,
         layer: int,
         inputs: Inputs,
-    ) -> torch.Tensor:
+    ) -> Activation:
         """Gated causal attention up to its output projection -> [tokens, heads * head_dim].
 
         ``x @ in_proj.T`` is [tokens, (v | k | q | gate) heads * head_dim]. Norm and rotate k and
@@ -106,13 +119,13 @@ class Kernels(Protocol):
         embedding_norm: torch.Tensor,
         hidden_norm: torch.Tensor,
         eps: float,
-    ) -> torch.Tensor:
+    ) -> Activation:
         """[norm(embed[ids]), norm(hidden)] of each token -> [tokens, 2 * hidden]."""
         ...
 
     def write_kv(
         self,
-        x: torch.Tensor,
+        x: Activation,
         weights: AttentionWeights,
         eps: float,
         inv_freq: torch.Tensor,

@@ -15,7 +15,7 @@ from engine.kernels import (
     torch_experts,
     torch_norm,
 )
-from engine.kernels.interface import Pending
+from engine.kernels.interface import Activation, Pending
 from engine.kernels.torch_linear import Linear
 from engine.model import qwen35
 from engine.model.matrix import Matrix
@@ -47,38 +47,42 @@ class ReferenceKernels:
         pending: Pending,
         norm: torch.Tensor,
         eps: float,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    ) -> tuple[torch.Tensor, Activation]:
         assert pending is None, "this set leaves nothing unadded"
-        return hidden, torch_norm.rms_norm(hidden, norm, eps)
+        return hidden, Activation(torch_norm.rms_norm(hidden, norm, eps))
 
     def linear_add(
-        self, hidden: torch.Tensor, x: torch.Tensor, weight: Matrix
+        self, hidden: torch.Tensor, x: Activation, weight: Matrix
     ) -> tuple[torch.Tensor, None]:
-        return self.add_linear(hidden, x, weight), None
+        return self.add_linear(hidden, x.tensor, weight), None
 
     def deltanet(
         self,
-        x: torch.Tensor,
+        x: Activation,
         weights: DeltaNetWeights,
         eps: float,
         conv: torch.Tensor,
         recurrent: torch.Tensor,
         inputs: Inputs,
         layer: int,
-    ) -> torch.Tensor:
-        return qwen35.deltanet(self, x, weights, eps, conv, recurrent, inputs, layer)
+    ) -> Activation:
+        return Activation(
+            qwen35.deltanet(self, x.tensor, weights, eps, conv, recurrent, inputs, layer)
+        )
 
     def attention(
         self,
-        x: torch.Tensor,
+        x: Activation,
         weights: AttentionWeights,
         eps: float,
         inv_freq: torch.Tensor,
         kv: torch.Tensor,
         layer: int,
         inputs: Inputs,
-    ) -> torch.Tensor:
-        return qwen35.attention(self, x, weights, eps, inv_freq, kv, layer, inputs)
+    ) -> Activation:
+        return Activation(
+            qwen35.attention(self, x.tensor, weights, eps, inv_freq, kv, layer, inputs)
+        )
 
     def draft_input(
         self,
@@ -88,13 +92,14 @@ class ReferenceKernels:
         embedding_norm: torch.Tensor,
         hidden_norm: torch.Tensor,
         eps: float,
-    ) -> torch.Tensor:
+    ) -> Activation:
         embedded = torch_norm.rms_norm(F.embedding(ids, embed), embedding_norm, eps)
-        return torch.cat((embedded, torch_norm.rms_norm(hidden, hidden_norm, eps)), -1)
+        both = (embedded, torch_norm.rms_norm(hidden, hidden_norm, eps))
+        return Activation(torch.cat(both, -1))
 
     def write_kv(
         self,
-        x: torch.Tensor,
+        x: Activation,
         weights: AttentionWeights,
         eps: float,
         inv_freq: torch.Tensor,
@@ -102,7 +107,7 @@ class ReferenceKernels:
         layer: int,
         inputs: Inputs,
     ) -> None:
-        qwen35.attention_kv(self, x, weights, eps, inv_freq, kv, layer, inputs)
+        qwen35.attention_kv(self, x.tensor, weights, eps, inv_freq, kv, layer, inputs)
 
     def moe_add(
         self,
@@ -115,7 +120,7 @@ class ReferenceKernels:
         inputs: Inputs,
     ) -> tuple[torch.Tensor, None]:
         hidden, x = self.add_norm(hidden, pending, norm, eps)
-        return qwen35.moe(self, hidden, x, weights, top_k), None
+        return qwen35.moe(self, hidden, x.tensor, weights, top_k), None
 
     def final_norm(
         self,

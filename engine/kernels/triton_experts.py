@@ -21,6 +21,7 @@ import triton.language as tl
 
 from engine.kernels.triton_expert_bands import all_tokens, down_band, gate_up_band
 from engine.kernels.triton_expert_splits import H_GROUP, down_split, gate_up_split
+from engine.kernels.triton_expert_tiles import pairs_of
 from engine.kernels.triton_fp8 import BLOCK_K as FP8_K
 from engine.kernels.triton_overlap import overlap, wait_for_inputs
 from engine.kernels.triton_plan import plan
@@ -157,8 +158,7 @@ def gate_up_kernel(
     if PLANNED:
         p_list = p_lists + expert * num_tokens
         for start in range(0, count, BLOCK_M):
-            place = start + tl.arange(0, BLOCK_M)
-            b_pair = tl.load(p_list + place, mask=place < count, other=-1)
+            b_pair = pairs_of(p_list, start, count, BLOCK_M)
             expert_gate_up(
                 p_x, p_s, p_w, p_scales, p_h, p_hs, b_pair, band,
                 K, DIM, TOP_K, BLOCK_M, BLOCK_N, BLOCK_K, FP8, SPLIT_STAGES,

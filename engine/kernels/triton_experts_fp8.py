@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from engine.kernels.triton_experts_prefill import Tiles, sizes
+from engine.kernels.triton_expert_tiles import Tiles, list_of, pairs_of, sizes, tile_of
 from engine.kernels.triton_overlap import overlap, wait_for_inputs
 from engine.kernels.triton_plan import plan_both
 from engine.kernels.triton_quantise import BLOCK, quantise_rows, quantised
@@ -103,24 +103,19 @@ def _gate_up_kernel(
     GROUPS: tl.constexpr = DIM // BLOCK_K
     tile = tl.program_id(0) // GROUPS
     o_band = tl.program_id(0) % GROUPS * BLOCK_K
-    expert = tl.load(p_tiles + tile)
-    start = tl.load(p_tiles + num_tiles + tile)
-    h_row = tl.load(p_tiles + 2 * num_tiles + tile)
+    expert, start, h_row = tile_of(p_tiles, tile, num_tiles)
     if start < 0:
         return
-    count = tl.load(p_counts + expert)
-    p_list = p_lists + expert.to(tl.int64) * num_tokens
+    p_list, count = list_of(p_lists, p_counts, expert, num_tokens)
     w_row = expert * (2 * DIM)
     if count - start > TAIL:
-        place = start + tl.arange(0, BLOCK_M)
-        b_pair = tl.load(p_list + place, mask=place < count, other=-1)
+        b_pair = pairs_of(p_list, start, count, BLOCK_M)
         _gate_up_tile(
             p_x, p_x_scales, num_tokens, w_desc, p_w_scales, p_h, p_h_scales, b_pair, h_row, w_row,
             o_band, K, DIM, TOP_K, BLOCK_M, BLOCK_K,
         )  # fmt: skip
     elif TAIL > 0:
-        rest = start + tl.arange(0, TAIL)
-        b_rest = tl.load(p_list + rest, mask=rest < count, other=-1)
+        b_rest = pairs_of(p_list, start, count, TAIL)
         _gate_up_tile(
             p_x, p_x_scales, num_tokens, w_desc, p_w_scales, p_h, p_h_scales, b_rest, h_row, w_row,
             o_band, K, DIM, TOP_K, TAIL, BLOCK_K,
@@ -185,24 +180,19 @@ def _down_kernel(
     GROUPS: tl.constexpr = HIDDEN // BLOCK_N
     tile = tl.program_id(0) // GROUPS
     o_band = tl.program_id(0) % GROUPS * BLOCK_N
-    expert = tl.load(p_tiles + tile)
-    start = tl.load(p_tiles + num_tiles + tile)
-    h_row = tl.load(p_tiles + 2 * num_tiles + tile)
+    expert, start, h_row = tile_of(p_tiles, tile, num_tiles)
     if start < 0:
         return
-    count = tl.load(p_counts + expert)
-    p_list = p_lists + expert.to(tl.int64) * num_tokens
+    p_list, count = list_of(p_lists, p_counts, expert, num_tokens)
     w_row = expert * HIDDEN
     if count - start > TAIL:
-        place = start + tl.arange(0, BLOCK_M)
-        b_pair = tl.load(p_list + place, mask=place < count, other=-1)
+        b_pair = pairs_of(p_list, start, count, BLOCK_M)
         _down_tile(
             h_desc, p_h_scales, w_desc, p_w_scales, p_weights, p_y, b_pair, h_row, w_row, o_band,
             HIDDEN, DIM, BLOCK_M, BLOCK_N, BLOCK_K,
         )  # fmt: skip
     elif TAIL > 0:
-        rest = start + tl.arange(0, TAIL)
-        b_rest = tl.load(p_list + rest, mask=rest < count, other=-1)
+        b_rest = pairs_of(p_list, start, count, TAIL)
         _down_tile(
             h_rest_desc, p_h_scales, w_desc, p_w_scales, p_weights, p_y, b_rest, h_row, w_row,
             o_band, HIDDEN, DIM, TAIL, BLOCK_N, BLOCK_K,

@@ -11,42 +11,16 @@ cache.
 Reference: torch_experts.add_experts; test: tests/kernels/test_triton_moe.py.
 """
 
-from dataclasses import dataclass
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from engine.kernels.triton_dot import dot
+from engine.kernels.triton_expert_tiles import Tiles, list_of, pairs_of, sizes, tile_of
 from engine.kernels.triton_overlap import overlap, wait_for_inputs
 from engine.kernels.triton_plan import plan_both
 from engine.model.matrix import Matrix
-
-
-@dataclass(frozen=True)
-class Tiles:
-    pairs: int
-    rows: int
-    k: int
-    stages: int
-    warps: int
-    bands: int = 1
-    """Bands of ``rows`` that a program computes one after another."""
-    tail: int = 0
-    """If a list's last tile has at most this many pairs, the product has only this many rows."""
-
-    def arguments(self) -> dict[str, Any]:
-        """Launch arguments of a kernel with these tiles."""
-        return {
-            "BLOCK_M": self.pairs,
-            "BLOCK_K": self.k,
-            "TAIL": self.tail,
-            "num_warps": self.warps,
-            "num_stages": self.stages,
-        }
-
 
 TILES = Tiles(128, 256, 64, 4, 8, 1, 64), Tiles(128, 256, 64, 4, 8, 1, 64)
 """The tiles for gate_up and for down, as measured best on an H200."""
@@ -112,24 +86,19 @@ def _gate_up_kernel(
     GROUPS: tl.constexpr = 2 * DIM // (BLOCK_N * BANDS)
     tile = tl.program_id(0) // GROUPS
     o_band = tl.program_id(0) % GROUPS * (BANDS * BLOCK_N // 2)
-    expert = tl.load(p_tiles + tile)
-    start = tl.load(p_tiles + num_tiles + tile)
-    h_row = tl.load(p_tiles + 2 * num_tiles + tile)
+    expert, start, h_row = tile_of(p_tiles, tile, num_tiles)
     if start < 0:
         return
-    count = tl.load(p_counts + expert)
-    p_list = p_lists + expert.to(tl.int64) * num_tokens
+    p_list, count = list_of(p_lists, p_counts, expert, num_tokens)
     w_row = expert * (2 * DIM)
     if count - start > TAIL:
-        place = start + tl.arange(0, BLOCK_M)
-        b_pair = tl.load(p_list + place, mask=place < count, other=-1)
+        b_pair = pairs_of(p_list, start, count, BLOCK_M)
         _gate_up_tile(
             p_x, w_desc, p_h, b_pair, h_row, w_row, o_band,
             K, DIM, TOP_K, BANDS, BLOCK_M, BLOCK_N, BLOCK_K,
         )  # fmt: skip
     elif TAIL > 0:
-        rest = start + tl.arange(0, TAIL)
-        b_rest = tl.load(p_list + rest, mask=rest < count, other=-1)
+        b_rest = pairs_of(p_list, start, count, TAIL)
         _gate_up_tile(
             p_x, w_desc, p_h, b_rest, h_row, w_row, o_band,
             K, DIM, TOP_K, BANDS, TAIL, BLOCK_N, BLOCK_K,
@@ -190,24 +159,19 @@ def _down_kernel(
     GROUPS: tl.constexpr = HIDDEN // (BLOCK_N * BANDS)
     tile = tl.program_id(0) // GROUPS
     o_band = tl.program_id(0) % GROUPS * (BANDS * BLOCK_N)
-    expert = tl.load(p_tiles + tile)
-    start = tl.load(p_tiles + num_tiles + tile)
-    h_row = tl.load(p_tiles + 2 * num_tiles + tile)
+    expert, start, h_row = tile_of(p_tiles, tile, num_tiles)
     if start < 0:
         return
-    count = tl.load(p_counts + expert)
-    p_list = p_lists + expert.to(tl.int64) * num_tokens
+    p_list, count = list_of(p_lists, p_counts, expert, num_tokens)
     w_row = expert * HIDDEN
     if count - start > TAIL:
-        place = start + tl.arange(0, BLOCK_M)
-        b_pair = tl.load(p_list + place, mask=place < count, other=-1)
+        b_pair = pairs_of(p_list, start, count, BLOCK_M)
         _down_tile(
             h_desc, w_desc, p_weights, p_y, b_pair, h_row, w_row, o_band,
             HIDDEN, DIM, BANDS, BLOCK_M, BLOCK_N, BLOCK_K,
         )  # fmt: skip
     elif TAIL > 0:
-        rest = start + tl.arange(0, TAIL)
-        b_rest = tl.load(p_list + rest, mask=rest < count, other=-1)
+        b_rest = pairs_of(p_list, start, count, TAIL)
         _down_tile(
             h_rest_desc, w_desc, p_weights, p_y, b_rest, h_row, w_row, o_band,
             HIDDEN, DIM, BANDS, TAIL, BLOCK_N, BLOCK_K,
@@ -276,20 +240,3 @@ def experts_prefill(
         **overlap(x),
     )
     return y.transpose(0, 1)
-
-
-def sizes(
-    x: torch.Tensor,
-    ids: torch.Tensor,
-    weights: torch.Tensor,
-    w_in: torch.Tensor,
-    w_out: torch.Tensor,
-) -> tuple[int, int, int, int]:
-    """(tokens, hidden, dim, top_k) of the tensors; asserts that their shapes match."""
-    (num_tokens, hidden), (num_experts, _, dim) = x.shape, w_out.shape
-    assert w_in.shape == (num_experts, 2 * dim, hidden)
-    assert w_out.shape == (num_experts, hidden, dim)
-    assert ids.shape == weights.shape == (num_tokens, ids.shape[1])
-    assert weights.dtype == torch.float32
-    assert all(t.is_contiguous() for t in (x, ids, weights, w_in, w_out))
-    return num_tokens, hidden, dim, ids.shape[1]

@@ -10,7 +10,7 @@ from functools import cached_property
 import torch
 
 from engine.inputs import Inputs, Rows
-from engine.kernels.interface import Pending
+from engine.kernels.interface import Activation, Pending
 from engine.kernels.triton_add_norm import add_rms_norm
 from engine.kernels.triton_attention_decode import AttentionWorkspace, attention_decode
 from engine.kernels.triton_attention_prefill import attention_prefill
@@ -65,9 +65,6 @@ class TritonKernels:
         self._device = device
         self._max_rows = max_rows
         self._in_fp8 = config.quantization.source != "none"
-        self._last: tuple[torch.Tensor, Split] | None = None
-        """The last output of a norm or mixer that wrote a split too, and that split, for the
-        products that follow. It also keeps both allocated until the next one."""
 
     @cached_property
     def _delta_workspace(self) -> DeltaWorkspace:
@@ -98,40 +95,30 @@ class TritonKernels:
         pending: Pending,
         norm: torch.Tensor,
         eps: float,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        if not self._in_fp8 or hidden.shape[0] > MAX_STREAMED:
-            return add_rms_norm(hidden, _parts(pending), norm, eps)
-        split = Split.empty(hidden.shape[0], hidden.shape[1], 1, hidden.device)
+    ) -> tuple[torch.Tensor, Activation]:
+        split = None
+        if self._in_fp8 and hidden.shape[0] <= MAX_STREAMED:
+            split = Split.empty(hidden.shape[0], hidden.shape[1], 1, hidden.device)
         hidden, x = add_rms_norm(hidden, _parts(pending), norm, eps, split)
-        self._last = x, split
-        return hidden, x
-
-    def split_of(self, x: torch.Tensor, weight: Matrix, num_groups: int = 1) -> Split | None:
-        """The split of ``x`` for a product with ``weight``. None in BF16 or with many tokens. If
-        ``x`` is the last output of a norm or mixer, the split written with it; otherwise a split
-        made now, with ``num_groups`` scales per row."""
-        if not weight.num_fp8 or x.shape[0] > MAX_STREAMED:
-            return None
-        if self._last is not None and self._last[0] is x:
-            return self._last[1]
-        return split_rows(x, num_groups)
+        return hidden, Activation(x, split)
 
     def linear_add(
-        self, hidden: torch.Tensor, x: torch.Tensor, weight: Matrix
+        self, hidden: torch.Tensor, x: Activation, weight: Matrix
     ) -> tuple[torch.Tensor, torch.Tensor]:
         # A mixer's programs compute parts of its output, so each group of columns has a scale.
-        return hidden, linear_parts(x, weight, self.split_of(x, weight, x.shape[1] // FP8_K))
+        split = split_of(x, weight, x.tensor.shape[1] // FP8_K)
+        return hidden, linear_parts(x.tensor, weight, split)
 
     def deltanet(
         self,
-        x: torch.Tensor,
+        x: Activation,
         weights: DeltaNetWeights,
         eps: float,
         conv: torch.Tensor,
         recurrent: torch.Tensor,
         inputs: Inputs,
         layer: int,
-    ) -> torch.Tensor:
+    ) -> Activation:
         n = inputs.num_decode
         heads, _, v_dim = recurrent.shape[1:]
         width = weights.conv.shape[0] + heads * (v_dim + 2)
@@ -141,10 +128,10 @@ class TritonKernels:
             slots, ring, num_stored = self._rows(inputs, "decode").slots, None, 1
             if drafts := inputs.drafts:
                 slots, ring, num_stored = drafts.state_slots, drafts.rings[layer], drafts.num_stored
-            rows = x if n == x.shape[0] else x[:n]
+            rows = x if n == x.tensor.shape[0] else Activation(x.tensor[:n])
             projected = conv_linear(
-                rows, weights.in_proj, weights.conv, conv, slots, ring, num_stored,
-                split=self.split_of(rows, weights.in_proj),
+                rows.tensor, weights.in_proj, weights.conv, conv, slots, ring, num_stored,
+                split=split_of(rows, weights.in_proj),
             )  # fmt: skip
             parts.append(
                 delta_decode(
@@ -162,11 +149,11 @@ class TritonKernels:
                 )
             )
         if inputs.prefill:
-            rows = x[n:] if n else x
-            of_rows = self.split_of(rows, weights.in_proj)
-            projected = linear(rows, weights.in_proj, of_rows)[:, :width]
+            rows = Activation(x.tensor[n:]) if n else x
+            of_rows = split_of(rows, weights.in_proj)
+            projected = linear(rows.tensor, weights.in_proj, of_rows)[:, :width]
             parts.append(self._deltanet_prefill(projected, weights, eps, conv, recurrent, inputs))
-        return self._joined(parts, split)
+        return _joined(parts, split)
 
     def _deltanet_prefill(
         self,
@@ -190,18 +177,18 @@ class TritonKernels:
 
     def attention(
         self,
-        x: torch.Tensor,
+        x: Activation,
         weights: AttentionWeights,
         eps: float,
         inv_freq: torch.Tensor,
         kv: torch.Tensor,
         layer: int,
         inputs: Inputs,
-    ) -> torch.Tensor:
+    ) -> Activation:
         kv_heads, head_dim = kv.shape[-2:]
         heads = weights.kq_norm.shape[0] - kv_heads
         positions = self._before_rope(inputs)
-        projected = linear(x, weights.in_proj, self.split_of(x, weights.in_proj))
+        projected = linear(x.tensor, weights.in_proj, split_of(x, weights.in_proj))
         gate = projected[:, (2 * kv_heads + heads) * head_dim :]
         n = inputs.num_decode
         parts = []
@@ -225,7 +212,7 @@ class TritonKernels:
                 rows.tables, kv, layer, eps,
             )  # fmt: skip
             parts.append(attention_prefill(q, gate[n:], kv, layer, rows.tables, plan))
-        return self._joined(parts, split)
+        return _joined(parts, split)
 
     def draft_input(
         self,
@@ -235,12 +222,12 @@ class TritonKernels:
         embedding_norm: torch.Tensor,
         hidden_norm: torch.Tensor,
         eps: float,
-    ) -> torch.Tensor:
-        return draft_input(ids, embed, hidden, embedding_norm, hidden_norm, eps)
+    ) -> Activation:
+        return Activation(draft_input(ids, embed, hidden, embedding_norm, hidden_norm, eps))
 
     def write_kv(
         self,
-        x: torch.Tensor,
+        x: Activation,
         weights: AttentionWeights,
         eps: float,
         inv_freq: torch.Tensor,
@@ -251,7 +238,7 @@ class TritonKernels:
         kv_heads, head_dim = kv.shape[-2:]
         weight = weights.in_proj.first(2 * kv_heads * head_dim)
         positions, n = self._before_rope(inputs), inputs.num_decode
-        projected = linear(x, weight, self.split_of(x, weight))
+        projected = linear(x.tensor, weight, split_of(x, weight))
         if inputs.decode:
             cache_kv(
                 projected[:n], weights.kq_norm, inv_freq, positions[:n], None,
@@ -271,16 +258,17 @@ class TritonKernels:
         norm: torch.Tensor,
         eps: float,
         weights: MoeWeights,
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    ) -> tuple[torch.Tensor, Activation, torch.Tensor]:
         """The results of ``add_norm``, and the norm's product with ``in_proj`` as slices to be
         added."""
         parts, weight = _parts(pending), weights.in_proj
         width = 2 * weights.shared_down.shape[1] + weights.gate_up.shape[0] + 1
         if parts is not None and suits_norm_linear(hidden, weight):
-            hidden, x, projected = norm_linear(hidden, parts, norm, eps, weight)
+            hidden, normed, projected = norm_linear(hidden, parts, norm, eps, weight)
+            x = Activation(normed)
         else:
             hidden, x = self.add_norm(hidden, pending, norm, eps)
-            projected = linear_parts(x, weight, self.split_of(x, weight))
+            projected = linear_parts(x.tensor, weight, split_of(x, weight))
         return hidden, x, projected[..., :width]
 
     def moe_add(
@@ -294,11 +282,12 @@ class TritonKernels:
         inputs: Inputs,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         num_experts = weights.gate_up.shape[0]
-        hidden, x, projected = self.moe_in(hidden, pending, norm, eps, weights)
+        hidden, normed, projected = self.moe_in(hidden, pending, norm, eps, weights)
+        x = normed.tensor
         ids, chosen, shared = route_shared(projected, num_experts, top_k, x.dtype, inputs.live)
         if x.shape[0] <= MAX_STREAMED_TOKENS:
             both = (shared, weights.shared_down)
-            split = self.split_of(x, weights.gate_up)
+            split = split_of(normed, weights.gate_up)
             y = experts(x, ids, chosen, weights.gate_up, weights.down, both, split=split)
             return hidden, y
         hidden = torch.addmm(hidden, shared, widened_rows(weights.shared_down).t())
@@ -332,13 +321,6 @@ class TritonKernels:
             return None
         return Split.empty(num_tokens, k, k // columns, self._device)
 
-    def _joined(self, parts: list[torch.Tensor], split: Split | None) -> torch.Tensor:
-        """A mixer's output, joined from decode and prefill rows; ``split`` is its split, if any."""
-        out = parts[0] if len(parts) == 1 else torch.cat(parts)
-        if split is not None:
-            self._last = out, split
-        return out
-
     def _before_rope(self, inputs: Inputs) -> torch.Tensor:
         """Positions as int32. ``rope_cache`` reads them, and the tables of decode rows, while its
         predecessor runs: the predecessor must not be the kernel that makes them."""
@@ -363,3 +345,20 @@ class TritonKernels:
 def _parts(pending: Pending) -> torch.Tensor | None:
     assert pending is None or isinstance(pending, torch.Tensor), "another set's"
     return pending
+
+
+def split_of(of: Activation, weight: Matrix, num_groups: int = 1) -> Split | None:
+    """The split of an activation for a product with ``weight``; None in BF16 or with many tokens.
+    It is the split that a norm or mixer wrote with its output, or one that is made now, with
+    ``num_groups`` scales per row."""
+    if not weight.num_fp8 or of.tensor.shape[0] > MAX_STREAMED:
+        return None
+    if of.prepared is not None:
+        assert isinstance(of.prepared, Split), "another set's"
+        return of.prepared
+    return split_rows(of.tensor, num_groups)
+
+
+def _joined(parts: list[torch.Tensor], split: Split | None) -> Activation:
+    """A mixer's output, joined from decode and prefill rows; ``split`` is its split, if any."""
+    return Activation(parts[0] if len(parts) == 1 else torch.cat(parts), split)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 
 from engine.inputs import Inputs
-from engine.kernels.interface import Kernels
+from engine.kernels.interface import Activation, Kernels
 from engine.model.qwen35 import Qwen35
 from engine.model.weights import AttentionWeights, MtpWeights
 from transport.copy.tensors import CacheTensors
@@ -52,7 +52,7 @@ def draft_hidden(
     x, y = _entered(model, ids, hidden, kernels)
     if chosen is not None:
         kernels.write_kv(y, mixer, eps, weights.inv_freq, cache.kv, last, inputs)
-        x, y = x.index_select(0, chosen.index), y.index_select(0, chosen.index)
+        x, y = x.index_select(0, chosen.index), Activation(y.tensor.index_select(0, chosen.index))
         inputs = chosen.inputs
     mixed = kernels.attention(y, mixer, eps, weights.inv_freq, cache.kv, last, inputs)
     x, pending = kernels.linear_add(x, mixed, mixer.out_proj)
@@ -87,7 +87,7 @@ def _layer(model: Qwen35) -> tuple[MtpWeights, AttentionWeights]:
 
 def _entered(
     model: Qwen35, ids: torch.Tensor, hidden: torch.Tensor, kernels: Kernels
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> tuple[torch.Tensor, Activation]:
     """The input of the layer [tokens, hidden], and its norm."""
     weights, eps = model.weights, model.config.rms_norm_eps
     mtp, _ = _layer(model)

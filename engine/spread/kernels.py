@@ -19,7 +19,7 @@ from itertools import count
 import torch
 
 from engine.inputs import Inputs
-from engine.kernels.interface import Pending
+from engine.kernels.interface import Activation, Pending
 from engine.kernels.triton_set import TritonKernels
 from engine.model.weights import MoeWeights
 from engine.spread.memory import Exchange
@@ -59,7 +59,8 @@ class SpreadKernels:
         assert inputs.live is not None
         layer = next(inputs.once("spread layers", count))
         num_experts = weights.gate_up.shape[0]
-        hidden, x, projected = self._moe_in(hidden, pending, norm, eps, weights)
+        hidden, normed, projected = self._moe_in(hidden, pending, norm, eps, weights)
+        x = normed.tensor
         exchange = self._exchange
         assert top_k == exchange.layout.top_k
         if layer == 0:
@@ -74,9 +75,10 @@ class SpreadKernels:
 
     def add_norm(
         self, hidden: torch.Tensor, pending: Pending, norm: torch.Tensor, eps: float
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    ) -> tuple[torch.Tensor, Activation]:
         if isinstance(pending, Returned):
-            return take_up(hidden, pending, norm, eps)
+            hidden, x = take_up(hidden, pending, norm, eps)
+            return hidden, Activation(x)
         return self._local_norm(hidden, pending, norm, eps)
 
     def final_norm(
@@ -88,4 +90,4 @@ class SpreadKernels:
         index: torch.Tensor | None,
     ) -> torch.Tensor:
         assert index is None, "every row of a decode step is sampled"
-        return self.add_norm(hidden, pending, norm, eps)[1]
+        return self.add_norm(hidden, pending, norm, eps)[1].tensor

@@ -5,10 +5,10 @@ import torch
 import torch.nn.functional as F
 
 from engine.kernels.triton_add_norm import add_rms_norm
+from engine.kernels.triton_expert_tiles import Tiles as PrefillTiles
 from engine.kernels.triton_experts import Tiles as DecodeTiles
 from engine.kernels.triton_experts import experts
 from engine.kernels.triton_experts_fp8 import experts_fp8
-from engine.kernels.triton_experts_prefill import Tiles as PrefillTiles
 from engine.kernels.triton_fp8 import widened_rows
 from engine.kernels.triton_linear import linear, linear_parts, stream_linear
 from engine.kernels.triton_quantise import quantise_rows

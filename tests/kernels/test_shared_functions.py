@@ -9,11 +9,13 @@ import triton.language as tl
 from engine.kernels import (
     triton_dot,
     triton_expert_bands,
+    triton_expert_tiles,
     triton_fp8,
     triton_quantise,
     triton_rows,
     triton_split,
 )
+from engine.kernels.triton_plan import plan_both
 from engine.model.matrix import FP8
 from engine.spread import triton_collect
 
@@ -156,6 +158,45 @@ def test_all_tokens(ids: list[list[int]], device: torch.device) -> None:
     for each, row in zip(flat, pairs.tolist(), strict=True):
         if each >= 0:
             assert sorted(p for p in row if p >= 0) == [p for p, e in enumerate(flat) if e == each]
+
+
+@triton.jit
+def _tiles_kernel(
+    p_tiles, p_lists, p_counts, p_expert, p_row, p_pairs, num_tokens, num_tiles, NUM: tl.constexpr
+):
+    tile = tl.program_id(0)
+    expert, start, row = triton_expert_tiles.tile_of(p_tiles, tile, num_tiles)
+    if start < 0:
+        return
+    p_list, count = triton_expert_tiles.list_of(p_lists, p_counts, expert, num_tokens)
+    tl.store(p_expert + tile, expert)
+    tl.store(p_row + tile, row)
+    b_pair = triton_expert_tiles.pairs_of(p_list, start, count, NUM)
+    tl.store(p_pairs + tile * NUM + tl.arange(0, NUM), b_pair)
+
+
+def test_tiles_of_experts_have_every_pair_once(device: torch.device) -> None:
+    """In the order of experts, then of tokens; row: how many pairs come before the tile."""
+    num_experts, num_pairs = 4, 4
+    ids = torch.tensor([[0, 2], [2, 0], [2, -1], [0, 2], [2, 3], [3, 2]], dtype=torch.int32)
+    ids = ids.to(device)
+    lists, counts, plan, _ = plan_both(ids, num_experts, num_pairs, num_pairs)
+    num_tiles = plan.shape[1]
+    experts, rows = (torch.full((num_tiles,), -1, dtype=torch.int32) for _ in range(2))
+    experts, rows = experts.to(device), rows.to(device)
+    pairs = torch.full((num_tiles, num_pairs), -1, dtype=torch.int32, device=device)
+    _tiles_kernel[(num_tiles,)](
+        plan, lists, counts, experts, rows, pairs, len(ids), num_tiles, NUM=num_pairs
+    )
+    flat = ids.flatten().tolist()
+    expected = sorted((each, pair) for pair, each in enumerate(flat) if each >= 0)
+    found, before = [], 0
+    for expert, row, tile in zip(experts.tolist(), rows.tolist(), pairs.tolist(), strict=True):
+        if expert >= 0:
+            assert row == before
+            found += [(expert, pair) for pair in tile if pair >= 0]
+            before = len(found)
+    assert found == expected
 
 
 @triton.jit

@@ -5,9 +5,9 @@ import torch
 import torch.nn.functional as F
 
 from engine.kernels.triton_add_norm import add_rms_norm
+from engine.kernels.triton_expert_tiles import Tiles as PrefillTiles
 from engine.kernels.triton_experts import Tiles as DecodeTiles
 from engine.kernels.triton_experts import experts
-from engine.kernels.triton_experts_prefill import Tiles as PrefillTiles
 from engine.kernels.triton_experts_prefill import experts_prefill
 from engine.kernels.triton_linear import MAX_STREAMED, float_linear, linear_parts, stream_linear
 from engine.kernels.triton_norm_linear import norm_linear, suits_norm_linear
