@@ -11,7 +11,6 @@ sequence whose grammar is still being compiled takes no step, and keeps its memo
 from bisect import insort
 from collections.abc import Callable
 
-from decode.draft_counts import DraftCounter
 from decode.growth import Growth, wants_step
 from decode.speculation import DraftPolicy, NoDrafts
 from engine.batch import Row, Sampled, StepResult
@@ -20,6 +19,29 @@ from engine.sequence import Scheduled, Sequence
 from transport.wire.layout import CacheLayout
 from transport.wire.messages import TokenOut
 from transport.wire.reports import DraftCounts
+
+
+class DraftCounter:
+    """Counts the steps of sequences, and their drafts by position, the first one's first."""
+
+    def __init__(self) -> None:
+        self._num_steps = 0
+        self._verified: list[int] = []
+        self._accepted: list[int] = []
+
+    def note(self, num_drafts: int, num_accepted: int) -> None:
+        """Count one sequence's step, in which the first ``num_accepted`` of ``num_drafts`` drafts
+        were accepted."""
+        self._num_steps += 1
+        for counts in (self._verified, self._accepted):
+            counts += [0] * (num_drafts - len(counts))
+        for position in range(num_drafts):
+            self._verified[position] += 1
+            self._accepted[position] += position < num_accepted
+
+    def counts(self, num_next: int) -> DraftCounts:
+        """The counts so far. ``num_next``: drafts that a step makes for each sequence now."""
+        return DraftCounts(self._num_steps, tuple(self._verified), tuple(self._accepted), num_next)
 
 
 class DecodeScheduler:

@@ -19,20 +19,37 @@ from contextlib import suppress
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from telemetry.notify import Progress, notify
 from transport.wire.errors import BatonError, ExportLost
 from transport.wire.session import Session
 from worker.gpu_watch import Watch
 from worker.stall import StallGuard
-from worker.supervisor import Supervisor
 
 if TYPE_CHECKING:
     from worker.worker import Worker
+
 
 JOIN_TIMEOUT_S = 60.0
 IDLE_S = 1.0
 _LOOK_AT_MEMORY_S = 0.5
 
 log = logging.getLogger(__name__)
+
+
+class Supervisor:
+    """The supervisor that started this process; without one, nothing is sent."""
+
+    def __init__(self) -> None:
+        self.waiting = Progress("waiting for a worker to pull from")
+        """Reports that the worker is not ready yet. Repeated as a sign of life."""
+
+    def ready(self) -> None:
+        """Report that the worker serves."""
+        notify(READY="1", STATUS="serving")
+
+    def stopping(self) -> None:
+        """Report that the worker drains, and will end."""
+        notify(STOPPING="1", STATUS="draining")
 
 
 class WorkerLoop:

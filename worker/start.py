@@ -12,6 +12,7 @@ import os
 import time
 from contextlib import ExitStack
 from functools import partial
+from pathlib import Path
 from secrets import token_hex
 
 import torch
@@ -33,19 +34,18 @@ from worker.gpu_locks.claim import claim_gpu
 from worker.gpu_locks.folder import LockFolder
 from worker.gpu_locks.marks import mark_unfit
 from worker.gpu_watch import GpuWatch, NoWatch
-from worker.loop import WorkerLoop
+from worker.loop import Supervisor, WorkerLoop
 from worker.room import Room
 from worker.settings import WorkerSettings
 from worker.spread.group import Alone, Group
+from worker.spread.kept_tables import KeptTables
 from worker.spread.lender import Lender
 from worker.spread.membership import Membership
-from worker.spread.node_folder import kept_tables
 from worker.spread.records import OwnRecord, Records
 from worker.spread.step_times import FixedTimes, StepTimes
 from worker.spread.trial import Engines
 from worker.spread.trials import StepTrials
 from worker.stall import StallGuard
-from worker.supervisor import Supervisor
 from worker.worker import Worker
 
 AWAKE_S = 0.1
@@ -170,11 +170,27 @@ def _spread_group(
     step_times: StepTimes = FixedTimes(settings.spread_table)
     if settings.spread_table is None and settings.spread_trials:
         engines = Engines(engine, engine.spread)
-        step_times = StepTrials(engines, kept_tables(engine), instance)
+        step_times = StepTrials(engines, _kept_tables(engine), instance)
     return Membership(
         engine.spread, instance, settings.spread, Records(OwnRecord(instance)),
         drafts=drafts, step_times=step_times,
     )  # fmt: skip
+
+
+def _kept_tables(engine: Engine) -> KeptTables:
+    """The tables of step times of this node, in the folder of Triton's cache: those of workers with
+    this engine's GPU, model, weights, kernels and drafts."""
+    from triton import knobs  # not on a machine without GPUs
+
+    from engine.kernels.variants import current_sources
+
+    config = engine.config
+    of = (
+        f"{torch.cuda.get_device_name()}, model {engine.fingerprint}, {config.kv_dtype}, "
+        f"weights {engine.model_config.quantization.source}, drafts {engine.max_drafts}, "
+        f"kernels {current_sources()}"
+    )
+    return KeptTables(Path(knobs.cache.dir), of)
 
 
 def _hello(

@@ -5,9 +5,12 @@ local     steps of this worker alone, a step a call
 spread    steps of all members, when all have come to this trial
 """
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
+from statistics import median
 
 from decode.lockstep import LOCAL, WAIT
 from decode.spread_table import LOCAL as NOT_SHARED
@@ -15,9 +18,49 @@ from decode.spread_trials import Point, TimedStep
 from engine.batch import ForwardBatch, SpreadPlan
 from engine.spread.interface import Spreading
 from engine.step import Step
-from worker.spread.step_timer import NUM_STEPS, StepTimer
 from worker.spread.trial_group import TrialGroup
-from worker.spread.trial_rows import Computes, TrialRows
+from worker.spread.trial_rows import Computes, TrialRows, TrialStep
+
+WARM_UP_STEPS, TIMED_STEPS = 2, 4
+NUM_STEPS = WARM_UP_STEPS + TIMED_STEPS
+
+
+class StepTimer:
+    """``aborted``: launched steps were taken back."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._under_way: deque[TrialStep] = deque()
+        self._read_at: list[float] = []
+        self.num_launched = 0
+        self.aborted = False
+
+    @property
+    def has_launched_all(self) -> bool:
+        return self.num_launched == NUM_STEPS
+
+    @property
+    def ms(self) -> float:
+        """Time from one step to the next, once all have been read."""
+        return 1e3 * median([b - a for a, b in pairwise(self._read_at)][-TIMED_STEPS:])
+
+    def launched(self, step: TrialStep) -> None:
+        """Take a step that was launched now, and wait for all launched before it."""
+        self.num_launched += 1
+        self._under_way.append(step)
+        self._read(behind=1)
+        if self.aborted:
+            self.settle()
+
+    def settle(self) -> None:
+        """Wait until no step is under way."""
+        self._read(behind=0)
+
+    def _read(self, *, behind: int) -> None:
+        while len(self._under_way) > behind:
+            self.aborted |= self._under_way.popleft().result().aborted
+            self._read_at.append(self._clock())
+
 
 PATIENCE_S = 0.5
 """Seconds that a member waits for the others to come to a trial."""

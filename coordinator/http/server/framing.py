@@ -1,5 +1,8 @@
-"""What the parser leaves open about the framing of HTTP/1 messages (RFC 9112): a request that two
-servers could read in two ways is refused."""
+"""The framing of HTTP/1 messages, where the parser and uvicorn leave it open (RFC 9112).
+
+A request that two servers could read in two ways is refused. An answer of unknown length to an
+HTTP/1.0 client, which knows no chunks, ends with its connection.
+"""
 
 from collections.abc import Callable, Iterable
 
@@ -64,3 +67,30 @@ class CheckedBody:
             raise error
 
         await self._app(scope, receive_checked, send)
+
+
+class Unframed:
+    """Sends an answer without Content-Length as it is, without chunks: the end of the connection is
+    the end of the answer."""
+
+    def __init__(self, app: ASGIApp, cycle: RequestResponseCycle) -> None:
+        self._app = app
+        self._cycle = cycle
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        cycle, unframed = self._cycle, False
+        cycle.waiting_for_100_continue = False
+
+        async def send_unframed(message: Message) -> None:
+            nonlocal unframed
+            if message["type"] == "http.response.start":
+                names = {name.lower() for name, _ in message.get("headers", ())}
+                unframed = b"content-length" not in names
+                if unframed:
+                    cycle.chunked_encoding = False
+            elif unframed:
+                # NOTE: uvicorn compares this with what it sends, to the byte.
+                cycle.expected_content_length = len(message.get("body", b""))
+            await send(message)
+
+        await self._app(scope, receive, send_unframed)

@@ -14,11 +14,11 @@ from uvicorn.server import ServerState
 from coordinator.http.errors import ApiError
 from coordinator.http.server.framing import (
     CheckedBody,
+    Unframed,
     check_head,
     check_trailer,
     invalid_http,
 )
-from coordinator.http.server.unframed import Unframed
 from coordinator.http.server.write_deadline import WriteDeadline
 
 _OF_UPGRADES = frozenset({b"connection", b"upgrade", b"http2-settings"})
@@ -30,7 +30,7 @@ class HttpProtocol(HttpToolsProtocol):
     - A client has ``write_timeout_s`` to take anything of what waits for it, on every route.
     - A request that is malformed, or whose framing is ambiguous (framing.py), is a 400 at once.
       If an answer is running on the connection, the connection is closed after it instead.
-    - An answer of unknown length to HTTP/1.0 is sent without chunks (unframed.py).
+    - An answer of unknown length to HTTP/1.0 is sent without chunks.
     - An offer of h2c, which Java's HTTP client sends with each first request, is ignored, and the
       request is served. uvicorn alone loses the body of such a request, and the next request.
       Other upgrades, WebSocket among them, are refused.
