@@ -134,10 +134,10 @@ class Inbox:
             log.error("cache accounting error at %s: %s", worker.instance, error)
         worker.take_heartbeat(message)
         self._groups.take_counts(worker)
-        self._observer.counted(worker)
+        self._observer.workers.counted(worker)
         live = {each.instance for each in self._registry.all()}
-        self._observer.waited(worker, live)
-        self._observer.heartbeat(worker)
+        self._observer.workers.waited(worker, live)
+        self._observer.workers.heartbeat(worker)
         self._lifecycle.reconcile(worker, set(message.held), self._welcome.heartbeat_s)
 
     def _prompt_logprobs(self, worker: Worker, message: PromptLogprobs) -> None:
@@ -163,7 +163,7 @@ class Inbox:
         if problem and worker.hello.role != "decode":
             log.warning("%s pulls no kept prefixes from %s: %s", instance, peer, problem)
         if self._registry.get(peer) is not None:
-            self._observer.peer_tested(worker, message)
+            self._observer.workers.peer_tested(worker, message)
         self._lifecycle.peer_tested(instance, message)
 
     def _prefixes_changed(self, worker: Worker, message: PrefixesChanged) -> None:

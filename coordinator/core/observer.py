@@ -1,15 +1,13 @@
 """What the core reports: metrics, logs, and the records of requests and workers in Redis.
 
-Nothing here can fail or slow a request.
+Nothing here can fail or slow a request. worker_report.py reports workers.
 """
 
 import logging
-from collections.abc import Container, Sequence
-from typing import Protocol, assert_never, get_args
+from collections.abc import Sequence
+from typing import Protocol, assert_never
 
-from msgspec import structs
-
-from coordinator.core.contract import BreakerState, LoadSeries, ServiceStatus
+from coordinator.core.contract import LoadSeries, ServiceStatus
 from coordinator.core.effects import (
     NOT_FAULTS,
     BreakerMoved,
@@ -26,19 +24,17 @@ from coordinator.core.effects import (
 from coordinator.core.load_history import LoadHistory
 from coordinator.core.request import Request, State
 from coordinator.core.request_report import log_end, to_record
-from coordinator.core.workers.worker import Departure, Worker
+from coordinator.core.worker_report import WorkerEntries, WorkerReport
 from coordinator.record.record import RequestRecord, stage_seconds
 from coordinator.record.redis_link import Damage
 from telemetry.clock import SteadyClock
 from telemetry.metrics import Metrics
 from transport.wire.errors import WireError
-from transport.wire.messages import PeerTested
-from transport.wire.reports import GpuHealth
 
 log = logging.getLogger(__name__)
 
 
-class Records(Protocol):
+class Records(WorkerEntries, Protocol):
     """The part of the store that the observer needs. Every call returns at once; ``recorded`` takes
     a moment at most."""
 
@@ -60,20 +56,17 @@ class Records(Protocol):
 
     def cut(self, request_id: str) -> None: ...
 
-    def register_worker(self, instance: str, fields: dict[str, str]) -> None: ...
-
-    def worker_gone(self, instance: str) -> None: ...
-
 
 class Observer:
     """Reports what happens in one hub. ``instance`` is the coordinator's and is written into every
-    record; ``clock`` gives every time stamp there."""
+    record; ``clock`` gives every time stamp there. ``workers`` reports them."""
 
     def __init__(self, metrics: Metrics, records: Records, instance: str) -> None:
         self._metrics = metrics
         self._records = records
         self._instance = instance
         self.clock = SteadyClock()
+        self.workers = WorkerReport(metrics, records, self.clock)
         self._load = LoadHistory()
         self._token_at: dict[str, float] = {}
         self._dropped = 0
@@ -99,13 +92,13 @@ class Observer:
             case Ended(request=request):
                 self.ended(request)
             case Charged(worker=worker, code=code):
-                self._metrics.worker_faults.labels(worker.hello.role, code).inc()
+                self.workers.charged(worker, code)
             case BreakerMoved(worker=worker, state=state, why=why):
-                self.breaker_moved(worker, state, why)
+                self.workers.breaker_moved(worker, state, why)
             case WorkerJoined(worker=worker):
-                self.worker_joined(worker)
+                self.workers.joined(worker)
             case WorkerLeft(worker=worker, departure=departure):
-                self.worker_left(worker, departure)
+                self.workers.left(worker, departure)
             case _:
                 assert_never(effect)
 
@@ -181,114 +174,6 @@ class Observer:
         metrics.handoff_bytes.inc(request.handoff_bytes)
         if copy_s > 0:
             metrics.handoff_gb_per_s.observe(request.handoff_bytes / copy_s / 1e9)
-
-    def worker_joined(self, worker: Worker) -> None:
-        hello = worker.hello
-        self._metrics.workers.labels(hello.role).inc()
-        self._metrics.page_tokens.set(worker.layout.page_size)
-        for departure in get_args(Departure):
-            # Prometheus sees no increase in a series that begins with its first loss.
-            self._metrics.workers_lost.labels(hello.role, departure)
-        fields = {
-            "role": hello.role,
-            "device": hello.device,
-            "gpu": hello.gpu,
-            "pid": str(hello.pid),
-            "model": hello.model,
-            "num_pages": str(hello.memory.pools.num_pages),
-            "num_state_slots": str(hello.memory.pools.num_state_slots),
-            "joined_at": str(self.clock()),
-        }
-        self._records.register_worker(worker.instance, fields)
-        self.heartbeat(worker)
-
-    def worker_left(self, worker: Worker, reason: Departure) -> None:
-        role = worker.hello.role
-        self._metrics.workers.labels(role).dec()
-        self._metrics.forget_worker(worker.instance, role)
-        self._metrics.workers_lost.labels(role, reason).inc(reason != "goodbye")
-        self._records.worker_gone(worker.instance)
-
-    def counted(self, worker: Worker) -> None:
-        """Add what a heartbeat counts beyond the one before."""
-        growth = worker.drafts.growth
-        self._metrics.drafts.grow(growth.num_steps, growth.verified, growth.accepted)
-        prefixes, spread = structs.asdict(worker.prefixes.growth), worker.spread.growth
-        self._metrics.prefixes.grow(worker.instance, worker.hello.role, prefixes)
-        self._metrics.spread.grow(
-            worker.instance, worker.hello.role, steps=spread.num_steps, local=spread.num_local,
-            step_s=spread.spread_ms / 1e3, local_s=spread.local_ms / 1e3,
-            aborted=spread.num_aborted, wait_s=spread.wait_ms / 1e3, saved_s=spread.saved_us / 1e6,
-        )  # fmt: skip
-
-    def waited(self, worker: Worker, live: Container[str]) -> None:
-        """Report how long the worker's host waited for live members of its spread group before
-        steps, how long its device waited within them, and how often a wait was in vain."""
-        growth, role = worker.spread.growth, worker.hello.role
-        host_ms, device_us = dict(growth.waits_ms), dict(growth.within_us)
-        for member in host_ms | device_us:
-            if member in live:
-                self._metrics.spread.waited_for(
-                    worker.instance, role, member, host_s=host_ms.get(member, 0) / 1e3,
-                    device_s=device_us.get(member, 0) / 1e6,
-                )  # fmt: skip
-        for member, times in growth.late:
-            if member in live:
-                self._metrics.spread.waited_in_vain(member, times)
-
-    def heartbeat(self, worker: Worker) -> None:
-        gauges, pools = worker.gauges, worker.hello.memory.pools
-        self._metrics.set_worker(
-            worker.instance,
-            worker.hello.role,
-            num_pages=pools.num_pages,
-            free_pages=gauges.free_pages,
-            num_state_slots=pools.num_state_slots,
-            free_state_slots=gauges.free_state_slots,
-            running=gauges.running,
-            waiting=gauges.waiting,
-            draining=worker.draining,
-            stale_dropped=gauges.stale_dropped,
-            breaker_open=not worker.breaker.closed,
-            malformed_dropped=worker.malformed_dropped,
-            drafts=worker.drafts.num_drafts,
-        )
-        held = structs.asdict(gauges.prefix) | {"gpu_bytes": worker.kept_bytes}
-        self._metrics.prefixes.report(worker.instance, worker.hello.role, held)
-        self._metrics.spread.report(
-            worker.instance, worker.hello.role, gauges.spread.num_members, gauges.spread.table
-        )
-        if worker.gpu is None:
-            self._metrics.gpus.forget(worker.instance)
-        else:
-            self._report_gpu(worker, worker.gpu)
-
-    def _report_gpu(self, worker: Worker, health: GpuHealth) -> None:
-        known = structs.asdict(health)
-        del known["xids"]
-        self._metrics.gpus.report(
-            worker.instance,
-            worker.hello.role,
-            worker.hello.gpu,
-            {name: float(value) for name, value in known.items() if value is not None},
-            {xid.number: xid.times for xid in health.xids},
-        )
-
-    def breaker_moved(self, worker: Worker, state: BreakerState, why: str) -> None:
-        """Log and show that a worker's circuit breaker opened, lets a probe through, or closed."""
-        level = logging.WARNING if state == "open" else logging.INFO
-        log.log(level, "breaker of %s: %s: %s", worker.instance, state, why)
-        gauge = self._metrics.breaker_open.labels(worker.instance, worker.hello.role)
-        gauge.set(state != "closed")
-
-    def peer_tested(self, puller: Worker, tested: PeerTested) -> None:
-        """Show the speed of a tested pair. Decode workers test pairs for handoffs, others for kept
-        prefixes."""
-        speed = 0.0 if tested.problem else tested.num_bytes / max(tested.seconds, 1e-9)
-        if puller.hello.role == "decode":
-            self._metrics.selftest_bytes_per_s.labels(tested.instance, puller.instance).set(speed)
-        else:
-            self._metrics.prefixes.tested(tested.instance, puller.instance, speed)
 
     def rejected(self, error: WireError) -> None:
         self._metrics.stale_dropped.labels(type(error).__name__).inc()

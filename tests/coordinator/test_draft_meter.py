@@ -27,8 +27,8 @@ class Told:
         worker = desk.registry.require(instance)
         worker.gauges = WorkerGauges(1, 1, drafts=counts)
         worker.drafts.note(counts, now)
-        self.observer.counted(worker)
-        self.observer.heartbeat(worker)
+        self.observer.workers.counted(worker)
+        self.observer.workers.heartbeat(worker)
 
     def samples(self) -> dict[tuple[str, str], float]:
         families = text_string_to_metric_families(self.metrics.render().decode())

@@ -102,7 +102,7 @@ def test_a_heartbeat_tells_what_its_worker_dropped_as_stale() -> None:
     worker = Desk().registry.get("d-1")
     worker.gauges = WorkerGauges(1, 1, stale_dropped=3)
     metrics = Metrics("m")
-    Observer(metrics, Mock(), "c1").heartbeat(worker)
+    Observer(metrics, Mock(), "c1").workers.heartbeat(worker)
     sample = 'baton_worker_stale_dropped{instance="d-1",role="decode"} '
     assert sample + "3.0" in metrics.render().decode()
     metrics.forget_worker("d-1", "decode")

@@ -40,8 +40,8 @@ class Told:
         worker = desk.registry.require(instance)
         worker.gauges = WorkerGauges(1, 1, prefix=counts)
         worker.prefixes.note(counts, now)
-        self.observer.counted(worker)
-        self.observer.heartbeat(worker)
+        self.observer.workers.counted(worker)
+        self.observer.workers.heartbeat(worker)
 
     def samples(self, beginning: str) -> dict[tuple[str, ...], float]:
         """Name without its beginning, then tier or reason if there is one; summed over workers."""
@@ -95,7 +95,7 @@ def test_vllms_counters_are_over_all_workers_and_do_not_fall_when_one_leaves() -
         ("prompt_tokens_cached_total",): 2 * 360,
     }
     assert told.samples("vllm:").items() >= expected.items()
-    told.observer.worker_left(desk.registry.require("d-1"), "silent")
+    told.observer.workers.left(desk.registry.require("d-1"), "silent")
     assert told.samples("baton_prefix_cache_")["queried_tokens_total",] == 600
     assert told.samples("vllm:").items() >= expected.items()
 
