@@ -97,7 +97,7 @@ class Bench:
         for step in range(num_warm + case.num_steps):
             if step == num_warm:
                 if pending is not None:
-                    self._take_in(pending, policy)
+                    self._process(pending, policy)
                 pending, num_tokens = None, 0
                 torch.cuda.synchronize()
                 began = time.perf_counter()
@@ -108,15 +108,15 @@ class Bench:
             made = policy.num_next(batch)
             launched = self._engine.launch(ForwardBatch(rows, made))
             if pending is not None:
-                num_tokens += self._take_in(pending, policy)
+                num_tokens += self._process(pending, policy)
             pending = launched
         assert pending is not None, "no steps"
-        num_tokens += self._take_in(pending, policy)
+        num_tokens += self._process(pending, policy)
         seconds = time.perf_counter() - began
         return seconds / case.num_steps, num_tokens / case.num_steps / batch
 
     @staticmethod
-    def _take_in(step: Step, policy: DraftPolicy) -> int:
+    def _process(step: Step, policy: DraftPolicy) -> int:
         """Process a step's result; returns its number of tokens."""
         result = step.result()
         assert all(s.token_id is not None for each in result.sampled for s in each), "NaN"

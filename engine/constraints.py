@@ -221,7 +221,7 @@ class Constraints:
             if (sequence := self._sequences.get(row.state_slot)) is None:
                 continue
             if row.state_slot not in runs:
-                self._take_in(row.state_slot, sequence)
+                self._consume_tokens(row.state_slot, sequence)
                 runs[row.state_slot] = [sequence]
             run = runs[row.state_slot]
             while len(run) <= row.place:
@@ -231,7 +231,8 @@ class Constraints:
             if (behind := run[row.place]) is not None:
                 yield index, behind
 
-    def _take_in(self, slot: int, sequence: ConstrainedSequence) -> None:
+    def _consume_tokens(self, slot: int, sequence: ConstrainedSequence) -> None:
+        """Advance a sequence's grammar by the tokens of its last step, waiting for them."""
         if (found := self._sources.pop(slot, None)) is None:
             return
         source, row = found

@@ -98,7 +98,7 @@ class Observer:
             case WorkerJoined(worker=worker):
                 self.workers.joined(worker)
             case WorkerLeft(worker=worker, departure=departure):
-                self.workers.left(worker, departure)
+                self.workers.departed(worker, departure)
             case _:
                 assert_never(effect)
 

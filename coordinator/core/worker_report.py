@@ -53,7 +53,7 @@ class WorkerReport:
         self._entries.register_worker(worker.instance, fields)
         self.heartbeat(worker)
 
-    def left(self, worker: Worker, reason: Departure) -> None:
+    def departed(self, worker: Worker, reason: Departure) -> None:
         role = worker.hello.role
         self._metrics.workers.labels(role).dec()
         self._metrics.forget_worker(worker.instance, role)

@@ -95,7 +95,7 @@ def test_vllms_counters_are_over_all_workers_and_do_not_fall_when_one_leaves() -
         ("prompt_tokens_cached_total",): 2 * 360,
     }
     assert told.samples("vllm:").items() >= expected.items()
-    told.observer.workers.left(desk.registry.require("d-1"), "silent")
+    told.observer.workers.departed(desk.registry.require("d-1"), "silent")
     assert told.samples("baton_prefix_cache_")["queried_tokens_total",] == 600
     assert told.samples("vllm:").items() >= expected.items()
 
