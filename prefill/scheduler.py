@@ -175,9 +175,11 @@ class PrefillScheduler:
     def _candidates(self) -> list[Sequence]:
         """Prompts with something left to launch, oldest first, new ones admitted as they fit."""
         unfinished = [sequence for sequence in self.filling if _unfinished(sequence)]
+        youngest = max((each.arrival for each in unfinished), default=0)
         # The next prompt is compared with prompts being filled even if a batch has no room for it.
         while (sequence := self.waiting.next()) is not None:
-            if len(unfinished) >= self._limits.max_batch_rows:
+            is_full = len(unfinished) >= self._limits.max_batch_rows
+            if is_full and sequence.arrival >= youngest:
                 break
             if not self._admission.has_room(sequence):
                 break
@@ -186,7 +188,7 @@ class PrefillScheduler:
             self.filling.append(sequence)
             if sequence.pulling is None:
                 unfinished.append(sequence)
-        return unfinished
+        return sorted(unfinished, key=lambda each: each.arrival)
 
     def _chunk_length(self, sequence: Sequence, budget: int) -> int:
         rest = len(sequence.token_ids) - sequence.num_cached

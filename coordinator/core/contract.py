@@ -34,6 +34,10 @@ class SequenceRequest:
     """True if tokens are sent as they arrive; otherwise they are held until the last one."""
     key: str = ""
     """The name of the API key that it is charged to."""
+    weight: int = 1
+    """The weight of the key, among the keys that wait for the same workers."""
+    priority: int = 0
+    """The priority of the key: higher ones go first."""
     salt: str = ""
     """Prefixes are shared only between requests with the same salt."""
     boundaries: tuple[int, ...] = ()

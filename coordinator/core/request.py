@@ -70,6 +70,10 @@ class Request:
     """Workers at which it had faults."""
     decoded: bool = False
     """True if a token was decoded in this attempt."""
+    made_room: State | None = None
+    """The state in which other keys' requests made room for it: once in each."""
+    rank: int = 0
+    """Orders it among the requests of its worker."""
     losses: int = 0
     """Workers that were lost while they had it."""
     deaths: int = 0
@@ -185,6 +189,8 @@ class Request:
     def begin_attempt(self, now: float) -> None:
         """Reset what belongs to one attempt: the request is queued."""
         self.attempt += 1
+        self.rank = self.arrival
+        self.made_room = None
         self.state = State.QUEUED
         self.prefill_worker = self.decode_worker = ""
         kept = ("received_at", "first_token_at")
@@ -251,7 +257,7 @@ class Request:
         return {
             "request_id": self.request_id,
             "attempt": self.attempt,
-            "arrival": self.arrival,
+            "arrival": self.rank,
             "token_ids": to_wire(self.token_ids),
             "num_prompt": len(spec.prompt_ids),
             "sampling": spec.sampling,

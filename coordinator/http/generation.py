@@ -108,8 +108,8 @@ async def sequence_requests(
         if getattr(request, name):
             warn(http.scope, f"{name} is ignored: {reason}")
     constraint = await constraint_for(http, prepared, tokenizer)
-    key, chat, n = account_of(http.scope).name, isinstance(request, ChatRequest), request.n or 1
-    salt = context.of_key(key).salt(request.cache_salt)
+    account, chat, n = account_of(http.scope), isinstance(request, ChatRequest), request.n or 1
+    salt = context.of_key(account.name).salt(request.cache_salt)
     specs: list[SequenceRequest] = []
     for prompt in prompts:
         max_tokens = room_for_output(request, len(prompt), context.max_model_len)
@@ -126,7 +126,8 @@ async def sequence_requests(
             )
             spec = SequenceRequest(
                 response_id + suffix, prompt, seeded, stop, bound_request(),
-                streamed=bool(request.stream), key=key, salt=salt, boundaries=boundaries,
+                streamed=bool(request.stream), key=account.name, weight=account.weight,
+                priority=account.priority, salt=salt, boundaries=boundaries,
             )  # fmt: skip
             specs.append(spec)
     check_prompt_logprobs(request, specs, context.settings.max_prompt_logprobs)

@@ -27,7 +27,7 @@ IGNORED = {
 }
 """Why each of these fields is ignored on purpose. Fields that are not known are ignored too."""
 
-WARNED = {"priority": "requests are served in the order of their arrival"}
+WARNED = {"priority": "requests of a key are served in the order of their arrival"}
 """Why each of these fields is ignored with a warning. None changes an answer."""
 
 _Ones = Annotated[Raw, harmless(1, 1.0)] | UnsetType

@@ -4,6 +4,7 @@ import asyncio
 import os
 import socket
 import stat
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -24,7 +25,8 @@ from transport.wire.memory_export import MemoryExport
 from transport.wire.messages import PROTOCOL, Goodbye, Hello, encode
 
 MODEL = "per_expert"
-RIGHT, RARE, WRONG = (f"sk-{name}-0123456789abcdef" for name in ("right", "rare", "wrong"))
+NAMES = ("right", "rare", "other", "wrong")
+RIGHT, RARE, OTHER, WRONG = (f"sk-{name}-0123456789abcdef" for name in NAMES)
 SECRET = "a secret that only this test knows, 0123456789"
 QUESTION = [{"role": "user", "content": "What is left?"}]
 
@@ -32,7 +34,7 @@ QUESTION = [{"role": "user", "content": "What is left?"}]
 @pytest.fixture(scope="module")
 def keys_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("keys") / "api-keys"
-    path.write_text(f"# clients\nright:{RIGHT}\nrare:{RARE}:2\n")
+    path.write_text(f"# clients\nright:{RIGHT}\nrare:{RARE}:2\nother:{OTHER}:::2\n")
     path.chmod(stat.S_IRUSR)
     return path
 
@@ -48,7 +50,7 @@ def locked(keys_file: Path) -> Iterator[Stack]:
         yield stack
         commands = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in stack.pids().values()]
         assert len(commands) == 3
-    for secret in (RIGHT, RARE, WRONG, SECRET):
+    for secret in (RIGHT, RARE, OTHER, WRONG, SECRET):
         assert secret not in stack.text
         assert not any(secret.encode() in command for command in commands)
 
@@ -58,6 +60,38 @@ async def http(locked: Stack) -> AsyncIterator[httpx.AsyncClient]:
     headers = {"authorization": f"Bearer {RIGHT}"}
     async with httpx.AsyncClient(base_url=locked.url, headers=headers, timeout=10.0) as client:
         yield client
+
+
+async def test_a_key_does_not_wait_for_all_requests_of_another_one(
+    locked: Stack, http: httpx.AsyncClient
+) -> None:
+    """Of sixty requests that fill the worker, few are given a token before the other key's."""
+
+    async def ask(key: str, number: int, max_tokens: int) -> float:
+        headers = {"authorization": f"Bearer {key}"}
+        body = {
+            "prompt": [1 + (number + n) % 99 for n in range(200)], "max_tokens": max_tokens,
+            "ignore_eos": True, "stream": True,
+        }  # fmt: skip
+        async with (
+            httpx.AsyncClient(base_url=locked.url, headers=headers, timeout=60.0) as client,
+            client.stream("POST", "/v1/completions", json=body) as answer,
+        ):
+            answer.raise_for_status()
+            lines = answer.aiter_lines()
+            await anext(lines)
+            at = time.monotonic()
+            async for _ in lines:
+                pass
+        return at
+
+    flood = [asyncio.create_task(ask(RIGHT, number, 60)) for number in range(60)]
+    async with asyncio.timeout(30.0):
+        while (await http.get("/status")).json()["queued"] < 15:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    first_at = await ask(OTHER, 100, 2)
+    began = await asyncio.gather(*flood)
+    assert sum(at > first_at for at in began) >= 10
 
 
 async def chat(stack: Stack, key: str, **fields: object) -> str:

@@ -35,6 +35,8 @@ from worker.settings import HandoffSettings, PrefixCacheSettings
 from worker.spread.lender import Lender
 from worker.spread.membership import Membership
 
+KEYS = (("", 1, 0), ("often", 1, 0), ("heavy", 5, 0), ("first", 2, 1))
+
 
 class Cluster:
     """Coordinator's lifecycle and its workers; ``tick`` lets one random thing happen."""
@@ -55,6 +57,7 @@ class Cluster:
     ) -> None:
         self.rng, self.lookahead, self.size = rng, lookahead, size
         self.now = 0.0
+        self.keys = rng.choice([KEYS[:1], KEYS])
         self.offer_ttl_s = rng.choice([0.15, 1.0, 10_000.0])
         self.pull_timeout_s, self.dies_at = pull_timeout_s, dies_at
         self.nan_share = nan_share
@@ -168,7 +171,7 @@ class Cluster:
 
     def submit(self, prompt: tuple[int, ...], stop: StopRule) -> str:
         """Every third request asks for the log-probabilities of its prompt; every fourth has a
-        grammar, which takes workers any time to compile."""
+        grammar, which takes workers any time to compile. Every second cluster has three keys."""
         request_id = f"r{len(self.outputs)}"
         self.outputs[request_id] = []
         self.ends[request_id] = []
@@ -176,7 +179,10 @@ class Cluster:
             prompt_logprobs=0 if len(self.outputs) % 3 == 0 else None,
             constraint=Constraint("any") if len(self.outputs) % 4 == 0 else None,
         )
-        spec = SequenceRequest(request_id, packed(prompt), sampling, stop)
+        key, weight, priority = self.rng.choice(self.keys)
+        spec = SequenceRequest(
+            request_id, packed(prompt), sampling, stop, key=key, weight=weight, priority=priority
+        )
         self.open[request_id] = self.lifecycle.submit(spec, self.now)
         self._apply()
         return request_id

@@ -20,12 +20,12 @@ A request that no worker could hold even alone is placed at once, and is refused
 ``Candidates`` says which workers may have a request at all, busy or not.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
 from coordinator.core.placement.reuse import Reuse, Reuses, nothing
-from coordinator.core.request import Request
+from coordinator.core.request import Request, State
 from coordinator.core.settings import PlacementLimits
 from coordinator.core.workers.registry import Registry
 from coordinator.core.workers.worker import Worker
@@ -186,6 +186,24 @@ def choose_generate(
         if load(*place)[0] <= fewest or 2 * place.worker.load.tokens_ahead < most_ahead
     )
     return _least_loaded(even, request, load)
+
+
+def has_room_for(
+    worker: Worker, request: Request, limits: PlacementLimits, without: Sequence[Request]
+) -> bool:
+    """True if the worker would take the request ``without`` some of the worker's requests, and
+    without any reuse of kept prefixes."""
+    load, num_tokens = worker.load, request.num_tokens
+    if worker.hello.role == "prefill":
+        share, most_ahead = limits.prefill_watermark, limits.max_tokens_ahead
+        fits = load.has_room(num_tokens, share=share, without=without)
+    else:
+        most_ahead = limits.max_tokens_ahead_generating
+        fits = load.has_room(num_tokens + 1, growing=True, without=without)
+    if request.state is State.HANDOFF:
+        return fits
+    ahead = load.tokens_ahead - sum(map(load.ahead_of, without))
+    return fits and (ahead == 0 or ahead + num_tokens <= most_ahead)
 
 
 def _least_loaded(fitting: Iterable[Place], request: Request, load: Load) -> Place | None:

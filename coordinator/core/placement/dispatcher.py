@@ -4,23 +4,23 @@
 are private. It decides and orders nothing: requests/ assigns a request to the chosen worker before
 it asks for the next one.
 
-    queue        Requests that wait for a worker to compute their tokens.
+    queue        Requests that wait for a worker to compute their tokens, by key (fair_queue.py).
     quarantined  The same, for requests that are placed alone (reservations.py).
     parked       Requests that wait until a worker that is large enough joins again.
     handoffs     Computed and offered requests that wait for a decode worker.
 
-Each list is kept in order of arrival, whatever the attempt, and no request overtakes another one at
-the workers that it waits for: a long request must not starve behind short ones. The head of the
-queue may have any worker that can hold it, and blocks all requests behind it meanwhile. A request
-that avoids workers that it failed at blocks only its other workers. A handoff waits for the decode
-workers that have proved that they can pull from its prefill worker, and blocks only handoffs that
-wait for the same ones.
+Each list is kept in order of arrival, whatever the attempt, and no request overtakes another one of
+its key at the workers that it waits for: a long request must not starve behind short ones. The head
+of the queue may have any worker that can hold it, and blocks all requests behind it meanwhile,
+except those of keys that are below their share (shares.py). A request that avoids workers that it
+failed at blocks only its other workers. A handoff waits for the decode workers that have proved
+that they can pull from its prefill worker, and blocks only handoffs that wait for the same ones.
 
 choice.py says which workers may have a request, and which of them gets it.
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from coordinator.core.placement.choice import (
     Candidates,
@@ -28,9 +28,12 @@ from coordinator.core.placement.choice import (
     choose_decode,
     choose_generate,
     choose_prefill,
+    has_room_for,
 )
+from coordinator.core.placement.fair_queue import FairQueue
 from coordinator.core.placement.reservations import Reservations
 from coordinator.core.placement.reuse import kept_at, reuses_of
+from coordinator.core.placement.shares import Shares, in_turn
 from coordinator.core.request import Request, State
 from coordinator.core.settings import PlacementLimits
 from coordinator.core.workers.registry import Registry
@@ -56,7 +59,11 @@ class Dispatcher:
         self._limits = limits
         self._candidates = Candidates(registry, monotonic)
         self._reservations = Reservations(registry, reserve_s, monotonic)
-        self._queue: list[Request] = []
+        self._queue = FairQueue()
+        self._denied: tuple[Request, list[Worker]] | None = None
+        """A request that found no room at these workers though its key is below its share."""
+        self._favoured: Request | None = None
+        """A queued request that others have made room for."""
         self._quarantined: list[Request] = []
         self._parked: list[Request] = []
         self._handoffs: list[Request] = []
@@ -73,7 +80,7 @@ class Dispatcher:
         elif request.quarantined:
             insort(self._quarantined, request, key=_arrival)
         else:
-            insort(self._queue, request, key=_arrival)
+            self._queue.add(request)
 
     def enqueue_handoff(self, request: Request) -> None:
         """Queue a computed request until a decode worker pulls its offer."""
@@ -82,7 +89,8 @@ class Dispatcher:
     def withdraw(self, request: Request) -> None:
         """Remove a request from the queues if it is waiting."""
         if request.state is State.QUEUED:
-            for waiting in (self._queue, self._quarantined, self._parked):
+            self._queue.remove(request)
+            for waiting in (self._quarantined, self._parked):
                 if _find(request, waiting) is not None:
                     _remove(request, waiting)
         elif request.state is State.HANDOFF and not request.decode_worker:
@@ -108,7 +116,7 @@ class Dispatcher:
         return choose_decode(idle, request, kept_at(request, self._registry))
 
     def handoffs(self) -> Iterator[tuple[Request, Worker]]:
-        """Yield the handoffs that can be placed, oldest first, each with its decode worker.
+        """Yield the handoffs that can be placed, in order, each with its decode worker.
 
         The caller assigns each pair before it takes the next one, and takes ``prompts`` afterwards.
         """
@@ -117,13 +125,14 @@ class Dispatcher:
             _remove(request, self._parked)
             self.enqueue(request)
         self._awaited = set()
+        self._denied = None
         if not self._handoffs:
             return
         decodes = self._registry.of("decode")
         proved: dict[str, set[str]] = {}  # by prefill worker: decode workers that can pull from it
         reserved = {w.instance for w in decodes if w.reserved_for is not None}
         self._awaited = reserved
-        for request in list(self._handoffs):
+        for request in in_turn(self._handoffs, decodes):
             prefill = request.prefill_worker
             if prefill not in proved:
                 proved[prefill] = self._candidates.proved(prefill)
@@ -138,6 +147,7 @@ class Dispatcher:
                 free = [worker for worker in workers if worker.instance not in reserved]
                 worker = choose_decode(free, request, kept_at(request, self._registry))
                 if worker is None:
+                    self._deny(request, free)
                     reserved.update(worker.instance for worker in workers)
                     if not request.avoided:
                         reserved.update(w.instance for w in decodes if not w.breaker.closed)
@@ -146,7 +156,7 @@ class Dispatcher:
                 yield request, worker
 
     def prompts(self) -> Iterator[tuple[Request, Place]]:
-        """Yield the queued requests that can be placed, oldest first, each with its place.
+        """Yield the queued requests that can be placed, in order, each with its place.
 
         The caller assigns each before it takes the next one. Decode workers that a handoff waits
         for get no prompts.
@@ -158,20 +168,61 @@ class Dispatcher:
                 _remove(request, self._quarantined)
                 yield request, place
         reserved = self._awaited  # for older requests
-        at = 0
-        while at < len(self._queue):
-            request = self._queue[at]
+        skipped: set[Request] = set()
+        blocked: set[str] = set()  # keys
+        if (favoured := self._favoured) is not None and favoured.state is State.QUEUED:
+            self._favoured = None
+            yield from self._placed(favoured, reserved)
+        while (first := self._queue.next(skipped, blocked)) is not None:
+            request, key = first, first.spec.key
             workers = self._candidates.to_compute(request)
-            free = [w for w in workers if w.reserved_for is None and w.instance not in reserved]
+            if blocked and not Shares(workers, self._waiting()).below(key):
+                blocked.add(key)
+                continue
+            free = _without(workers, reserved)
             place = self._choose(free, request)
             if place is not None:
-                del self._queue[at]
+                self._queue.placed(request, request.num_tokens - place.reuse.num_tokens)
                 yield request, place
             elif request.avoided:
                 reserved.update(worker.instance for worker in workers)
-                at += 1
+                skipped.add(request)
             else:
-                break
+                self._deny(request, free)
+                blocked.add(key)
+
+    def victims(self) -> list[Request]:
+        """Placed requests that have to make room for one that was not placed. The caller queues
+        them again, and asks ``handoffs``."""
+        if self._denied is None:
+            return []
+        (request, workers), self._denied = self._denied, None
+
+        def fits(worker: Worker, without: Sequence[Request]) -> bool:
+            return has_room_for(worker, request, self._limits, without)
+
+        victims = Shares(workers, self._waiting()).victims(fits)
+        if victims:
+            request.made_room = request.state
+            self._favoured = request
+        return victims
+
+    def _waiting(self) -> dict[str, int]:
+        """The weights of the keys that have requests or handoffs waiting."""
+        return self._queue.weights | {r.spec.key: r.spec.weight for r in self._handoffs}
+
+    def _placed(self, request: Request, reserved: set[str]) -> Iterator[tuple[Request, Place]]:
+        """The request with its place, if it has one now."""
+        place = self._choose(_without(self._candidates.to_compute(request), reserved), request)
+        if place is not None:
+            self._queue.placed(request, request.num_tokens - place.reuse.num_tokens)
+            yield request, place
+
+    def _deny(self, request: Request, workers: list[Worker]) -> None:
+        """Note a request that found no room at ``workers``, if its key is below its share."""
+        if self._denied is None and request.made_room is not request.state:
+            below = Shares(workers, self._waiting()).below(request.spec.key)
+            self._denied = (request, workers) if below else None
 
     def _choose(self, workers: list[Worker], request: Request) -> Place | None:
         if not workers:
@@ -180,6 +231,10 @@ class Dispatcher:
         if workers[0].hello.role != "prefill":
             return choose_generate(workers, request, self._limits, reuses)
         return choose_prefill(workers, request, self._limits, reuses)
+
+
+def _without(workers: list[Worker], reserved: set[str]) -> list[Worker]:
+    return [w for w in workers if w.reserved_for is None and w.instance not in reserved]
 
 
 def _arrival(request: Request) -> int:

@@ -12,6 +12,7 @@ from coordinator.core.contract import Token
 from coordinator.core.effects import Emit, Ended, Outbox
 from coordinator.core.placement.choice import Place
 from coordinator.core.placement.dispatcher import Dispatcher
+from coordinator.core.placement.shares import rank_at
 from coordinator.core.request import Clocks, Request, State
 from coordinator.core.requests.faults import Faults
 from coordinator.core.workers.registry import Registry
@@ -54,6 +55,7 @@ class Attempts:
         request.prefill_worker = worker.instance
         request.stages["placed_at"] = self._clocks.unix()
         request.prefill_assigned_at = self._clocks.monotonic()
+        request.rank = rank_at(worker, request)
         request.num_expected = reuse.num_tokens
         request.prefix_from = reuse.prefix.instance if reuse.prefix is not None else ""
         if worker.keeps_prefixes and request.shares_prefixes:

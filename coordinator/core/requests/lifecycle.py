@@ -48,6 +48,9 @@ from transport.wire.messages import (
 from transport.wire.offers import PrefixesChanged
 from transport.wire.prompt_logprobs import PromptLogprobs
 
+MAX_FAVOURED = 8
+"""Most requests for which others make room in one event."""
+
 
 class Lifecycle:
     """All open requests, and the events of clients and workers that move them.
@@ -279,12 +282,27 @@ class Lifecycle:
     def _place(self, computed: Request | None = None) -> None:
         """Place all requests that can be placed, oldest first. ``computed`` is a request whose
         prompt was computed just now."""
-        for request, worker in self._dispatcher.handoffs():
-            self._attempts.pull(request, worker)
+        self._pull()
         # Decode workers are idle until their orders arrive, and to place the prompts takes as long.
         self._outbox.send_orders()
         if computed is not None:
             self._attempts.recount(computed)
+        self._compute()
+        for _ in range(MAX_FAVOURED):
+            victims = self._dispatcher.victims()
+            if not victims:
+                return
+            text = "its key uses more than its share, and another key has a request waiting"
+            for victim in victims:
+                self._failures.retry(victim, "preempted", text)
+            self._pull()
+            self._compute()
+
+    def _pull(self) -> None:
+        for request, worker in self._dispatcher.handoffs():
+            self._attempts.pull(request, worker)
+
+    def _compute(self) -> None:
         for request, place in self._dispatcher.prompts():
             self._attempts.compute(request, place)
 

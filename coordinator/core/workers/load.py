@@ -5,6 +5,8 @@ requests/attempts.py changes it. A worker's own report would be a heartbeat old,
 what was placed since.
 """
 
+from collections.abc import Sequence
+
 from coordinator.core.request import Request, State
 from coordinator.core.workers.kept_prefixes import PendingPrefixes
 from transport.wire.messages import Hello
@@ -15,6 +17,8 @@ class Load:
 
     def __init__(self, hello: Hello) -> None:
         self.requests: dict[str, Request] = {}
+        self.by_key: dict[str, tuple[int, int]] = {}
+        """The number of requests by API key, with the weight of the key."""
         self.pending_pulls: dict[str, float] = {}
         """When each handoff that the worker has yet to pull was placed here, oldest first."""
         self.pending_prefixes = PendingPrefixes()
@@ -52,17 +56,32 @@ class Load:
         """Pages of the worker that its requests do not need."""
         return self._pools.num_pages - self.num_pages_needed
 
-    def has_room(self, num_tokens: int, *, share: float = 1.0, growing: bool = False) -> bool:
+    def ahead_of(self, request: Request) -> int:
+        """Tokens to compute until the first token of an assigned request."""
+        return self._counted[request.request_id][1]
+
+    def has_room(
+        self,
+        num_tokens: int,
+        *,
+        share: float = 1.0,
+        growing: bool = False,
+        without: Sequence[Request] = (),
+    ) -> bool:
         """True if a state slot and pages for ``num_tokens`` are free, within ``share`` of all
         pages. ``growing`` keeps one more page free for each sequence of the worker. A worker that
-        could not hold so many tokens even alone counts as having room: it refuses the request."""
+        could not hold so many tokens even alone counts as having room: it refuses the request.
+        ``without``: assigned requests whose slots and pages count as free."""
         num_pages = self._layout.pages_for(num_tokens)
-        if not self.requests or num_pages > self._pools.num_pages:
+        num_sequences = self.num_sequences - len(without)
+        if not num_sequences or num_pages > self._pools.num_pages:
             return True
-        if self.num_sequences >= self._max_sequences:
+        if num_sequences >= self._max_sequences:
             return False
-        growth = self.num_sequences if growing else 0
-        return self.num_pages_needed + num_pages + growth <= self._pools.num_pages * share
+        growth = num_sequences if growing else 0
+        num_freed = sum(self._counted[each.request_id][0] for each in without)
+        needed = self.num_pages_needed - num_freed + num_pages + growth
+        return needed <= self._pools.num_pages * share
 
     def computes(self, request: Request) -> bool:
         """True if the worker has more to do for an assigned request than to keep its offer."""
@@ -70,6 +89,8 @@ class Load:
 
     def add(self, request: Request) -> None:
         """Assign a request to the worker."""
+        if request.request_id not in self.requests:
+            self._count_key(request, 1)
         self.requests[request.request_id] = request
         self.recount(request)
 
@@ -78,10 +99,17 @@ class Load:
         self.pending_pulls.pop(request.request_id, None)
         self.pending_prefixes.remove(request.request_id)
         if self.requests.pop(request.request_id, None) is not None:
+            self._count_key(request, -1)
             pages, ahead = self._counted.pop(request.request_id)
             self.num_pages_assigned -= pages
             self.num_pages_shared = max(0, self.num_pages_shared - pages)
             self.tokens_ahead -= ahead
+
+    def _count_key(self, request: Request, change: int) -> None:
+        key, weight = request.spec.key, request.spec.weight
+        num = self.by_key.pop(key, (0, weight))[0] + change
+        if num:
+            self.by_key[key] = num, weight
 
     def recount(self, request: Request) -> None:
         """Count an assigned request again: it has become longer, or its first token arrived."""

@@ -99,9 +99,11 @@ QUOTA_USED_UP = 429
 
 
 class Account(Protocol):
-    """The account that a request is charged to."""
+    """The account that a request is charged to. ``weight`` and ``priority``: those of its key."""
 
     name: str
+    weight: int
+    priority: int
 
     def check_tokens(self) -> None:
         """Raises ApiError (429) if other requests have used up the tokens since ``admit``."""
@@ -118,7 +120,7 @@ class KeyAccount:
     """The account of one API key."""
 
     def __init__(self, key: ApiKey, metrics: Metrics, clock: Callable[[], float]) -> None:
-        self.name = key.name
+        self.name, self.weight, self.priority = key.name, key.weight, key.priority
         self._key = key
         self._requests = _quota(key.requests_per_minute, clock)
         self._tokens = _quota(key.tokens_per_minute, clock)
@@ -167,6 +169,8 @@ class NoAccount:
     """The account of all requests if no keys are set: nothing is refused or counted."""
 
     name = ""
+    weight = 1
+    priority = 0
 
     def check_tokens(self) -> None:
         pass
