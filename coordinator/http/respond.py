@@ -13,7 +13,7 @@ from coordinator.core.contract import GenerationFailed, SequenceRequest, TokenSt
 from coordinator.http.answer import Answer
 from coordinator.http.app_context import AppContext
 from coordinator.http.auth.accounts import account_of
-from coordinator.http.choice import Choice, choices_of, collected, merged
+from coordinator.http.choice import Choice, Delta, choices_of, collected, merged
 from coordinator.http.errors import ApiError, from_core, internal_error, json_response
 from coordinator.http.middleware import note_accepted
 from coordinator.http.request_schemas import GenerationRequest
@@ -38,6 +38,20 @@ async def respond(
     """Submit ``specs``, then stream or collect the answer. Raises Overloaded if one of ``specs`` is
     not accepted, ApiError if the key has no tokens left, GenerationFailed and ClientDisconnected.
     In each case all choices are cancelled."""
+    choices = submitted(context, http, request, specs)
+    request_ids = [spec.request_id for spec in specs]
+    if request.stream:
+        recorded = partial(context.core.recorded, request_ids)
+        return EventStream(choices, answer, recorded, partial(context.core.cut, request_ids))
+    whole = while_connected(collected(choices), http.receive)
+    return json_response(await finished(context, choices, request_ids, whole, answer))
+
+
+def submitted(
+    context: AppContext, http: Request, request: GenerationRequest, specs: Sequence[SequenceRequest]
+) -> list[Choice]:
+    """Submit ``specs``, and charge them to the request's key. Raises Overloaded and ApiError as
+    ``respond`` does."""
     account = account_of(http.scope)
     account.check_tokens()
     streams = _submit(context, specs)
@@ -46,22 +60,29 @@ async def respond(
     account.charge(sum(len(spec.prompt_ids) for spec in specs[:: request.n or 1]))
     if request.num_output_asked != 0:
         streams = [account.metered(stream) for stream in streams]
-    choices = choices_of(request, specs, streams, context.tokenizer)
-    request_ids = [spec.request_id for spec in specs]
-    recorded = partial(context.core.recorded, request_ids)
-    if request.stream:
-        return EventStream(choices, answer, recorded, partial(context.core.cut, request_ids))
+    return choices_of(request, specs, streams, context.tokenizer)
+
+
+async def finished(
+    context: AppContext,
+    choices: Sequence[Choice],
+    request_ids: Sequence[str],
+    whole: Awaitable[list[Delta]],
+    answer: Answer,
+) -> Any:
+    """The body of an answer once ``whole``, the collected choices, is there and the end of its
+    requests is recorded. Cancels the choices if that fails or is cancelled."""
     try:
-        outputs = await while_connected(collected(choices), http.receive)
+        outputs = await whole
     except GenerationFailed:
-        _cancel(streams)
-        await recorded()
+        cancel_all(choices)
+        await context.core.recorded(request_ids)
         raise
     finally:
-        _cancel(streams)
+        cancel_all(choices)
     body = await answer.body(outputs)
-    await recorded()
-    return json_response(body)
+    await context.core.recorded(request_ids)
+    return body
 
 
 class EventStream(Response):
@@ -100,8 +121,7 @@ class EventStream(Response):
                 self._cut()
 
     def _cancel(self) -> None:
-        for choice in self._choices:
-            choice.stream.cancel()
+        cancel_all(self._choices)
 
     async def _deliver(self, scope: Scope, receive: Receive, send: Any) -> None:
         try:
@@ -150,6 +170,11 @@ def _submit(context: AppContext, specs: Sequence[SequenceRequest]) -> list[Token
 def _cancel(streams: Sequence[TokenStream]) -> None:
     for stream in streams:
         stream.cancel()
+
+
+def cancel_all(choices: Sequence[Choice]) -> None:
+    """Cancel the choices that have not ended."""
+    _cancel([choice.stream for choice in choices])
 
 
 def _failed(error: Exception) -> ApiError:

@@ -78,7 +78,7 @@ class ResponseAnswer:
         body = structs.replace(
             self._body,
             status="failed",
-            error=_response_error(error),
+            error=response_error(error),
             output=self._output.items,
             store=False,
         )
@@ -145,7 +145,8 @@ class ResponseAnswer:
         return b"".join(sse(event, str(event.__struct_config__.tag)) for event in events)
 
 
-def _response_error(error: ApiError) -> ResponseError:
+def response_error(error: ApiError) -> ResponseError:
+    """The error of a response that failed."""
     code: ErrorCode = "server_error" if error.status >= 500 else "invalid_prompt"
     if error.status == 429:
         code = "rate_limit_exceeded"

@@ -74,6 +74,7 @@ class ResponseRequest(KnownFields, kw_only=True):
     instructions: str | None = None
     previous_response_id: str | None = None
     store: bool | None = None
+    background: bool | None = None
     stream: bool | None = None
     stream_options: ResponseStreamOptions | None = None
     max_output_tokens: Count | None = None
@@ -98,7 +99,6 @@ class ResponseRequest(KnownFields, kw_only=True):
 
     access_programs: Unsupported = UNSET
     allowed_token_ids: Unsupported = UNSET
-    background: Unsupported = UNSET
     bad_words: Unsupported = UNSET
     context_management: Unsupported = UNSET
     conversation: Unsupported = UNSET
@@ -118,6 +118,10 @@ class ResponseRequest(KnownFields, kw_only=True):
         super().__post_init__()
         if self.stream_options is not None and not self.stream:
             raise FieldError("stream_options", "only allowed when stream is true")
+        if self.background and self.stream:
+            raise FieldError("background", "cannot be streamed: ask for the response by its id")
+        if self.background and not self.is_stored:
+            raise FieldError("background", "needs store to be true")
         if self.top_logprobs and not self.includes_logprobs:
             raise FieldError("top_logprobs", f"needs include to have {LOGPROBS!r}")
         if isinstance(self.input, list):

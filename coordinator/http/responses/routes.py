@@ -12,14 +12,16 @@ from coordinator.http.answer_form import tool_parameters
 from coordinator.http.app_context import AppContext, new_id
 from coordinator.http.auth.accounts import account_of
 from coordinator.http.bodies.bodies import Bodies
+from coordinator.http.choice import collected
 from coordinator.http.errors import ApiError, invalid, json_response, quote
 from coordinator.http.generation import sequence_requests
 from coordinator.http.openapi import answers, request_body
 from coordinator.http.request_fields import UNSUPPORTED
-from coordinator.http.respond import respond
+from coordinator.http.respond import cancel_all, finished, respond, submitted
 from coordinator.http.response_names import noted_name
 from coordinator.http.response_schemas import InputTokens
 from coordinator.http.responses.answer import ResponseAnswer
+from coordinator.http.responses.background import BackgroundResponses
 from coordinator.http.responses.earlier import earlier, unavailable
 from coordinator.http.responses.events import EVENTS
 from coordinator.http.responses.functions import FunctionNames, ignored_tools
@@ -43,8 +45,15 @@ _ERRORS = {
 _turn = msgspec.json.Decoder(Turn)
 
 
+class _Background(msgspec.Struct):
+    """Of a stored body: whether it was computed in the background."""
+
+    background: bool = False
+
+
 def response_routes(context: AppContext, bodies: Bodies, stored: StoredResponses) -> APIRouter:
     router = APIRouter(tags=["responses"])
+    background = BackgroundResponses()
 
     @router.post(
         "/v1/responses",
@@ -81,7 +90,17 @@ def response_routes(context: AppContext, bodies: Bodies, stored: StoredResponses
                 context.tokenizer.thought_end if thinks else None,
                 partial(_store, stored, owner, turn),
             )
-            return await respond(context, http, prepared.request, specs, answer)
+            if not body.background:
+                return await respond(context, http, prepared.request, specs, answer)
+            choices = submitted(context, http, prepared.request, specs)
+            background.start(
+                owner,
+                body,
+                lambda: finished(context, choices, [request_id], collected(choices), answer),
+                partial(cancel_all, choices),
+                partial(_store, stored, owner, turn),
+            )
+            return json_response(body)
 
     @router.post(
         "/v1/responses/input_tokens",
@@ -125,10 +144,12 @@ def response_routes(context: AppContext, bodies: Bodies, stored: StoredResponses
         responses=answers(ResponseBody, 400, 404, 503, descriptions=_ERRORS),
     )
     async def get_response(http: Request, response_id: str, stream: bool = False) -> Response:
-        """A stored response."""
+        """A stored response, or one that is computed in the background."""
         if stream:
             raise invalid("stream", "a stored response cannot be streamed", UNSUPPORTED)
         _check_id(response_id)
+        if running := background.find(account_of(http.scope).name, response_id):
+            return json_response(running)
         try:
             (body,) = await stored.bodies(account_of(http.scope).name, [response_id])
         except BatonError:
@@ -137,6 +158,22 @@ def response_routes(context: AppContext, bodies: Bodies, stored: StoredResponses
             raise _not_found(response_id)
         return Response(body, media_type="application/json")
 
+    @router.post(
+        "/v1/responses/{response_id}/cancel",
+        responses=answers(ResponseBody, 400, 404, 503, descriptions=_ERRORS),
+    )
+    async def cancel_response(http: Request, response_id: str) -> Response:
+        """Cancel a response that is computed in the background. One that has ended stays as it
+        is."""
+        _check_id(response_id)
+        owner = account_of(http.scope).name
+        if ended := await background.cancel(owner, response_id):
+            return json_response(ended)
+        found = await get_response(http, response_id)
+        if not msgspec.json.decode(found.body, type=_Background).background:
+            raise invalid("response_id", "only responses with background: true are cancelled")
+        return found
+
     @router.delete(
         "/v1/responses/{response_id}",
         responses=answers(DeletedResponse, 404, 503, descriptions=_ERRORS),
@@ -144,11 +181,14 @@ def response_routes(context: AppContext, bodies: Bodies, stored: StoredResponses
     async def delete_response(http: Request, response_id: str) -> Response:
         """Delete a stored response. Responses that continue it cannot be continued any more."""
         _check_id(response_id)
+        owner = account_of(http.scope).name
+        await background.cancel(owner, response_id)
+        unstored = background.forget(owner, response_id)
         try:
-            deleted = await stored.delete(account_of(http.scope).name, response_id)
+            deleted = await stored.delete(owner, response_id)
         except BatonError:
             raise unavailable("response_id") from None
-        if not deleted:
+        if not deleted and not unstored:
             raise _not_found(response_id)
         return json_response(DeletedResponse(id=response_id))
 

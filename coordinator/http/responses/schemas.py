@@ -20,7 +20,7 @@ from transport.wire.sampling import SamplingParams
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
 ErrorCode = Literal["server_error", "invalid_prompt", "rate_limit_exceeded"]
-ResponseStatus = Literal["in_progress", "completed", "incomplete", "failed"]
+ResponseStatus = Literal["in_progress", "completed", "incomplete", "failed", "cancelled"]
 
 
 class OutputText(Struct, tag_field="type", tag="output_text", kw_only=True):
@@ -109,7 +109,7 @@ class ResponseBody(Body, kw_only=True):
     created_at: int
     completed_at: int | None = None
     status: ResponseStatus
-    background: Literal[False] = False
+    background: bool = False
     error: ResponseError | None = None
     incomplete_details: IncompleteDetails | None = None
     instructions: str | None
@@ -152,6 +152,7 @@ def body_of(
         id=response_id,
         created_at=int(time.time()),
         status="in_progress",
+        background=bool(request.background),
         instructions=request.instructions,
         max_output_tokens=request.max_output_tokens,
         max_tool_calls=request.max_tool_calls,
