@@ -46,7 +46,7 @@ _turn = msgspec.json.Decoder(Turn)
 
 
 class _Background(msgspec.Struct):
-    """Of a stored body: whether it was computed in the background."""
+    """The one field of a stored body that cancelling asks for."""
 
     background: bool = False
 
