@@ -78,7 +78,7 @@ class Growth:
         """Number of drafts that the step may verify for a sequence that has pages for its token. No
         other sequence is preempted for drafts."""
         assert sequence.allocation is not None, "running without pages"
-        if not num_made:
+        if not num_made or sequence.moving:
             return 0
         left = sequence.stop.max_tokens - sequence.num_output - sequence.in_flight - 1
         certain = self._most_cached(sequence) + 1

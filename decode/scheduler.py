@@ -6,6 +6,9 @@ is under way: its tokens are dropped, and its cache is not reused until that ste
 
 A sequence takes a step if it gets pages for it (growth.py), which may preempt a younger sequence. A
 sequence whose grammar is still being compiled takes no step, and keeps its memory.
+
+A sequence that is to move takes no further step, except one without drafts if its state lacks
+tokens that its pages have. That step must be a local one. Then it is settled.
 """
 
 from bisect import insort
@@ -182,6 +185,23 @@ class DecodeScheduler:
         self.retiring.add(sequence)
         self._release_if_retired(sequence)
 
+    @property
+    def settling(self) -> bool:
+        """True if a sequence that is to move needs a local step, or has one under way."""
+        return any(sequence.moving and sequence.num_pending for sequence in self.running)
+
+    def take_settled(self) -> list[Sequence]:
+        """Remove and return the sequences that are to move and have no step under way: their states
+        have all tokens but the last. The caller takes over their memory."""
+        settled = [
+            sequence
+            for sequence in self.running
+            if sequence.moving and not sequence.in_flight and not sequence.num_pending
+        ]
+        for sequence in settled:
+            self.running.remove(sequence)
+        return settled
+
     def _taking_turns(self, most: Callable[[int], int]) -> list[Sequence]:
         """The sequences that take the next step: all that are ready, except those that sit out."""
         ready = [sequence for sequence in self.running if self._may_step(sequence)]
@@ -194,6 +214,8 @@ class DecodeScheduler:
         return [sequence for i, sequence in enumerate(ready) if i not in out]
 
     def _may_step(self, sequence: Sequence) -> bool:
+        if sequence.moving and (sequence.in_flight or not sequence.num_pending):
+            return False
         return not sequence.compiling and wants_step(sequence)
 
     def _row(self, sequence: Sequence, num_drafts: int) -> Row:

@@ -52,8 +52,9 @@ class KVTransfer:
 
 
 class KVTransferQueue:
-    """Pending and receiving transfers, and the peers from which they are pulled. ``copies`` are the
-    copies of the receiving ones."""
+    """Pending and receiving transfers, and the peers from which they are pulled. ``handing_off``:
+    the peers that compute prompts for this worker. ``copies`` are the copies of the receiving
+    ones."""
 
     def __init__(
         self,
@@ -69,6 +70,7 @@ class KVTransferQueue:
         self._clock = clock
         self.copies = copies
         self.peers: set[str] = set()
+        self.handing_off: set[str] = set()
         self.pending: list[KVTransfer] = []
         self._unpublished: list[CacheAllocation] = []
 
@@ -83,6 +85,7 @@ class KVTransferQueue:
         """Forget a peer; pulls under way keep its mapping. Returns the sequences whose pull can no
         longer start."""
         self.peers.discard(instance)
+        self.handing_off.discard(instance)
         self._puller.close_peer(instance)
         lost = [a for a in self.pending if a.offer.instance == instance]
         for transfer in lost:
@@ -96,7 +99,7 @@ class KVTransferQueue:
     def add(self, sequence: Sequence, offer: Offer, in_socket_s: float) -> None:
         """Queue a transfer; raises PeerGone when the offer's worker is not known here."""
         if offer.instance not in self.peers:
-            raise PeerGone(f"prefill worker {offer.instance} is not known here")
+            raise PeerGone(f"worker {offer.instance} is not known here")
         transfer = KVTransfer(sequence, offer, in_socket_s)
         insort(self.pending, transfer, key=lambda a: a.sequence.arrival)
 

@@ -54,7 +54,9 @@ class Sequence:
     sequence is decoded here. ``num_scored``: prompt tokens whose log-probabilities were computed in
     earlier attempts. ``num_pending``: last tokens in its pages that its state does not include yet;
     its next step adds them. ``begun``: its first batch here was scheduled. ``finished``: it has got
-    its last token. ``compiled``: its grammar; while ``compiling`` it takes part in no batch.
+    its last token. ``moving``: it takes only the step that its state needs to have all tokens, and
+    is then offered to another worker. ``compiled``: its grammar; while ``compiling`` it takes part
+    in no batch.
 
     For the prefix cache: ``salt`` and ``boundaries`` as in the order. ``keys``: keys of the tokens
     that it arrived with; None if nothing may be shared. ``source``: a prefix of it that a peer
@@ -86,6 +88,7 @@ class Sequence:
     num_pending: int = 0
     begun: bool = False
     finished: bool = False
+    moving: bool = False
     compiled: Compiled | None = None
     compiling: bool = False
     salt: str = ""

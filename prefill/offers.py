@@ -1,4 +1,4 @@
-"""Offers: finished prompts that wait to be pulled. Pure.
+"""Offers: finished prompts, and sequences that move, which wait to be pulled. Pure.
 
 An offer is readable by one puller at a time. It ends by a release that names its epoch, by the end
 of its request, or at its deadline, in case the coordinator forgot it.
@@ -34,7 +34,7 @@ class Offers:
         return [offered.sequence for offered in self._offered.values()]
 
     def add(self, sequence: Sequence, now: float) -> None:
-        """Offer a finished prompt's cache; an offer of an older attempt is freed first."""
+        """Offer a sequence's cache; an offer of an older attempt is freed first."""
         self.withdraw(sequence.request_id, sequence.attempt)
         self._offered[sequence.request_id] = Offered(sequence, now + self._ttl_s)
 
@@ -63,6 +63,14 @@ class Offers:
         for sequence in late:
             self._free(sequence.request_id)
         return late
+
+    def take(self, request_id: str, attempt: int) -> Sequence | None:
+        """Remove the request's offer and return its sequence with its memory, to go on here; None
+        if there is no offer of this attempt."""
+        offered = self._offered.get(request_id)
+        if offered is None or offered.sequence.attempt != attempt:
+            return None
+        return self._offered.pop(request_id).sequence
 
     def withdraw_all(self) -> None:
         for request_id in list(self._offered):

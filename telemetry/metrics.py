@@ -46,6 +46,10 @@ class Metrics:
         self.requests = Counter(
             "baton_requests", "Requests by terminal state.", ["state", "reason"], registry=r
         )
+        self.moves = Counter(
+            "baton_moves", "Requests that were to go on at another worker, by outcome.",
+            ["outcome"], registry=r,
+        )  # fmt: skip
         self.retries = Counter(
             "baton_retries", "Times a request was placed again.", ["reason"], registry=r
         )

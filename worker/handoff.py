@@ -1,7 +1,8 @@
-"""Both sides of the handoff: a prefill worker's offer, and a decode worker's pull.
+"""Both sides of the handoff: the offer of a worker, and the pull of another one.
 
-1. ``offer_of`` describes a finished prompt's cache (prefill/offers.py keeps it).
-2. ``Handoffs.connect_peer`` opens a prefill worker's memory and tests the path from there.
+1. ``offer_of`` describes the cache of a finished prompt, or of a sequence that moves
+   (prefill/offers.py keeps it).
+2. ``Handoffs.connect_peer`` opens another worker's memory and tests the path from there.
 3. ``add`` queues a sequence whose cache lies with a peer (decode/transfers.py).
 4. ``arrived`` starts the copies there is room for, and gives the sequences whose copy is done.
 
@@ -16,10 +17,9 @@ from engine.sequence import Scheduled, Sequence
 from transport.copy.digest import digest
 from transport.copy.queue import Ended
 from transport.copy.selftest import probe_peer
-from transport.copy.tensors import CacheTensors
 from transport.wire.errors import LayoutMismatch, PeerGone
 from transport.wire.memory_export import MemoryExport
-from transport.wire.messages import PeerTested
+from transport.wire.messages import PeerTested, TransferDone
 from transport.wire.offers import Offer
 from transport.wire.reports import FirstStep
 from worker.room import Room
@@ -33,19 +33,21 @@ COPY_PATIENCE_S = 0.001
 sequences join this step; a sequence that misses it waits for a whole step."""
 
 
-def offer_of(instance: str, cache: CacheTensors, sequence: Sequence, *, verified: bool) -> Offer:
-    """The offer of a finished prompt in ``cache``: what a decode worker needs to pull it, with a
-    digest if ``verified``."""
-    allocation = sequence.allocation
+def offer_of(room: Room, sequence: Sequence) -> Offer:
+    """The offer of a sequence's cache: what another worker needs to pull it, with a digest if every
+    handoff is verified. Pages for tokens to come are left out."""
+    engine, settings, allocation = room.engine, room.settings, sequence.allocation
     assert allocation is not None, "offered without pages"
-    pages, slot = tuple(allocation.pages), allocation.slot
+    num_tokens, slot = sequence.num_cached, allocation.slot
+    pages = tuple(allocation.pages[: engine.layout.pages_for(num_tokens)])
+    verified = settings.handoff.verify
     return Offer(
-        instance=instance,
+        instance=settings.instance,
         block_table=pages,
         state_slot=slot.id,
         epoch=slot.epoch,
-        num_tokens=sequence.num_cached,
-        digest=digest(cache, pages, slot.id, sequence.num_cached) if verified else "",
+        num_tokens=num_tokens,
+        digest=digest(engine.cache, pages, slot.id, num_tokens) if verified else "",
     )
 
 
@@ -65,8 +67,11 @@ class Handoffs:
     def __init__(self, room: Room) -> None:
         self._room = room
 
-    def connect_peer(self, instance: str, memory: MemoryExport) -> PeerTested:
+    def connect_peer(
+        self, instance: str, memory: MemoryExport, *, hands_off: bool = False
+    ) -> PeerTested:
         """Open a peer's memory and test the path from there; a bad path is closed again.
+        ``hands_off``: the peer computes prompts for this worker.
 
         This blocks the loop for some milliseconds, once for each peer that joins.
         """
@@ -75,6 +80,8 @@ class Handoffs:
         except (PeerGone, LayoutMismatch) as error:
             log.error("cannot pull from %s: %s", instance, error)
             return PeerTested(instance, problem=str(error))
+        if hands_off:
+            self._room.transfers.handing_off.add(instance)
         test = probe_peer(self._room.puller, self._room.engine.cache, instance)
         if test.problem:
             log.error("cannot pull from %s: %s", instance, test.problem)
@@ -102,10 +109,26 @@ class Handoffs:
         """Queue a sequence whose cache is offered. Its order was in the socket for at most
         ``in_socket_s``."""
         sequence.num_cached = offer.num_tokens
+        if offer.instance == self._room.settings.instance:
+            self._resume(sequence, offer)
+            return
         try:
             self._room.transfers.add(sequence, offer, in_socket_s)
         except PeerGone as error:
             self._room.reports.failed(sequence, "peer_gone", str(error))
+
+    def _resume(self, sequence: Sequence, offer: Offer) -> None:
+        """Go on with a sequence that was to move, and that no other worker could take."""
+        offered = self._room.offers.take(*sequence.key)
+        if offered is None:
+            self._room.reports.failed(sequence, "stale_offer", "it is no longer offered here")
+            return
+        sequence.allocation, offered.allocation = offered.allocation, None
+        sequence.keys, sequence.made = offered.keys, offered.made
+        self._room.reports.transferred(
+            sequence, TransferDone(*sequence.key, num_bytes=0), offer.instance, verified=False
+        )
+        self._room.sequences.add(sequence)
 
     def arrived(self) -> Iterator[Sequence]:
         """Start pulls, and yield the sequences whose cache has come and that may run now. They are

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from math import inf
 
 from engine.batch import StepResult
-from engine.sequence import Scheduled, Sequence
+from engine.sequence import Scheduled
 from engine.step import Step
-from transport.wire.offers import Offer
 from worker.handoff import offer_of
 from worker.room import Room
 
@@ -141,7 +140,7 @@ class PromptBatches:
                 continue
             token = sequence.append(sampled)
             hands_off = sequence.hands_off and token.finish is None
-            offer = self._offer_of(sequence) if hands_off else None
+            offer = offer_of(room, sequence) if hands_off else None
             room.reports.prefilled(sequence, token, offer, room.clock())
             if token.finish is not None:
                 room.prompts.end(sequence)
@@ -149,7 +148,3 @@ class PromptBatches:
                 room.offers.add(sequence, room.clock())
             else:
                 room.sequences.add(sequence)
-
-    def _offer_of(self, sequence: Sequence) -> Offer:
-        settings, cache = self._room.settings, self._room.engine.cache
-        return offer_of(settings.instance, cache, sequence, verified=settings.handoff.verify)

@@ -21,6 +21,7 @@ from transport.wire.messages import (
     DropPrefix,
     ExpectHandoff,
     Generate,
+    Move,
     PeerJoined,
     PeerLeft,
     Prefill,
@@ -79,12 +80,15 @@ class Orders:
             case ExpectHandoff():
                 self._handoffs.warm_up()
                 self._awake_until = room.clock() + room.settings.awake_s
+            case Move(request_id=request_id, attempt=attempt):
+                self.stale_dropped += not room.move(request_id, attempt)
             case Cancel(request_id=request_id, attempt=attempt):
                 self.stale_dropped += not room.cancel(request_id, attempt)
             case Release(request_id=request_id, attempt=attempt, epoch=epoch):
                 self.stale_dropped += not room.offers.release(request_id, attempt, epoch)
-            case PeerJoined(instance=instance, memory=memory):
-                self._session.send(self._handoffs.connect_peer(instance, memory))
+            case PeerJoined(instance=instance, memory=memory, hands_off=hands_off):
+                tested = self._handoffs.connect_peer(instance, memory, hands_off=hands_off)
+                self._session.send(tested)
             case PeerLeft(instance=instance):
                 self._handoffs.remove_peer(instance)
             case DropPrefix(prefix=prefix):

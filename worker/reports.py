@@ -17,6 +17,7 @@ from transport.wire.messages import (
     FromWorker,
     LastChunk,
     Prefilled,
+    Settled,
     TokenOut,
     Tokens,
     TransferDone,
@@ -75,6 +76,11 @@ class Reports:
         if begun.num_tokens:
             fields |= {"reused": begun.num_tokens}
         _log(logging.DEBUG, "prefilled", sequence, fields | _finish(token))
+
+    def settled(self, sequence: Sequence, offer: Offer) -> None:
+        """Report that a sequence is decoded no further, and offered to another worker."""
+        self._send(Settled(*sequence.key, offer))
+        _log(logging.DEBUG, "settled", sequence, {"tokens": sequence.num_cached})
 
     def transferred(
         self, sequence: Sequence, done: TransferDone, exporter: str, *, verified: bool

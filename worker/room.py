@@ -93,6 +93,15 @@ class Room:
             self.reports.dropped(sequence)
         return self.offers.withdraw(request_id, attempt) or bool(found)
 
+    def move(self, request_id: str, attempt: int) -> bool:
+        """Let a sequence that is being decoded settle, to be offered to another worker; returns
+        False if there is none."""
+        for sequence in self.sequences.running:
+            if sequence.key == (request_id, attempt):
+                sequence.moving = True
+                return True
+        return False
+
     def end_all(self) -> None:
         """End every sequence without a report, including offered ones."""
         for sequence in self.active():

@@ -138,7 +138,7 @@ def _copiers(settings: WorkerSettings, engine: Engine) -> tuple[CopyStream, Host
     device, prefix_cache = settings.engine.device, settings.prefix_cache
     poisoned, after = engine.config.poison, engine.epoch_stream
     puller: CopyStream = NoPeers()
-    if settings.capabilities.pulls or prefix_cache.enabled:
+    if settings.capabilities.decodes or prefix_cache.enabled:
         puller = copy_stream(device, engine.cache, poisoned=poisoned, after=after)
     host: HostCopier = NoHostMemory()
     for_prompts = prefix_cache.enabled and settings.capabilities.computes_prompts

@@ -11,7 +11,8 @@ Queues a request passes through here:
 7 sequences.retiring   Ended; it waits for its last launched step.
 
 The order (orders.py) decides the way: ``Prefill`` takes 1, 2, 3; ``Decode`` 4, 5; ``Generate`` 1,
-2, 5 in the same pages and state slot. All queues are in the worker's room (room.py).
+2, 5 in the same pages and state slot; ``Move`` leads from 5 to 3, and another worker goes on. All
+queues are in the worker's room (room.py).
 
 A round is a decode step of all that run, then a bounded batch of prompts: two batches and not a
 mixed one, so that a token is computed by the same kernels whatever else arrives. What the queues
@@ -23,7 +24,7 @@ sequence.
 from transport.wire.reports import WorkerGauges
 from transport.wire.session import Lost, Session, Work
 from worker.decode_steps import UNDECIDED, DecodeSteps, PlannedStep
-from worker.handoff import COPY_WAIT_S, Handoffs
+from worker.handoff import COPY_WAIT_S, Handoffs, offer_of
 from worker.launches import Launches, PromptBatches
 from worker.orders import Intake, Orders
 from worker.room import Room
@@ -65,7 +66,8 @@ class Worker:
         room, group = self._room, self._group
         self._intake.admit()
         held = group.holds_prompts
-        step = self._steps.schedule(willing=held or not room.prompts.has_work)
+        willing = held or not room.prompts.has_work
+        step = self._steps.schedule(willing=willing and not room.sequences.settling)
         if isinstance(step, PlannedStep):
             self._steps.launch(step)
             self._launches.process(behind=self._lookahead)
@@ -79,10 +81,18 @@ class Worker:
         idle = step is None and batch is None
         self._stalled = idle and not self._launches
         self._launches.process(behind=0 if idle else self._lookahead)
+        self._offer_settled()
         room.expire_offers()
         if idle:
             willing = not room.prompts.has_work
             group.when_idle(room.allocator, willing=willing, empty=self.empty)
+
+    def _offer_settled(self) -> None:
+        """Offer the sequences that are to move and whose states have all their tokens."""
+        room = self._room
+        for sequence in room.sequences.take_settled():
+            room.offers.add(sequence, room.clock())
+            room.reports.settled(sequence, offer_of(room, sequence))
 
     def publish_prefixes(self) -> None:
         """Tell the coordinator which prefixes are kept, if that has changed."""
@@ -131,7 +141,8 @@ class Worker:
         """True if it can take part in serving. A worker that pulls handoffs needs a peer for that,
         or prompts to compute itself."""
         room = self._room
-        return not room.settings.capabilities.pulls or bool(room.transfers.peers or room.active())
+        fed = room.transfers.handing_off or room.active()
+        return not room.settings.capabilities.pulls or bool(fed)
 
     @property
     def empty(self) -> bool:

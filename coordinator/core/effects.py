@@ -51,6 +51,13 @@ class HandedOff(Struct, frozen=True):
     request: Request
 
 
+class Moved(Struct, frozen=True):
+    """A request that was to move is decoded again: elsewhere, or where it was if it ``stayed``."""
+
+    request: Request
+    stayed: bool
+
+
 class Retried(Struct, frozen=True):
     """An attempt failed, and the request is queued for the next one."""
 
@@ -95,7 +102,7 @@ class WorkerLeft(Struct, frozen=True):
     departure: Departure
 
 
-AboutRequest = Emit | Recorded | HandedOff | Retried | Ended
+AboutRequest = Emit | Recorded | HandedOff | Moved | Retried | Ended
 AboutWorker = Charged | BreakerMoved | WorkerJoined | WorkerLeft
 Reported = AboutRequest | AboutWorker
 Effect = Send | Reported

@@ -5,7 +5,12 @@ import logging
 import time
 from typing import assert_never
 
-from coordinator.core.message_checks import kept_problem, prefilled_problem, rows_problem
+from coordinator.core.message_checks import (
+    kept_problem,
+    prefilled_problem,
+    rows_problem,
+    settled_problem,
+)
 from coordinator.core.observer import Observer
 from coordinator.core.requests.lifecycle import Lifecycle
 from coordinator.core.spread.groups import SpreadGroups
@@ -23,6 +28,7 @@ from transport.wire.messages import (
     LastChunk,
     PeerTested,
     Prefilled,
+    Settled,
     TokenOut,
     Tokens,
     TransferDone,
@@ -90,6 +96,8 @@ class Inbox:
                 self._lifecycle.last_chunk(instance, message)
             case Prefilled():
                 self._prefilled(worker, message)
+            case Settled():
+                self._settled(worker, message)
             case TransferDone():
                 self._lifecycle.transfer_done(instance, message)
             case Tokens(tokens=tokens):
@@ -158,6 +166,13 @@ class Inbox:
         worker.output_tokens.add(1, worker.heard_at)
         self._lifecycle.prefilled(worker.instance, message)
 
+    def _settled(self, worker: Worker, message: Settled) -> None:
+        request = self._lifecycle.requests.get(message.request_id)
+        if request and (problem := settled_problem(message, worker, request)):
+            self.handle(worker.instance, MalformedMessage(f"from {worker.instance}: {problem}"))
+            return
+        self._lifecycle.settled(worker.instance, message)
+
     def _peer_tested(self, worker: Worker, message: PeerTested) -> None:
         instance, peer, problem = worker.instance, message.instance, message.problem
         if problem and worker.hello.role != "decode":
@@ -181,7 +196,7 @@ class Inbox:
                 pass
             case PromptLogprobs(request_id=request_id) | TransferDone(request_id=request_id):
                 pass
-            case Failed(request_id=request_id):
+            case Failed(request_id=request_id) | Settled(request_id=request_id):
                 pass
             case _:
                 return {}

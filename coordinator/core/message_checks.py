@@ -6,7 +6,7 @@ there is none.
 
 from coordinator.core.request import Request, State
 from coordinator.core.workers.worker import Worker
-from transport.wire.messages import Prefilled
+from transport.wire.messages import Prefilled, Settled
 from transport.wire.offers import KeptPrefix, Offer
 from transport.wire.prompt_logprobs import PromptLogprobs, row_bytes
 
@@ -45,6 +45,18 @@ def offer_problem(message: Prefilled, worker: Worker, request: Request) -> str:
         return f"an offer by a worker of role {worker.hello.role}"
     if offer.num_tokens != request.num_tokens:
         return f"an offer of {offer.num_tokens} tokens, ordered were {request.num_tokens}"
+    return _memory_problem(offer, worker)
+
+
+def settled_problem(message: Settled, worker: Worker, request: Request) -> str:
+    """The problem with the offer of a request that is to move; "" for a stale message."""
+    offer = message.offer
+    if request.state is not State.DECODING or request.attempt != message.attempt:
+        return ""
+    if not request.moving or worker.instance != request.decode_worker:
+        return "an offer of a request that is not to move from there"
+    if offer.num_tokens != request.num_tokens - 1:
+        return f"an offer of {offer.num_tokens} tokens, of a request of {request.num_tokens}"
     return _memory_problem(offer, worker)
 
 

@@ -15,6 +15,7 @@ from coordinator.core.effects import (
     Emit,
     Ended,
     HandedOff,
+    Moved,
     Recorded,
     Reported,
     Retried,
@@ -87,6 +88,8 @@ class Observer:
                 self._records.put(to_record(request, self._instance))
             case HandedOff(request=request):
                 self.handed_off(request)
+            case Moved(request=request, stayed=stayed):
+                self.moved(request, stayed=stayed)
             case Retried(request=request, code=code, message=why):
                 self.retried(request, code, why)
             case Ended(request=request):
@@ -174,6 +177,11 @@ class Observer:
         metrics.handoff_bytes.inc(request.handoff_bytes)
         if copy_s > 0:
             metrics.handoff_gb_per_s.observe(request.handoff_bytes / copy_s / 1e9)
+
+    def moved(self, request: Request, *, stayed: bool) -> None:
+        """Count a move by its outcome."""
+        self._metrics.moves.labels("stayed" if stayed else "moved").inc()
+        log.debug("moved", extra={**request.log_fields, "stayed": stayed})
 
     def rejected(self, error: WireError) -> None:
         self._metrics.stale_dropped.labels(type(error).__name__).inc()

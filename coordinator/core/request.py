@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from math import inf
 from typing import Any, NamedTuple
 
 from coordinator.core.contract import SequenceRequest
@@ -94,7 +95,13 @@ class Request:
     prefill_assigned_at: float = 0.0
     progress_at: float = 0.0
     offer: Offer | None = None
-    """Set while a prefill worker keeps the finished prompt."""
+    """Set while the worker that computed the prompt, or decoded it, keeps its cache for another."""
+    moving: bool = False
+    """True from the order to move until another worker has pulled it, or it stays where it is."""
+    moved_at: float = -inf
+    """When it was last ordered to move."""
+    num_moves: int = 0
+    """How often another worker has gone on with it without computing anything again."""
     output_ids: TokenIds = field(default_factory=packed)
     prompt_rows: list[bytes] = field(default_factory=list)
     """Log-probabilities of the prompt that wait for the first token."""
@@ -197,7 +204,7 @@ class Request:
         self.stages = {name: at for name, at in self.stages.items() if name in kept}
         self.stages["queued_at"] = now
         self.handoff_bytes = self.num_expected = 0
-        self.decoded = False
+        self.decoded = self.moving = False
         self._keys = None
 
     def take_prompt_rows(self, message: PromptLogprobs) -> bool:
@@ -227,9 +234,11 @@ class Request:
         }
 
     def transfer_done(self, message: TransferDone, now: float) -> None:
-        """Store how long its handoff took so far."""
-        self.handoff_bytes = message.num_bytes
+        """Store how long its handoff took so far; of a move only the bytes."""
         self.bytes_moved += message.num_bytes
+        if self.moving:
+            return
+        self.handoff_bytes = message.num_bytes
         self.stages |= {
             "transferred_at": now,
             "in_socket_s": message.in_socket_s,

@@ -13,6 +13,7 @@ from transport.wire.messages import (
     Failed,
     Generate,
     Hello,
+    PeerLeft,
     PeerTested,
     Prefill,
     Prefilled,
@@ -61,6 +62,10 @@ class Desk:
         for other in self.registry.of("decode" if role == "prefill" else "prefill"):
             prefill, decode = sorted((instance, other.instance), reverse=True)
             self.tested(prefill, decode)
+        for other in self.registry.of(role) if role != "prefill" else ():
+            if other.instance != instance:
+                self.tested(instance, other.instance)
+                self.tested(other.instance, instance)
 
     def tested(self, prefill: str, decode: str, problem: str = "") -> None:
         self.life.peer_tested(decode, PeerTested(prefill, 100, 0.1, problem))
@@ -71,6 +76,10 @@ class Desk:
         prompt_ids = packed(range(length))
         spec = SequenceRequest(request_id, prompt_ids, sampling or SamplingParams(), stop)
         return self.life.submit(spec, self.now)
+
+    def orders(self) -> list[tuple[str, object]]:
+        """What was sent about requests since the last time."""
+        return [(to, message) for to, message in self.sent() if not isinstance(message, PeerLeft)]
 
     def take_effects(self) -> list[Effect]:
         """What was carried out since the last time."""

@@ -61,7 +61,9 @@ async def test_peers_are_introduced_once_for_each_time_a_worker_joins() -> None:
     handle("d-2", hellos["d-2"])
     for _ in range(5):
         handle("p-1", hellos["p-1"])
-    assert introductions(channel) == [("d-1", "p-1"), ("d-2", "p-1")]
+    assert introductions(channel) == [
+        ("d-1", "d-2"), ("d-2", "d-1"), ("d-1", "p-1"), ("d-2", "p-1"),
+    ]  # fmt: skip
     for _ in range(5):
         handle("d-1", hellos["d-1"])
     assert introductions(channel) == []
@@ -69,7 +71,9 @@ async def test_peers_are_introduced_once_for_each_time_a_worker_joins() -> None:
         handle(name, Heartbeat(WorkerGauges(8, 8)))
         handle(name, hellos[name])
     assert introductions(channel) == [
-        ("d-1", "p-1"), ("d-2", "p-1"), ("d-1", "p-1"), ("d-2", "p-1"),
+        ("d-2", "d-1"), ("d-1", "d-2"), ("d-1", "p-1"),
+        ("d-2", "p-1"), ("d-1", "d-2"), ("d-2", "d-1"),
+        ("d-1", "p-1"), ("d-2", "p-1"),
     ], "each joined again, with none of the others forgotten"  # fmt: skip
 
 

@@ -21,7 +21,7 @@ def test_a_request_of_a_lost_colocated_worker_is_resumed_from_the_tokens_sent() 
     desk.sent()
     lost = request.decode_worker
     desk.life.worker_lost(lost)
-    ((other, order),) = desk.sent()
+    ((other, order),) = desk.orders()
     assert other != lost
     assert isinstance(order, Generate)
     assert (ids_of(order), order.num_prompt, order.attempt) == ([*range(10), 1, 2], 10, 2)
@@ -36,7 +36,7 @@ def test_a_lost_decode_worker_before_landing_costs_no_second_prefill() -> None:
     first = request.decode_worker
     desk.sent()
     desk.life.worker_lost(first)
-    ((second, message),) = desk.sent()
+    ((second, message),) = desk.orders()
     assert isinstance(message, Decode)
     assert second == request.decode_worker != first
     assert request.attempt == 1
@@ -72,7 +72,7 @@ def test_a_lost_decode_worker_mid_stream_is_resumed_from_the_tokens_sent() -> No
     desk.step(request, token=2)
     desk.sent()
     desk.life.worker_lost(request.decode_worker)
-    ((_, message),) = desk.sent()
+    ((_, message),) = desk.orders()
     assert isinstance(message, Prefill)
     assert (ids_of(message), message.num_prompt, message.attempt) == ([*range(10), 1, 2], 10, 2)
 

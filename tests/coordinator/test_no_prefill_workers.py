@@ -94,7 +94,7 @@ def test_a_cancel_and_a_lost_decode_worker_are_as_at_a_colocated_worker() -> Non
     desk.sent()
     first = request.decode_worker
     desk.life.worker_lost(first)
-    ((other, order),) = desk.sent()
+    ((other, order),) = desk.orders()
     assert other != first
     assert (type(order), ids_of(order)) == (Generate, [*range(10), 1, 2])
     desk.life.cancel(request)

@@ -90,12 +90,14 @@ def test_workers_that_compute_prompts_open_the_memory_of_those_that_keep_prefixe
 
 def test_colocated_workers_open_each_others() -> None:
     desk = Desk(("b-1", "b-2"))
-    assert told(keeps(desk, "b-1"), PeerJoined) == {("b-2", "b-1")}
-    assert told(keeps(desk, "b-2"), PeerJoined) == {("b-1", "b-2")}
+    assert told(desk.introduced, PeerJoined) == {("b-1", "b-2"), ("b-2", "b-1")}
+    assert not told(keeps(desk, "b-1"), PeerJoined), "it is known already"
     desk.join("b-3")
-    assert told(desk.introduced, PeerJoined) == {("b-3", "b-1"), ("b-3", "b-2")}
+    assert told(desk.introduced, PeerJoined) == {
+        ("b-3", "b-1"), ("b-3", "b-2"), ("b-1", "b-3"), ("b-2", "b-3"),
+    }  # fmt: skip
     desk.life.worker_lost("b-3")
-    assert desk.sent() == []
+    assert desk.orders() == []
 
 
 def test_a_broken_pair_for_prefixes_neither_strands_a_worker_nor_keeps_handoffs_away() -> None:

@@ -64,7 +64,7 @@ class Site:
         self.pool._room.sequences.schedule = lambda room: None  # it never gets to a step
 
     def connect(self, peer: Exporter) -> PeerTested:
-        self.pool.handle(PeerJoined(peer.instance, peer.export))
+        self.pool.handle(PeerJoined(peer.instance, peer.export, hands_off=True))
         return self.sent.pop()
 
     def ask(self, offer: Offer, request_id: str = "r") -> None:

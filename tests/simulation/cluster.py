@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 from colocated.limits import ColocatedLimits
 from coordinator.core.contract import SequenceRequest, Token
-from coordinator.core.effects import Effect, Emit, Ended, Retried, Send
+from coordinator.core.effects import Effect, Emit, Ended, Moved, Retried, Send
 from coordinator.core.request import Request, State
 from coordinator.core.requests.lifecycle import Lifecycle
 from coordinator.core.settings import BreakerSettings, HubSettings, PlacementLimits, RetryLimits
@@ -84,6 +84,8 @@ class Cluster:
         self.codes: dict[str, str] = {}
         self.num_placed: Counter[str] = Counter()  # orders by worker
         self.num_deaths: Counter[str] = Counter()  # of workers, by request aboard
+        self.num_moved: Counter[str] = Counter()  # moves by outcome
+        self.num_retried = 0
         self._count = 0
 
     # ---- workers
@@ -106,7 +108,7 @@ class Cluster:
         )  # fmt: skip
         node = Node(hello, engine)
         session = SimpleNamespace(send=node.outbox.append, in_socket_s=0.0, wake=lambda: None)
-        if role == "decode" or self.prefix_cache.enabled:
+        if role != "prefill" or self.prefix_cache.enabled:
             node.copies = LateCopies(engine.cache, self.rng, self._find_memory, stuck=stuck)
         handoff = HandoffSettings(
             self.offer_ttl_s, self.pull_timeout_s,
@@ -261,6 +263,8 @@ class Cluster:
                 self.lifecycle.last_chunk(instance, message)
             case "Prefilled":
                 self.lifecycle.prefilled(instance, message)
+            case "Settled":
+                self.lifecycle.settled(instance, message)
             case "TransferDone":
                 self.lifecycle.transfer_done(instance, message)
             case "Tokens":
@@ -295,7 +299,10 @@ class Cluster:
                 case Emit(request=request, token=token):
                     self._check_rows(request, token)
                     self.outputs[request.request_id].append(token.token_id)
+                case Moved(stayed=stayed):
+                    self.num_moved["stayed" if stayed else "moved"] += 1
                 case Retried(request=request, code=code):
+                    self.num_retried += 1
                     assert code != "lost_at_worker", f"{request.request_id} was not lost"
                 case Ended(request=request):
                     self.ends[request.request_id].append(request.state)

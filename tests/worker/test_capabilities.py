@@ -6,7 +6,7 @@ from typing import get_args
 
 import pytest
 
-from transport.wire.messages import Decode, Generate, Prefill, Role
+from transport.wire.messages import Decode, Generate, Move, Prefill, Release, Role
 from worker.capabilities import capabilities_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -19,8 +19,10 @@ def test_the_roles_differ_in_what_they_do(role: Role) -> None:
     assert can.computes_prompts == (role != "decode")
     assert can.decodes == (role != "prefill")
     assert can.offers == (role == "prefill") == (Prefill in can.orders)
-    assert can.pulls == (role == "decode") == (Decode in can.orders)
+    assert can.pulls == (role == "decode")
     assert can.decodes == (Generate in can.orders), "decode workers stand in for prefill workers"
+    assert can.decodes == (Move in can.orders) == (Decode in can.orders), "sequences move"
+    assert Release in can.orders
 
 
 def comparisons(path: Path) -> list[int]:

@@ -18,6 +18,14 @@ work:
 
     coordinator ── Generate ──► worker ── Prefilled(first token), Tokens … ──► coordinator
 
+A sequence that is being decoded moves to another worker by a handoff whose source decodes:
+
+    coordinator ── Move ──► worker ── Tokens …, Settled(offer) ──► coordinator
+    coordinator ── Decode(offer) ──► other worker: pulls ── TransferDone ──► coordinator
+    coordinator ── Release ──► worker                other worker ── Tokens … ──►
+
+Where no other worker can take it, ``Decode`` goes back to the worker that made the offer.
+
 ``PromptLogprobs`` come before ``Prefilled`` where the sampling parameters ask for them. Between
 requests, ``PrefixesChanged`` lists the prefixes that a worker keeps for later prompts, and
 ``DropPrefix`` names a prefix that it must not keep. spread.py has the messages about spread groups.
@@ -36,7 +44,7 @@ from transport.wire.sampling import FinishReason, SamplingParams, StopRule
 from transport.wire.spread import SpreadExport, SpreadGroup, SpreadJoined
 from transport.wire.token_ids import ID_BYTES
 
-PROTOCOL = "baton/15"
+PROTOCOL = "baton/16"
 
 Role = Literal["prefill", "decode", "colocated"]
 ReusedFrom = Literal["", "gpu", "host", "peer"]
@@ -117,6 +125,15 @@ class Prefilled(WireStruct, frozen=True, tag="prefilled"):
     reused: ReusedFrom = ""
 
 
+class Settled(WireStruct, frozen=True, tag="settled"):
+    """The worker has sent every token of a sequence that is to move, and offers its cache: all its
+    tokens but the last are there."""
+
+    request_id: str
+    attempt: int
+    offer: Offer
+
+
 class TransferDone(WireStruct, frozen=True, tag="transfer-done"):
     """The decode worker has every byte and has checked the epoch; the offer can be released.
 
@@ -186,8 +203,8 @@ class Goodbye(WireStruct, frozen=True, tag="goodbye"):
 
 
 FromWorker = (
-    Hello | Heartbeat | PromptLogprobs | LastChunk | Prefilled | PrefixesChanged | TransferDone
-    | Tokens | Failed | PeerTested | SpreadJoined | Goodbye
+    Hello | Heartbeat | PromptLogprobs | LastChunk | Prefilled | PrefixesChanged | Settled
+    | TransferDone | Tokens | Failed | PeerTested | SpreadJoined | Goodbye
 )  # fmt: skip
 
 
@@ -214,11 +231,13 @@ class Alive(WireStruct, frozen=True, tag="alive"):
 
 
 class PeerJoined(WireStruct, frozen=True, tag="peer-joined"):
-    """Open the memory of this worker, once, and test the path. Decode workers get this for every
-    prefill worker, and workers that compute prompts for every worker that keeps prefixes."""
+    """Open the memory of this worker, once, and test the path. A worker gets this for every worker
+    that may hand sequences off or move them to it, and for every worker whose kept prefixes it may
+    pull. ``hands_off``: prompts are computed there for this worker."""
 
     instance: str
     memory: MemoryExport
+    hands_off: bool = False
 
 
 class PeerLeft(WireStruct, frozen=True, tag="peer-left"):
@@ -269,6 +288,14 @@ class Decode(_Order, frozen=True, tag="decode", kw_only=True):
     offer: Offer
 
 
+class Move(WireStruct, frozen=True, tag="move"):
+    """Decode the sequence no further, and answer with ``Settled``. Ignored if the sequence has
+    ended."""
+
+    request_id: str
+    attempt: int
+
+
 class ExpectHandoff(WireStruct, frozen=True, tag="expect"):
     """Prepare for a ``Decode`` that will probably follow in milliseconds. Nothing is reserved, and
     it may not follow."""
@@ -305,7 +332,7 @@ class DropPrefix(WireStruct, frozen=True, tag="drop-prefix"):
 
 ToWorker = (
     Welcome | Refused | Alive | PeerJoined | PeerLeft | SpreadGroup
-    | Prefill | ExpectHandoff | Decode | Generate | Cancel | Release | DropPrefix
+    | Prefill | ExpectHandoff | Decode | Generate | Move | Cancel | Release | DropPrefix
 )  # fmt: skip
 
 

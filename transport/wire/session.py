@@ -27,6 +27,7 @@ from transport.wire.messages import (
     Goodbye,
     Heartbeat,
     Hello,
+    Move,
     PeerJoined,
     PeerLeft,
     Prefill,
@@ -41,7 +42,7 @@ from transport.wire.spread import SpreadGroup
 
 Work = (
     PeerJoined | PeerLeft | SpreadGroup | DropPrefix
-    | Prefill | ExpectHandoff | Decode | Generate | Cancel | Release
+    | Prefill | ExpectHandoff | Decode | Generate | Move | Cancel | Release
 )  # fmt: skip
 ORDERS: dict[Role, tuple[type[Work], ...]] = {
     "prefill": (Prefill, Cancel, Release, PeerJoined, PeerLeft, SpreadGroup, DropPrefix),
@@ -49,13 +50,25 @@ ORDERS: dict[Role, tuple[type[Work], ...]] = {
         ExpectHandoff,
         Decode,
         Generate,
+        Move,
         Cancel,
+        Release,
         PeerJoined,
         PeerLeft,
         SpreadGroup,
         DropPrefix,
     ),
-    "colocated": (Generate, Cancel, PeerJoined, PeerLeft, SpreadGroup, DropPrefix),
+    "colocated": (
+        Generate,
+        Decode,
+        Move,
+        Cancel,
+        Release,
+        PeerJoined,
+        PeerLeft,
+        SpreadGroup,
+        DropPrefix,
+    ),
 }
 """The messages that the coordinator sends to a worker of each role."""
 Lost = Literal["lost"]

@@ -73,17 +73,16 @@ class Candidates:
         return self._healthy(prefill, request)
 
     def to_pull(self, request: Request, proved: set[str]) -> list[Worker]:
-        """The decode workers in ``proved`` that can hold the request. Untested workers count in the
+        """The workers in ``proved`` that can hold the request. Untested workers count in the
         comparison of sizes: the request waits for their test rather than take a smaller one."""
         able = large_enough(self._registry.decoding_from(request.prefill_worker), request.max_len)
         return self._healthy([w for w in able if w.instance in proved], request)
 
-    def proved(self, prefill: str) -> set[str]:
-        """The decode workers that take work and can read this prefill worker's memory, by their
+    def proved(self, exporter: str) -> set[str]:
+        """The workers that take work and can pull sequences from this worker's memory, by their
         tests, without those whose handoffs from there fail while others work."""
-        pairs, taking = self._registry.pairs, self._registry.taking("decode")
-        usable = {w.instance for w in taking if pairs.usable(prefill, w.instance)}
-        return self._registry.pair_breakers.pulling_from(prefill, usable, self._monotonic())
+        usable = self._registry.proved_from(exporter)
+        return self._registry.pair_breakers.pulling_from(exporter, usable, self._monotonic())
 
     def too_long_for_all(self, request: Request) -> bool:
         """True if the request was too long for a worker, and no large enough one has joined."""

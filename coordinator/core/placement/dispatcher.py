@@ -29,6 +29,7 @@ from coordinator.core.placement.choice import (
     choose_generate,
     choose_prefill,
     has_room_for,
+    large_enough,
 )
 from coordinator.core.placement.fair_queue import FairQueue
 from coordinator.core.placement.reservations import Reservations
@@ -115,6 +116,19 @@ class Dispatcher:
             return None
         return choose_decode(idle, request, kept_at(request, self._registry))
 
+    def new_home(self, request: Request) -> Worker | None:
+        """The worker that has room for a request that is being decoded, to which it would move now.
+        None while older requests wait for a worker."""
+        if self._handoffs:
+            return None
+        source = request.decode_worker
+        able = large_enough(self._registry.decoding_from(source), request.max_len)
+        proved = self._candidates.proved(source)
+        pullers = [
+            w for w in able if w.instance in proved and w.breaker.closed and w.reserved_for is None
+        ]
+        return choose_decode(pullers, request, kept_at(request, self._registry))
+
     def handoffs(self) -> Iterator[tuple[Request, Worker]]:
         """Yield the handoffs that can be placed, in order, each with its decode worker.
 
@@ -128,7 +142,7 @@ class Dispatcher:
         self._denied = None
         if not self._handoffs:
             return
-        decodes = self._registry.of("decode")
+        decodes = [w for w in self._registry.all() if w.hello.role != "prefill"]
         proved: dict[str, set[str]] = {}  # by prefill worker: decode workers that can pull from it
         reserved = {w.instance for w in decodes if w.reserved_for is not None}
         self._awaited = reserved
@@ -140,13 +154,15 @@ class Dispatcher:
             if request.quarantined:
                 workers = self._candidates.to_pull(request, proved[prefill])
                 worker = self._reservations.idle_worker(request, workers)
-            elif proved[prefill] <= reserved:
+            elif proved[prefill] <= reserved and not request.moving:
                 continue
             else:
                 workers = self._candidates.to_pull(request, proved[prefill])
                 free = [worker for worker in workers if worker.instance not in reserved]
                 worker = choose_decode(free, request, kept_at(request, self._registry))
-                if worker is None:
+                if worker is None and request.moving:  # it stays where it is
+                    worker = self._registry.get(request.prefill_worker)
+                elif worker is None:
                     self._deny(request, free)
                     reserved.update(worker.instance for worker in workers)
                     if not request.avoided:

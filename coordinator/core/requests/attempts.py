@@ -9,7 +9,7 @@ elsewhere. What is assigned is the worker's load (workers/load.py), and only thi
 from collections.abc import Iterator
 
 from coordinator.core.contract import Token
-from coordinator.core.effects import Emit, Ended, Outbox
+from coordinator.core.effects import Emit, Ended, Moved, Outbox
 from coordinator.core.placement.choice import Place
 from coordinator.core.placement.dispatcher import Dispatcher
 from coordinator.core.placement.shares import rank_at
@@ -17,7 +17,7 @@ from coordinator.core.request import Clocks, Request, State
 from coordinator.core.requests.faults import Faults
 from coordinator.core.workers.registry import Registry
 from coordinator.core.workers.worker import Worker
-from transport.wire.messages import Cancel, Release, TokenOut, ToWorker
+from transport.wire.messages import Cancel, Move, Release, TokenOut, ToWorker
 from transport.wire.offers import Offer
 
 
@@ -72,7 +72,8 @@ class Attempts:
         """Order a decode worker to pull the request's offer and to continue it."""
         request.forget_prefix_keys()
         request.decode_worker = worker.instance
-        request.stages["handoff_placed_at"] = self._clocks.unix()
+        if not request.moving:
+            request.stages["handoff_placed_at"] = self._clocks.unix()
         worker.load.pending_pulls[request.request_id] = self._clocks.monotonic()
         self._assign(request, worker, request.as_decode())
 
@@ -120,16 +121,37 @@ class Attempts:
             self._dispatcher.enqueue_handoff(request)
         self._outbox.record(request)
 
+    def move(self, request: Request) -> None:
+        """Order a request's worker to offer it to another one."""
+        request.moving, request.moved_at = True, self._clocks.monotonic()
+        self._outbox.send(request.decode_worker, Move(request.request_id, request.attempt))
+
+    def after_settling(self, request: Request, offer: Offer) -> None:
+        """Queue the handoff of a request that is decoded no further where it was."""
+        request.prefill_worker, request.decode_worker = request.decode_worker, ""
+        request.offer, request.decoded = offer, False
+        request.state = State.HANDOFF
+        self._dispatcher.enqueue_handoff(request)
+        self._outbox.record(request)
+
     def after_pull(self, request: Request) -> None:
         """Continue a request whose decode worker has pulled the offer, and release the offer."""
+        stayed = request.decode_worker == request.prefill_worker
+        if request.moving:
+            request.moving = False
+            request.num_moves += not stayed
+            self._outbox.add(Moved(request, stayed=stayed))
         request.state = State.DECODING
         request.progress_at = self._clocks.monotonic()
         load = self._registry.require(request.decode_worker).load
         load.pending_pulls.pop(request.request_id, None)
-        if request.offer is not None and self.has_offer(request):
+        if stayed:
+            request.offer = None
+        elif request.offer is not None and self.has_offer(request):
             release = Release(request.request_id, request.attempt, request.offer.epoch)
             self._outbox.send(request.prefill_worker, release)
-        self.forget_offer(request)
+        if not stayed:
+            self.forget_offer(request)
         self._outbox.record(request)
 
     def leave_decode_worker(self, request: Request) -> None:

@@ -8,8 +8,10 @@ Each public method is one event. The effects that follow from it (effects.py) ar
 the method returns. The states, and the events that lead from one to the next:
 
     queued ─ placed ► prefilling ─ prefilled ► handoff ─ transferred ► decoding ─ last ► finished
-      ▲                   │  └─── at a colocated worker ──────────────►┤
-      └──── retry: worker lost, preempted, a fault; attempt + 1 ──────┘
+      ▲                   │  │                    ▲                    │ │
+      │                   │  │                    └─ settled: it moves ┘ │
+      │                   │  └──── at a colocated worker ───────────────►┤
+      └──── retry: worker lost, preempted, a fault; attempt + 1 ────────┘
 
 Any state may end as finished (a stop string), failed or cancelled. A request that is retried
 carries the tokens already sent as part of its prompt, so its stream continues where it was.
@@ -17,8 +19,9 @@ Messages about anything but the current attempt at the current worker are stale:
 and counted.
 
 attempts.py has the steps of one request and the orders to its workers. failures.py says what
-follows when an attempt fails, faults.py which worker that is charged to, and quarantine.py which
-requests may crash their workers. overdue.py finds requests that have waited for too long.
+follows when an attempt fails, moves.py which requests go on at another worker, faults.py which
+worker a failure is charged to, and quarantine.py which requests may crash their workers. overdue.py
+finds requests that have waited for too long.
 """
 
 import time
@@ -31,6 +34,7 @@ from coordinator.core.request import Clocks, Request, State
 from coordinator.core.requests.attempts import Attempts
 from coordinator.core.requests.failures import Failures
 from coordinator.core.requests.faults import Faults
+from coordinator.core.requests.moves import Moves
 from coordinator.core.requests.overdue import Overdue
 from coordinator.core.requests.quarantine import Quarantine
 from coordinator.core.settings import HubSettings, PlacementLimits, RetryLimits
@@ -42,6 +46,7 @@ from transport.wire.messages import (
     LastChunk,
     PeerTested,
     Prefilled,
+    Settled,
     Tokens,
     TransferDone,
 )
@@ -85,6 +90,7 @@ class Lifecycle:
         self._failures = Failures(
             registry, self._attempts, faults, self._quarantine, outbox, retries.max_faults
         )
+        self._moves = Moves(registry, self._dispatcher, monotonic)
         self._overdue = Overdue(settings or HubSettings(), self._attempts.requests)
 
     @property
@@ -168,6 +174,16 @@ class Lifecycle:
                 self._attempts.after_prefill(request, message.offer)
             self._place(computed=request)
 
+    def settled(self, instance: str, message: Settled) -> None:
+        """Handle ``Settled``: a request that is to move waits for the worker that goes on with
+        it."""
+        request = self._current(instance, message.request_id, message.attempt, State.DECODING)
+        if request is None:
+            return
+        with self._outbox:
+            self._attempts.after_settling(request, message.offer)
+            self._place()
+
     def transfer_done(self, instance: str, message: TransferDone) -> None:
         """Handle ``TransferDone``: the decode worker has its copy, so release the offer."""
         request = self._current(instance, message.request_id, message.attempt, State.HANDOFF)
@@ -183,7 +199,7 @@ class Lifecycle:
         with self._outbox:
             for first in message.first_steps:
                 request = self._current(instance, first.request_id, first.attempt, State.DECODING)
-                if request is not None:
+                if request is not None and not request.num_moves:
                     request.stages["first_step_s"] = first.seconds
                     request.stages["first_decode_at"] = self._clocks.unix()
                     self._outbox.add(HandedOff(request))
@@ -305,6 +321,8 @@ class Lifecycle:
     def _compute(self) -> None:
         for request, place in self._dispatcher.prompts():
             self._attempts.compute(request, place)
+        for request in self._moves.due():
+            self._attempts.move(request)
 
     def _current(
         self, instance: str, request_id: str, attempt: int, state: State

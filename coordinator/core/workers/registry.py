@@ -6,7 +6,9 @@ in the registry. All other files here are private.
 
 Which worker opens whose memory:
 
-    decode workers                 every prefill worker's, for handoffs
+    decode workers                 every prefill worker's, for handoffs, and every other decode
+                                   worker's, for sequences that move
+    colocated workers              every other colocated worker's, for sequences that move
     workers that compute prompts   every other worker's that keeps prefixes, to pull them
 """
 
@@ -29,6 +31,10 @@ MAX_SEEN_PAGES = 1 << 17
 MAX_PROMPT_PAGES = 512
 """Most pages noted of one prompt: 32,768 tokens, hashed and noted in 0.5 ms."""
 
+_SEQUENCES_COME: frozenset[tuple[Role, Role]] = frozenset(
+    {("decode", "prefill"), ("decode", "decode"), ("colocated", "colocated")}
+)
+"""Roles of a worker that pulls sequences, and of the worker that it pulls them from."""
 Order = tuple[str, ToWorker]
 """A message and the worker that it is for."""
 
@@ -41,10 +47,11 @@ class Registry:
         self.breakers = breakers or BreakerSettings()
         self._longest_seen: dict[Role, int] = {}
         self.pairs = Pairs()
-        """Pairs for handoffs."""
+        """Pairs for handoffs to decode workers."""
         self.pair_breakers = PairBreakers(self.breakers)
         """Breakers of pairs for handoffs."""
         self.prefix_pairs = Pairs()
+        """Pairs for prefixes, and for moves between colocated workers."""
         self.spread_pairs = Pairs()
         self.kept = KeptPrefixes(CHUNK_ALIGNMENT)
         self.seen = SeenPages(MAX_SEEN_PAGES, MAX_PROMPT_PAGES)
@@ -81,14 +88,18 @@ class Registry:
         return orders
 
     def prefixes_changed(self, instance: str, message: PrefixesChanged) -> list[Order]:
-        """Note which prefixes a worker keeps. The first time, return the orders that tell its peers
-        that they may pull them."""
+        """Note which prefixes a worker keeps. The first time, return the orders that introduce it to
+        workers that may pull them and do not know it yet."""
         worker = self.require(instance)
         self.kept.change(instance, message)
         if worker.keeps_prefixes:
             return []
         worker.keeps_prefixes = True
-        return [_introduction(worker, to=o) for o in self.all() if _pulls_prefixes(o, worker)]
+        return [
+            _introduction(worker, to=other)
+            for other in self.all()
+            if _pulls_prefixes(other, worker) and not _pulls_handoffs(other, worker)
+        ]
 
     def peers_left(self, worker: Worker) -> list[Order]:
         """Orders that let the peers of a removed worker unmap its memory."""
@@ -124,11 +135,23 @@ class Registry:
             return False
         return all(worker.draining for worker in self.prefilling())
 
-    def decoding_from(self, prefill: str) -> list[Worker]:
-        """The decode workers that take new work and can read this prefill worker's memory, or have
+    def decoding_from(self, exporter: str) -> list[Worker]:
+        """The workers that take new work and can pull a sequence from this worker's memory, or have
         not tested it yet."""
-        taking = self.taking("decode")
-        return [w for w in taking if prefill not in self.pairs.broken_of(w.instance)]
+        worker = self._workers.get(exporter)
+        return [
+            puller
+            for puller in self._workers.values()
+            if worker is not None
+            and not puller.draining
+            and _pulls_handoffs(puller, worker)
+            and exporter not in self.pairs_of(puller).broken_of(puller.instance)
+        ]
+
+    def proved_from(self, exporter: str) -> set[str]:
+        """The workers of ``decoding_from`` whose test has shown that they can."""
+        found = self.decoding_from(exporter)
+        return {w.instance for w in found if self.pairs_of(w).usable(exporter, w.instance)}
 
     def pairs_of(self, puller: Worker) -> Pairs:
         """The tested pairs in which this worker is the puller."""
@@ -202,7 +225,9 @@ def _pulls_from(puller: Worker, worker: Worker) -> bool:
 
 
 def _pulls_handoffs(puller: Worker, worker: Worker) -> bool:
-    return (puller.hello.role, worker.hello.role) == ("decode", "prefill")
+    """True if sequences may come to ``puller`` from ``worker``, by handoff or move."""
+    roles = puller.hello.role, worker.hello.role
+    return roles in _SEQUENCES_COME and puller is not worker
 
 
 def _pulls_prefixes(puller: Worker, worker: Worker) -> bool:
@@ -210,7 +235,8 @@ def _pulls_prefixes(puller: Worker, worker: Worker) -> bool:
 
 
 def _introduction(worker: Worker, *, to: Worker) -> Order:
-    return to.instance, PeerJoined(worker.instance, worker.hello.memory)
+    hands_off = (to.hello.role, worker.hello.role) == ("decode", "prefill")
+    return to.instance, PeerJoined(worker.instance, worker.hello.memory, hands_off)
 
 
 def _advice(here: CacheLayout, there: CacheLayout) -> str:

@@ -1,0 +1,53 @@
+"""Moves: which requests that are being decoded go on at another worker. Pure.
+
+The requests of a worker that drains move to the workers that have room for them, so that it can end
+in a second instead of with its longest answer. A move is a handoff whose source decodes: the stream
+pauses for a step, the copy and three messages, and nothing is computed again. Without room
+elsewhere a request stays where it is.
+"""
+
+from collections.abc import Callable, Iterator
+
+from coordinator.core.placement.dispatcher import Dispatcher
+from coordinator.core.request import Request, State
+from coordinator.core.workers.registry import Registry
+from coordinator.core.workers.worker import Worker
+
+MAX_AT_ONCE = 8
+"""Most requests that move away from one worker at a time: the others are decoded meanwhile."""
+AGAIN_AFTER_S = 1.0
+"""How long a request that stayed where it was is not asked to move again."""
+
+
+class Moves:
+    """Selects the requests to be moved now."""
+
+    def __init__(
+        self, registry: Registry, dispatcher: Dispatcher, monotonic: Callable[[], float]
+    ) -> None:
+        self._registry = registry
+        self._dispatcher = dispatcher
+        self._monotonic = monotonic
+
+    def due(self) -> Iterator[Request]:
+        """The requests to move, oldest first. The caller orders each before it takes the next."""
+        for worker in self._registry.all():
+            if worker.draining and worker.hello.role != "prefill":
+                yield from self._leaving(worker)
+
+    def _leaving(self, worker: Worker) -> Iterator[Request]:
+        now = self._monotonic()
+        requests = list(worker.load.requests.values())
+        num_moving = sum(request.moving for request in requests)
+        for request in requests:
+            if num_moving >= MAX_AT_ONCE:
+                return
+            decoded_here = request.state is State.DECODING
+            if not decoded_here or request.moving or request.quarantined:
+                continue
+            if now - request.moved_at < AGAIN_AFTER_S:
+                continue
+            if self._dispatcher.new_home(request) is None:
+                return
+            num_moving += 1
+            yield request

@@ -1,0 +1,106 @@
+"""Sequences that move: every text exact, one end each, nothing leaked, and nothing computed again.
+
+Workers drain and take work again all the time, so their sequences go from one to the next, while
+prompts, clients and dying workers come in between.
+"""
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coordinator.core.request import State
+from tests.simulation.cluster import Cluster
+from tests.simulation.fake_engine import EOS, expected_output
+from tests.simulation.spread_cluster import SpreadCluster
+from tests.simulation.test_cluster import LENIENT, MAX_EVENTS, draw_prompt, settle
+from transport.wire.layout import PoolSize
+from transport.wire.sampling import StopRule
+
+NUM_REQUESTS = 20
+SPLIT, COLOCATED = ("prefill", "decode", "decode", "decode"), ("colocated",) * 3
+
+
+@pytest.mark.parametrize("roles", [SPLIT, COLOCATED], ids=["split", "colocated"])
+@settings(max_examples=12, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_sequences_that_move_have_the_right_text(roles: tuple[str, ...], seed: int) -> None:
+    rng = random.Random(seed)
+    run_scenario(rng, roles, Cluster, kills=rng.choice([0.0, 0.0005]))
+
+
+@pytest.mark.parametrize("roles", [SPLIT, COLOCATED], ids=["split", "colocated"])
+@settings(max_examples=4, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_sequences_move_out_of_spread_steps(roles: tuple[str, ...], seed: int) -> None:
+    rng = random.Random(seed)
+    run_scenario(rng, roles, SpreadCluster, kills=rng.choice([0.0, 0.0005]))
+
+
+@pytest.mark.parametrize("roles", [SPLIT, COLOCATED], ids=["split", "colocated"])
+def test_many_move_and_none_is_computed_again(roles: tuple[str, ...]) -> None:
+    num_moves = num_retries = 0
+    for seed in range(6):
+        cluster = run_scenario(random.Random(seed), roles, Cluster, kills=0.0, large=True)
+        num_moves += cluster.num_moved["moved"]
+        num_retries += cluster.num_retried
+    assert num_moves > 60
+    assert not num_retries
+
+
+def run_scenario(
+    rng: random.Random,
+    roles: tuple[str, ...],
+    kind: type[Cluster],
+    *,
+    kills: float,
+    large: bool = False,
+) -> Cluster:
+    """``large``: there is memory for all, and no copy takes too long."""
+    size = PoolSize(240 if large else rng.choice([25, 60, 120]), 20 if large else 8)
+    cluster = kind(rng, lookahead=rng.randint(0, 1), size=size, retries=LENIENT)
+    if large:
+        cluster.offer_ttl_s = cluster.pull_timeout_s = 10_000.0
+    for role in roles:
+        cluster.add_worker(role)
+    prompts: dict[str, tuple[tuple[int, ...], StopRule]] = {}
+    cancelled = set()
+    for _ in range(MAX_EVENTS):
+        if len(prompts) < NUM_REQUESTS and rng.random() < 0.02:
+            prompt = draw_prompt(rng, list(prompts.values()), 150)
+            stop = StopRule(rng.randint(1, 80), stop_token_ids=(EOS,) if rng.random() < 0.3 else ())
+            prompts[cluster.submit(prompt, stop)] = prompt, stop
+        elif cluster.open and rng.random() < 0.0005:
+            victim = rng.choice(list(cluster.open))
+            cancelled.add(victim)
+            cluster.cancel(victim)
+        elif rng.random() < (0.03 if large else 0.01):
+            turn_away(cluster)
+        elif rng.random() < kills:
+            victim = rng.choice(list(cluster.nodes))
+            cluster.kill_worker(victim)
+            cluster.add_worker(victim.partition("-")[0])
+        cluster.tick()
+        if len(prompts) == NUM_REQUESTS and not cluster.open:
+            break
+    assert not cluster.open, f"{len(cluster.open)} requests never ended"
+    for request_id, (prompt, stop) in prompts.items():
+        expected = expected_output(prompt, stop)
+        output = cluster.outputs[request_id]
+        if request_id in cancelled:
+            assert output == expected[: len(output)]
+        else:
+            assert cluster.ends[request_id] == [State.FINISHED]
+            assert output == expected
+    settle(cluster)
+    cluster.assert_all_free()
+    return cluster
+
+
+def turn_away(cluster: Cluster) -> None:
+    """Let another worker drain, and those that drained take work again."""
+    able = [name for name in cluster.nodes if not name.startswith("prefill")]
+    for name in able:
+        cluster.registry.require(name).draining = False
+    cluster.drain_worker(cluster.rng.choice(able))
