@@ -88,8 +88,8 @@ class Registry:
         return orders
 
     def prefixes_changed(self, instance: str, message: PrefixesChanged) -> list[Order]:
-        """Note which prefixes a worker keeps. The first time, return the orders that introduce it to
-        workers that may pull them and do not know it yet."""
+        """Note which prefixes a worker keeps. The first time, return the orders that introduce it
+        to workers that may pull them and do not know it yet."""
         worker = self.require(instance)
         self.kept.change(instance, message)
         if worker.keeps_prefixes:

@@ -1,0 +1,180 @@
+"""Requests of a draining worker go on elsewhere: who is asked, who takes over, and what may fail."""
+
+import pytest
+
+from coordinator.core.request import Request, State
+from coordinator.core.requests.moves import AGAIN_AFTER_S, MAX_AT_ONCE
+from tests.coordinator.desk import Desk, fail
+from transport.wire.messages import Cancel, Decode, Failed, Move, Prefill, Release, Settled
+from transport.wire.offers import Offer
+
+SPLIT, COLOCATED = ("p-1", "d-1", "d-2"), ("b-1", "b-2")
+
+
+def decoding(desk: Desk, request_id: str = "r") -> Request:
+    """A request with two tokens, at a worker that decodes it."""
+    request = desk.submit(request_id)
+    if request.prefill_worker.startswith("b"):
+        desk.begin(request)
+    else:
+        desk.prefill(request)
+        desk.land(request)
+    desk.step(request)
+    desk.sent()
+    return request
+
+
+def drain(desk: Desk, instance: str) -> list[tuple[str, object]]:
+    desk.life.worker_draining(desk.registry.require(instance))
+    return desk.sent()
+
+
+def settle(desk: Desk, request: Request) -> list[tuple[str, object]]:
+    """Its worker offers it."""
+    offer = Offer(request.decode_worker, (0,), 2, 3, request.num_tokens - 1)
+    desk.life.settled(request.decode_worker, Settled(request.request_id, request.attempt, offer))
+    return desk.sent()
+
+
+@pytest.mark.parametrize("workers", [SPLIT, COLOCATED], ids=["split", "colocated"])
+def test_a_request_moves_and_goes_on_with_its_next_token(workers: tuple[str, ...]) -> None:
+    desk = Desk(workers)
+    request = decoding(desk)
+    source = request.decode_worker
+    assert drain(desk, source) == [(source, Move("r", 1))]
+    desk.step(request, token=3)  # the step under way
+    ((target, order),) = settle(desk, request)
+    assert isinstance(order, Decode)
+    assert (target != source, order.offer.num_tokens) == (True, request.num_tokens - 1)
+    assert request.state is State.HANDOFF
+    desk.land(request)
+    assert desk.sent() == [(source, Release("r", 1, 3))]
+    desk.step(request, token=4)
+    assert list(request.output_ids) == [1, 2, 3, 4]
+    assert (request.attempt, request.num_moves, request.faults) == (1, 1, 0)
+    assert not desk.registry.require(source).load.requests
+
+
+def test_a_late_token_of_the_old_worker_is_dropped_and_counted() -> None:
+    desk = Desk(SPLIT)
+    request = decoding(desk)
+    source = request.decode_worker
+    drain(desk, source)
+    settle(desk, request)
+    desk.land(request)
+    before = desk.life.stale_dropped
+    target, request.decode_worker = request.decode_worker, source
+    late = desk.step
+    request.decode_worker = target
+    desk.life.settled(source, Settled("r", 1, Offer(source, (0,), 2, 3, request.num_tokens - 1)))
+    assert desk.life.stale_dropped == before + 1
+    late(request, token=3)
+    assert list(request.output_ids)[-1] == 3
+
+
+def test_without_room_elsewhere_it_stays_and_is_not_asked_again_at_once() -> None:
+    desk = Desk(SPLIT)
+    request = decoding(desk)
+    source = request.decode_worker
+    drain(desk, source)
+    other = next(w for w in desk.registry.taking("decode") if w.instance != source)
+    desk.life.worker_lost(other.instance)
+    desk.sent()
+    ((target, order),) = settle(desk, request)
+    assert (target, type(order)) == (source, Decode)
+    desk.land(request)
+    assert desk.sent() == [], "nothing is released where it stays"
+    assert (request.state, request.num_moves) == (State.DECODING, 0)
+    assert request.request_id in desk.registry.require(source).load.requests
+    desk.join("d-3")
+    assert not [m for _, m in desk.sent() if isinstance(m, Move)]
+    desk.now += AGAIN_AFTER_S
+    desk.life.tick()
+    assert desk.sent() == [(source, Move("r", 1))]
+
+
+def test_a_lone_worker_keeps_its_requests() -> None:
+    desk = Desk(("p-1", "d-1"))
+    decoding(desk)
+    assert drain(desk, "d-1") == []
+
+
+def test_few_move_at_a_time() -> None:
+    desk = Desk(SPLIT)
+    requests = [decoding(desk, f"r{i}") for i in range(4)]
+    at_source = [r for r in requests if r.decode_worker == "d-1"]
+    sent = drain(desk, "d-1")
+    assert len(sent) == min(len(at_source), MAX_AT_ONCE, 2), "as many as the other has room for"
+
+
+def test_a_target_that_dies_costs_no_token() -> None:
+    desk = Desk(("p-1", "d-1", "d-2", "d-3"))
+    request = decoding(desk)
+    source = request.decode_worker
+    drain(desk, source)
+    ((target, _),) = settle(desk, request)
+    desk.life.worker_lost(target)
+    ((another, order),) = desk.orders()
+    assert (another not in (source, target), type(order)) == (True, Decode)
+    desk.land(request)
+    desk.step(request, token=3)
+    assert (list(request.output_ids), request.attempt) == ([1, 2, 3], 1)
+
+
+def test_a_source_that_dies_after_the_offer_is_as_a_lost_worker() -> None:
+    desk = Desk(SPLIT)
+    request = decoding(desk)
+    source = request.decode_worker
+    drain(desk, source)
+    ((target, _),) = settle(desk, request)
+    desk.life.worker_lost(source)
+    desk.orders()
+    fail(desk, request, "peer_gone")
+    ((_, order),) = desk.orders()
+    assert (type(order), request.attempt) == (Prefill, 2)
+    assert target == "d-1" or target == "d-2"
+
+
+def test_a_source_that_dies_before_the_offer_is_a_lost_worker() -> None:
+    desk = Desk(SPLIT)
+    request = decoding(desk)
+    drain(desk, request.decode_worker)
+    desk.life.worker_lost(request.decode_worker)
+    ((_, order),) = desk.orders()
+    assert (type(order), request.attempt, request.moving) == (Prefill, 2, False)
+
+
+def test_an_offer_that_expires_is_computed_again() -> None:
+    desk = Desk(SPLIT)
+    request = decoding(desk)
+    source = request.decode_worker
+    drain(desk, source)
+    settle(desk, request)
+    desk.life.failed(source, Failed("r", 1, "offer_expired", "", True))
+    fail(desk, request, "stale_offer")
+    ((_, order),) = desk.orders()
+    assert (type(order), request.attempt) == (Prefill, 2)
+
+
+def test_a_cancelled_request_is_dropped_at_both_ends() -> None:
+    desk = Desk(SPLIT)
+    request = decoding(desk)
+    source = request.decode_worker
+    drain(desk, source)
+    ((target, _),) = settle(desk, request)
+    desk.life.cancel(request)
+    assert sorted(desk.sent(), key=str) == sorted(
+        [(source, Cancel("r", 1)), (target, Cancel("r", 1))], key=str
+    )
+
+
+def test_an_end_before_the_offer_is_an_end() -> None:
+    desk = Desk(SPLIT)
+    request = decoding(desk)
+    drain(desk, request.decode_worker)
+    desk.step(request, token=7, finish="stop")
+    assert request.state is State.FINISHED
+    settle_at = request.decode_worker
+    before = desk.life.stale_dropped
+    desk.life.settled(settle_at, Settled("r", 1, Offer(settle_at, (0,), 2, 3, 12)))
+    assert desk.life.stale_dropped == before + 1
