@@ -1,4 +1,4 @@
-"""Requests of a draining worker go on elsewhere: who is asked, who takes over, and what may fail."""
+"""Requests of a draining worker go on elsewhere: who is asked, who takes over, what may fail."""
 
 import pytest
 

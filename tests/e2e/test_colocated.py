@@ -6,8 +6,10 @@ import signal
 from collections.abc import Iterator
 from typing import Any
 
+import httpx
 import pytest
 
+from bench.prometheus import series
 from tests.e2e.records import outcomes, settled
 from tests.e2e.served import served
 from tests.e2e.stack import Stack
@@ -62,6 +64,14 @@ async def expected(baton: Stack, split_texts: list[Seen]) -> list[Seen]:
     return split_texts
 
 
+async def moved(baton: Stack) -> dict[str, float]:
+    """How many requests have moved, by outcome."""
+    async with httpx.AsyncClient(timeout=5.0) as http:
+        text = (await http.get(f"{baton.url}/metrics")).text
+    found = {labels["outcome"]: value for labels, value in series(text, "baton_moves_total")}
+    return {"moved": 0.0, "stayed": 0.0} | found
+
+
 @pytest.fixture(scope="module")
 def colocated() -> Iterator[Stack]:
     """One stack for the tests here, which come in this order: the last one ends it."""
@@ -101,6 +111,7 @@ async def test_a_worker_drains_and_the_whole_drains(colocated: Stack, expected: 
     await all_ended(one_leaves)
     assert [s.seen for s in one_leaves] == expected
     await colocated.idle(NUM_WORKERS)
+    assert (await moved(colocated))["moved"] >= 1, "its streams went on at the other worker"
     assert colocated.pids()["colocated-2"] != leaving
     all_leave = streams(colocated)
     await some_reach(all_leave, 4, num_tokens=10)
