@@ -50,6 +50,7 @@ def to_record(request: Request, coordinator: str) -> RequestRecord:
         num_output=len(request.output_ids),
         bytes_moved=request.bytes_moved,
         handoff_bytes=request.handoff_bytes,
+        num_moves=request.num_moves,
         drafts_verified=request.drafts_verified,
         drafts_accepted=request.drafts_accepted,
         num_reused=request.num_reused,

@@ -50,7 +50,8 @@ class RequestTimeline(Body, kw_only=True):
             description="So far; of another coordinator's request, as of the last change of state."
         ),
     ]
-    bytes_moved: Annotated[int, Meta(description="By the handoffs of all attempts.")]
+    bytes_moved: Annotated[int, Meta(description="By the handoffs and moves of all attempts.")]
+    moves: Annotated[int, Meta(description="How often another worker went on decoding it.")]
     drafts_verified: Annotated[
         int, Meta(description="Tokens guessed for it that a decode step has verified.")
     ]
@@ -102,6 +103,7 @@ def timeline(record: RequestRecord, now: float, num_output: int | None = None) -
         prompt_tokens=record.num_prompt,
         completion_tokens=record.num_output if num_output is None else num_output,
         bytes_moved=record.bytes_moved,
+        moves=record.num_moves,
         drafts_verified=record.drafts_verified,
         drafts_accepted=record.drafts_accepted,
         cached_tokens=record.num_reused,

@@ -67,8 +67,9 @@ class RequestRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     of the handoff.
 
     ``bytes_moved``, ``drafts_verified`` and ``drafts_accepted`` count all attempts,
-    ``handoff_bytes`` the newest one. The attempt that gave the first token did not compute
-    ``num_reused`` tokens of the prompt; ``reused`` says where they came from.
+    ``handoff_bytes`` the newest one. ``num_moves``: how often another worker has gone on with it;
+    ``prefill_worker`` is then the worker before that. The attempt that gave the first token did
+    not compute ``num_reused`` tokens of the prompt; ``reused`` says where they came from.
 
     ``http_id`` is the client's X-Request-Id, ``coordinator`` the instance that owns the request.
     ``failure_code`` is stable, ``failure_message`` for people. ``revision`` counts the changes.
@@ -88,6 +89,7 @@ class RequestRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     num_output: int = 0
     bytes_moved: int = 0
     handoff_bytes: int = 0
+    num_moves: int = 0
     drafts_verified: int = 0
     drafts_accepted: int = 0
     num_reused: int = 0

@@ -1,15 +1,19 @@
-"""How long streams stand still when their decode worker is killed.
+"""How long streams stand still when their decode worker is killed, or drains.
 
     python -m tests.soak.kill_gap --kills 6 --streams 8 --out bench/results/cpu-kill-gap.json -- \\
+        --prefill 1 --decode 2
+    python -m tests.soak.kill_gap --drain --out bench/results/cpu-drain-gap.json -- \\
         --prefill 1 --decode 2
 
 starts ``baton up`` with what follows ``--``. For each kill, streams run until each has 20 tokens;
 then a worker that decodes gets SIGKILL, each in turn. A stream's gap lies between its last event
 before and its first event after; those of requests that were placed again count. One line a kill,
-and one in all.
+and one in all. With ``--drain`` the worker gets SIGTERM: then the longest gap of each stream that
+moved counts, and how long its process lived on.
 """
 
 import asyncio
+import signal
 import statistics
 import sys
 import time
@@ -50,12 +54,41 @@ class Stream:
             raise SystemExit(f"{name} ended early")
         return name
 
+    def longest_gap_s(self, since: float) -> float:
+        """The longest time between two events that ends after ``since``."""
+        pairs = zip(self.at, self.at[1:], strict=False)
+        return max((after - before for before, after in pairs if after > since), default=0.0)
+
     def gap_s(self, at: float) -> float:
         """Between the events around ``at``."""
         after = next((i for i, event in enumerate(self.at) if event > at), None)
         if not after:
             raise SystemExit("a stream ended before the kill: a larger --num-tokens is needed")
         return self.at[after] - self.at[after - 1]
+
+
+def _lives(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+async def gaps_of_drain(
+    stack: Stack, http: httpx.AsyncClient, victim: str, num_streams: int, num_tokens: int
+) -> tuple[list[float], float]:
+    """Longest gaps of the streams that moved, and how long the process lived on."""
+    streams = [Stream(http, seed, num_tokens) for seed in range(num_streams)]
+    await asyncio.gather(*(stream.steady.wait() for stream in streams))
+    pid = stack.pids()[victim]
+    told_at = time.perf_counter()
+    stack.kill(victim, signal.SIGTERM)
+    while _lives(pid):  # noqa: ASYNC110
+        await asyncio.sleep(0.005)  # a process of another parent can only be looked for
+    gone_s = time.perf_counter() - told_at
+    gaps_s = []
+    for stream in streams:
+        record = (await http.get(f"/v1/requests/{await stream.task}")).json()
+        if record["moves"]:
+            gaps_s.append(stream.longest_gap_s(told_at))
+    return gaps_s, gone_s
 
 
 async def gaps_of_kill(
@@ -74,8 +107,11 @@ async def gaps_of_kill(
     return gaps_s
 
 
-async def measure(stack: Stack, kills: int, num_streams: int, num_tokens: int) -> list[list[float]]:
-    """Gaps by kill, in seconds."""
+async def measure(
+    stack: Stack, kills: int, num_streams: int, num_tokens: int, *, drain: bool
+) -> tuple[list[list[float]], list[float]]:
+    """Gaps by kill, in seconds, and how long each process that drained lived on."""
+    gone_s: list[float] = []
     workers = [name for name in stack.pids() if name != "coordinator" and "redis" not in name]
     victims = sorted(name for name in workers if not name.startswith("prefill"))
     found: list[list[float]] = []
@@ -86,10 +122,16 @@ async def measure(stack: Stack, kills: int, num_streams: int, num_tokens: int) -
                 while len((await status(http))["workers"]) < len(workers):  # noqa: ASYNC110
                     await asyncio.sleep(0.2)  # the status can only be asked
             victim = victims[number % len(victims)]
-            found.append(await gaps_of_kill(stack, http, victim, num_streams, num_tokens))
-            longest_s = max(found[-1], default=0.0)
-            print(f"{victim}: {len(found[-1])} streams moved, longest gap {longest_s:.3f} s")
-    return found
+            if drain:
+                gaps_s, lived_s = await gaps_of_drain(stack, http, victim, num_streams, num_tokens)
+                gone_s.append(lived_s)
+                print(f"{victim}: gone after {lived_s:.3f} s")
+            else:
+                gaps_s = await gaps_of_kill(stack, http, victim, num_streams, num_tokens)
+            found.append(gaps_s)
+            longest_s = max(gaps_s, default=0.0)
+            print(f"{victim}: {len(gaps_s)} streams moved, longest gap {longest_s:.3f} s")
+    return found, gone_s
 
 
 def main(
@@ -97,12 +139,13 @@ def main(
     kills: Annotated[int, typer.Option(min=1, help="Workers that are killed.")] = 6,
     streams: Annotated[int, typer.Option(min=1, help="Streams at each kill.")] = 8,
     num_tokens: Annotated[int, typer.Option(min=50, help="Tokens of each stream.")] = 300,
+    drain: Annotated[bool, typer.Option("--drain", help="SIGTERM instead of SIGKILL.")] = False,
     out: Annotated[Path | None, typer.Option(help="Result file.")] = None,
 ) -> None:
     """Kill workers that decode, and time how long their streams stand still."""
     try:
         with started(*arguments, start_s=START_S) as stack:
-            by_kill = asyncio.run(measure(stack, kills, streams, num_tokens))
+            by_kill, gone_s = asyncio.run(measure(stack, kills, streams, num_tokens, drain=drain))
             stack.stop()
     except StackFailed as error:
         raise SystemExit(f"error: {error}") from None
@@ -114,6 +157,7 @@ def main(
     if out is not None:
         environment = describe(sys.argv[1:], "tests.soak.kill_gap")
         found = {"environment": environment, "streams": streams, "gaps_s": by_kill}
+        found |= {"gone_s": gone_s} if drain else {}
         write(out, {**found, "p50_s": median, "max_s": gaps_s[-1]})
 
 

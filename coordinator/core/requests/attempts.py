@@ -130,9 +130,8 @@ class Attempts:
         """Queue the handoff of a request that is decoded no further where it was."""
         request.prefill_worker, request.decode_worker = request.decode_worker, ""
         request.offer, request.decoded = offer, False
-        request.state = State.HANDOFF
+        request.state = State.HANDOFF  # recorded when it is decoded again
         self._dispatcher.enqueue_handoff(request)
-        self._outbox.record(request)
 
     def after_pull(self, request: Request) -> None:
         """Continue a request whose decode worker has pulled the offer, and release the offer."""
