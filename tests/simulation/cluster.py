@@ -302,7 +302,7 @@ class Cluster:
                 case Moved(stayed=stayed):
                     self.num_moved["stayed" if stayed else "moved"] += 1
                 case Retried(request=request, code=code):
-                    self.num_retried += 1
+                    self.num_retried += code != "preempted"  # to make room for another key
                     assert code != "lost_at_worker", f"{request.request_id} was not lost"
                 case Ended(request=request):
                     self.ends[request.request_id].append(request.state)
