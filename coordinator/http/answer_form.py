@@ -9,6 +9,7 @@ import msgspec
 from coordinator.http.chat_schemas import (
     JsonObjectFormat,
     JsonSchemaFormat,
+    StructuralTagFormat,
     StructuredOutputs,
     Tool,
     ToolChoice,
@@ -93,6 +94,9 @@ def _asked(request: GenerationRequest) -> list[_Asked]:
         case JsonSchemaFormat(json_schema=wanted):
             schema = {} if wanted.schema_ is None else wanted.schema_
             found.append(("response_format.json_schema.schema", "json", schema))
+        case StructuralTagFormat(structures=structures, triggers=triggers):
+            tag = {"structures": structures, "triggers": triggers}
+            found.append(("response_format", "structural_tag", tag))
     outputs = request.structured_outputs or StructuredOutputs()
     given: list[_Asked] = [
         ("structured_outputs.json", "json", outputs.json),
@@ -100,6 +104,7 @@ def _asked(request: GenerationRequest) -> list[_Asked]:
         ("structured_outputs.choice", "choice", outputs.choice),
         ("structured_outputs.grammar", "grammar", outputs.grammar),
         ("structured_outputs.json_object", "json_object", outputs.json_object or None),
+        ("structured_outputs.structural_tag", "structural_tag", outputs.structural_tag),
         ("guided_json", "json", request.guided_json),
         ("guided_regex", "regex", request.guided_regex),
         ("guided_choice", "choice", request.guided_choice),
@@ -108,6 +113,7 @@ def _asked(request: GenerationRequest) -> list[_Asked]:
         ("regex", "regex", request.regex or None),
         ("ebnf", "grammar", request.ebnf or None),
         ("grammar", "grammar", request.grammar or None),
+        ("structural_tag", "structural_tag", request.structural_tag or None),
         ("json_schema", "json", None if request.json_schema == "" else request.json_schema),
         ("allowed_token_ids", "token_ids", request.allowed_token_ids or None),
         ("bad_words", "without", request.bad_words or None),

@@ -54,6 +54,7 @@ class _LongFields(msgspec.Struct):
     guided_grammar: msgspec.Raw = msgspec.Raw()
     regex: msgspec.Raw = msgspec.Raw()
     ebnf: msgspec.Raw = msgspec.Raw()
+    structural_tag: msgspec.Raw = msgspec.Raw()
     grammar: msgspec.Raw = msgspec.Raw()
     json_schema: msgspec.Raw = msgspec.Raw()
     allowed_token_ids: msgspec.Raw = msgspec.Raw()

@@ -248,7 +248,14 @@ class JsonSchemaFormat(Struct, tag_field="type", tag="json_schema"):
     json_schema: JsonSchema
 
 
-ResponseFormat = TextFormat | JsonObjectFormat | JsonSchemaFormat
+class StructuralTagFormat(Struct, tag_field="type", tag="structural_tag"):
+    """Free text in which what stands between tags fits a schema, as in vLLM and SGLang."""
+
+    structures: list[dict[str, Any]]
+    triggers: list[str]
+
+
+ResponseFormat = TextFormat | JsonObjectFormat | JsonSchemaFormat | StructuralTagFormat
 
 
 class StructuredOutputs(RequestBody, kw_only=True):
@@ -259,8 +266,8 @@ class StructuredOutputs(RequestBody, kw_only=True):
     choice: list[str] | None = None
     grammar: str | None = None
     json_object: bool | None = None
+    structural_tag: str | dict[str, Any] | None = None
 
     disable_additional_properties: Unsupported = UNSET
     disable_any_whitespace: Unsupported = UNSET
-    structural_tag: Unsupported = UNSET
     whitespace_pattern: Unsupported = UNSET

@@ -52,7 +52,6 @@ class KnownFields(SamplingFields, kw_only=True):
     routed_experts_prompt_start: Annotated[Raw, harmless(0)] | UnsetType = UNSET
     service_tier: Annotated[Raw, harmless("auto", "default")] | UnsetType = UNSET
     stop_regex: Unsupported = UNSET
-    structural_tag: Unsupported = UNSET
     use_beam_search: Unsupported = UNSET
     vllm_xargs: Unsupported = UNSET
     watermarking: Unsupported = UNSET

@@ -42,8 +42,9 @@ class StreamOptions(Struct, kw_only=True, omit_defaults=True):
 
 
 class GenerationRequest(KnownFields, kw_only=True):
-    """The fields that chats and completions share. ``regex`` and ``ebnf`` are SGLang's, ``grammar``
-    is llama.cpp's, and ``json_schema`` is a field of both.
+    """The fields that chats and completions share. ``regex``, ``ebnf`` and
+    ``structural_tag`` are SGLang's, ``grammar`` is llama.cpp's, and ``json_schema`` is a field of
+    both.
 
     ``prompt_param``: the field with the prompt. ``num_logprobs``: how many of the most probable
     tokens are returned with each token; None: no log-probabilities.
@@ -70,6 +71,7 @@ class GenerationRequest(KnownFields, kw_only=True):
     guided_grammar: str | None = None
     regex: str | None = None
     ebnf: str | None = None
+    structural_tag: str | dict[str, Any] | None = None
     grammar: str | None = None
     json_schema: str | dict[str, Any] | bool | None = None
     allowed_token_ids: list[int] | None = None

@@ -10,11 +10,15 @@ from msgspec import Struct
 from coordinator.text import grammars
 from coordinator.text.grammars import BadGrammar, compiler
 from coordinator.text.relaxation import Relaxation
+from coordinator.text.structural_tags import structural_tag
 from coordinator.text.tool_forms import compiled_calls
 
 _MAX_PROBLEM_LEN = 1_000
 
-Kind = Literal["", "json", "regex", "choice", "grammar", "json_object", "token_ids", "without"]
+Kind = Literal[
+    "", "json", "regex", "choice", "grammar", "json_object", "token_ids", "without",
+    "structural_tag",
+]  # fmt: skip
 
 
 class Form(Struct, frozen=True, omit_defaults=True):
@@ -46,7 +50,10 @@ def verdict(form: Form, tokenizer: LLTokenizer) -> Verdict:
     limits it."""
     of_tools, warnings = False, list[str]()
     try:
-        grammar = _MAKERS[form.kind](form.value)
+        if form.kind == "structural_tag":
+            grammar = structural_tag(form.value, tokenizer)
+        else:
+            grammar = _MAKERS[form.kind](form.value)
         if not form.functions:
             problem = grammars.problem(grammar, tokenizer)
             if problem and form.kind == "json":

@@ -112,6 +112,7 @@ class ResponseRequest(KnownFields, kw_only=True):
     previous_response: Unsupported = UNSET
     prompt: Unsupported = UNSET
     regex: Unsupported = UNSET
+    structural_tag: Unsupported = UNSET
     request_id: Unsupported = UNSET  # the ids of items contain that of their response
 
     def __post_init__(self) -> None:
