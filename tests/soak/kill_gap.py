@@ -13,10 +13,12 @@ moved counts, and how long its process lived on.
 """
 
 import asyncio
+import random
 import signal
 import statistics
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -32,13 +34,24 @@ START_S = 300.0
 STEADY_TOKENS = 20
 
 
+@dataclass(frozen=True)
+class Load:
+    """``num_streams`` streams at once, each of ``prompt_len`` random tokens and ``num_tokens``."""
+
+    num_streams: int
+    num_tokens: int
+    prompt_len: int
+
+
 class Stream:
     """One streamed answer: when each event came (perf_counter)."""
 
-    def __init__(self, http: httpx.AsyncClient, seed: int, num_tokens: int) -> None:
+    def __init__(self, http: httpx.AsyncClient, seed: int, load: Load) -> None:
         self.at: list[float] = []
         self.steady = asyncio.Event()
-        body = {"prompt": list(range(1, 100)), "max_tokens": num_tokens, "seed": seed}
+        draw = random.Random(seed)
+        prompt = [draw.randrange(1, 200) for _ in range(load.prompt_len)]
+        body = {"prompt": prompt, "max_tokens": load.num_tokens, "seed": seed, "temperature": 1.0}
         self.task = asyncio.create_task(self._run(http, body | {"ignore_eos": True}))
 
     async def _run(self, http: httpx.AsyncClient, body: dict[str, object]) -> str:
@@ -72,10 +85,10 @@ def _lives(pid: int) -> bool:
 
 
 async def gaps_of_drain(
-    stack: Stack, http: httpx.AsyncClient, victim: str, num_streams: int, num_tokens: int
+    stack: Stack, http: httpx.AsyncClient, victim: str, load: Load
 ) -> tuple[list[float], float]:
     """Longest gaps of the streams that moved, and how long the process lived on."""
-    streams = [Stream(http, seed, num_tokens) for seed in range(num_streams)]
+    streams = [Stream(http, seed, load) for seed in range(load.num_streams)]
     await asyncio.gather(*(stream.steady.wait() for stream in streams))
     pid = stack.pids()[victim]
     told_at = time.perf_counter()
@@ -92,10 +105,10 @@ async def gaps_of_drain(
 
 
 async def gaps_of_kill(
-    stack: Stack, http: httpx.AsyncClient, victim: str, num_streams: int, num_tokens: int
+    stack: Stack, http: httpx.AsyncClient, victim: str, load: Load
 ) -> list[float]:
     """Gaps of the streams whose request was placed again."""
-    streams = [Stream(http, seed, num_tokens) for seed in range(num_streams)]
+    streams = [Stream(http, seed, load) for seed in range(load.num_streams)]
     await asyncio.gather(*(stream.steady.wait() for stream in streams))
     killed_at = time.perf_counter()
     stack.kill(victim)
@@ -108,14 +121,14 @@ async def gaps_of_kill(
 
 
 async def measure(
-    stack: Stack, kills: int, num_streams: int, num_tokens: int, *, drain: bool
+    stack: Stack, kills: int, load: Load, *, drain: bool
 ) -> tuple[list[list[float]], list[float]]:
     """Gaps by kill, in seconds, and how long each process that drained lived on."""
     gone_s: list[float] = []
     workers = [name for name in stack.pids() if name != "coordinator" and "redis" not in name]
     victims = sorted(name for name in workers if not name.startswith("prefill"))
     found: list[list[float]] = []
-    limits = httpx.Limits(max_connections=num_streams + 1)
+    limits = httpx.Limits(max_connections=load.num_streams + 1)
     async with httpx.AsyncClient(base_url=stack.url, timeout=120.0, limits=limits) as http:
         for number in range(kills):
             async with asyncio.timeout(START_S):  # until all workers are back
@@ -123,11 +136,11 @@ async def measure(
                     await asyncio.sleep(0.2)  # the status can only be asked
             victim = victims[number % len(victims)]
             if drain:
-                gaps_s, lived_s = await gaps_of_drain(stack, http, victim, num_streams, num_tokens)
+                gaps_s, lived_s = await gaps_of_drain(stack, http, victim, load)
                 gone_s.append(lived_s)
                 print(f"{victim}: gone after {lived_s:.3f} s")
             else:
-                gaps_s = await gaps_of_kill(stack, http, victim, num_streams, num_tokens)
+                gaps_s = await gaps_of_kill(stack, http, victim, load)
             found.append(gaps_s)
             longest_s = max(gaps_s, default=0.0)
             print(f"{victim}: {len(gaps_s)} streams moved, longest gap {longest_s:.3f} s")
@@ -139,13 +152,15 @@ def main(
     kills: Annotated[int, typer.Option(min=1, help="Workers that are killed.")] = 6,
     streams: Annotated[int, typer.Option(min=1, help="Streams at each kill.")] = 8,
     num_tokens: Annotated[int, typer.Option(min=50, help="Tokens of each stream.")] = 300,
+    prompt_len: Annotated[int, typer.Option(min=1, help="Tokens of each prompt.")] = 99,
     drain: Annotated[bool, typer.Option("--drain", help="SIGTERM instead of SIGKILL.")] = False,
     out: Annotated[Path | None, typer.Option(help="Result file.")] = None,
 ) -> None:
     """Kill workers that decode, and time how long their streams stand still."""
+    load = Load(streams, num_tokens, prompt_len)
     try:
         with started(*arguments, start_s=START_S) as stack:
-            by_kill, gone_s = asyncio.run(measure(stack, kills, streams, num_tokens, drain=drain))
+            by_kill, gone_s = asyncio.run(measure(stack, kills, load, drain=drain))
             stack.stop()
     except StackFailed as error:
         raise SystemExit(f"error: {error}") from None
