@@ -191,15 +191,19 @@ def _reduce_whole_planes() -> None:
     plain = interpreter.ReduceOps.generic_reduce
 
     def reduce(op: Any, blocks: Any) -> list[Any]:
-        if op.axis is None or {block.dtype for block in blocks} != {tl.float32}:
+        kind = blocks[0].dtype
+        if op.axis is None or kind not in (tl.float32, tl.int32):
+            return plain(op, blocks)
+        if any(block.dtype != kind for block in blocks):
             return plain(op, blocks)
         planes = [np.moveaxis(block.handle.data, op.axis, 0) for block in blocks]
-        found = [plane[0] for plane in planes]
+        found: Any = [plane[0] for plane in planes]
         for each in zip(*(plane[1:] for plane in planes), strict=True):
-            found = op.combine_fn.fn(*found, *each)
+            combined = op.combine_fn.fn(*found, *each)
+            found = combined if isinstance(combined, tuple) else (combined,)
         if op.keep_dims:
             found = [np.expand_dims(each, op.axis) for each in found]
-        return [op.to_tensor(each, tl.float32) for each in found]
+        return [op.to_tensor(each, kind) for each in found]
 
     interpreter.ReduceOps.generic_reduce = reduce
 

@@ -23,6 +23,12 @@ COMPARISONS = {
     "eq": np.equal, "ne": np.not_equal,
 }  # fmt: skip
 LOGIC = {"and": np.bitwise_and, "or": np.bitwise_or}
+SHIFTS = {
+    "lshift": np.left_shift, "rshift": np.right_shift, "rlshift": lambda a, b: np.left_shift(b, a),
+}  # fmt: skip
+DIVISIONS = {"floordiv": lambda a, b: (a - np.fmod(a, b)) // b, "mod": np.fmod}
+QUOTIENTS = {"truediv": np.divide, "rtruediv": lambda a, b: np.divide(b, a)}
+EXTREMES = {"maximum": np.maximum, "minimum": np.minimum}
 CASTS: dict[tuple[Any, Any], Callable[[Any], Any]] = {
     (tl.int32, tl.int64): lambda data: data.astype(np.int64),
     (tl.int64, tl.int32): lambda data: data.astype(np.int32),
@@ -36,6 +42,7 @@ PLAIN: dict[str, Operator] = {}
 """The interpreter's own."""
 
 _MIN_INT, _MAX_INT = -(2**31), 2**31 - 1
+_EXACT = (0.0, float("inf"), float("-inf"))
 _COLUMN, _ROW = (slice(None), None), (None, slice(None))
 
 
@@ -47,9 +54,18 @@ def install() -> None:
         _replace(name, _comparison(compute))
     for name, compute in LOGIC.items():
         _replace(name, _logic(compute))
+    for name, compute in (SHIFTS | DIVISIONS).items():
+        _replace(name, _of_whole_numbers(compute))
+    for name, compute in QUOTIENTS.items():
+        _replace(name, _quotient(compute))
     _replace("getitem", _with_new_axes)
+    for name, compute in EXTREMES.items():
+        _replace_function(name, _extreme(compute))
+    _replace_function("where", _where)
     PLAIN["to"] = partial(core.tensor.to, _semantic=interpreter.interpreter_semantic)
     core.tensor.to = _to
+    PLAIN["store"] = partial(tl.store, _semantic=interpreter.interpreter_semantic)
+    tl.store = core.store = _store
     PLAIN["load"] = partial(tl.load, _semantic=interpreter.interpreter_semantic)
     tl.load = core.load = _load
 
@@ -66,6 +82,18 @@ def _replace(name: str, fast: Operator) -> None:
     setattr(core.tensor, f"__{name}__", operator)
 
 
+def _replace_function(name: str, fast: Callable[..., Any]) -> None:
+    builtin = getattr(tl, name)
+    plain = PLAIN[name] = partial(builtin, _semantic=interpreter.interpreter_semantic)
+
+    def function(*operands: Any, **how: Any) -> Any:
+        found = None if how else fast(*operands)
+        return plain(*operands, **how) if found is None else found
+
+    for module in (tl, core):
+        setattr(module, name, function)
+
+
 def _to(a: Any, kind: Any, *rest: Any, **named: Any) -> Any:
     if rest or named:
         return PLAIN["to"](a, kind, *rest, **named)
@@ -73,6 +101,32 @@ def _to(a: Any, kind: Any, *rest: Any, **named: Any) -> Any:
         return a
     cast = _CASTS_BY_ID.get((id(a.dtype), id(kind)))
     return _result(cast(a.handle.data), kind, a, a) if cast else PLAIN["to"](a, kind)
+
+
+def _store(pointer: Any, value: Any, mask: Any = None, **how: Any) -> Any:
+    if how or not _stored(pointer, value, mask):
+        PLAIN["store"](pointer, value, mask, **how)
+
+
+def _stored(pointer: Any, value: Any, mask: Any) -> bool:
+    """Whether this was a block of pointers and one of their numbers, with a mask as large."""
+    if type(pointer) is not core.tensor or type(value) is not core.tensor:
+        return False
+    if not pointer.dtype.is_ptr() or pointer.dtype.element_ty is not value.dtype:
+        return False
+    places, data = pointer.handle.data, value.handle.data
+    if value.dtype is tl.int1 or type(pointer.type) is not core.block_type:
+        return False
+    if mask is None:
+        known = np.ones(places.shape, bool)
+    elif type(mask) is core.tensor and mask.dtype is tl.int1:
+        known = mask.handle.data
+    else:
+        return False
+    if data.shape != places.shape or known.shape != places.shape:
+        return False
+    interpreter._interpreter.store(places, data, known)
+    return True
 
 
 def _load(pointer: Any, mask: Any = None, other: Any = None, **how: Any) -> Any:
@@ -149,6 +203,67 @@ def _logic(compute: Any) -> Operator:
         return _result(compute(a.handle.data, y), kind, a, b)
 
     return fast
+
+
+def _of_whole_numbers(compute: Any) -> Operator:
+    def fast(a: Any, b: Any) -> Any:
+        kind, y = _second(a, b)
+        if kind is None or kind is tl.float32:
+            return None
+        return _result(compute(a.handle.data, y), kind, a, b)
+
+    return fast
+
+
+def _quotient(compute: Any) -> Operator:
+    def fast(a: Any, b: Any) -> Any:
+        y = _number(b, tl.float32) if a.dtype is tl.float32 else None
+        return None if y is None else _result(compute(a.handle.data, y), tl.float32, a, b)
+
+    return fast
+
+
+def _extreme(compute: Any) -> Operator:
+    def fast(a: Any, b: Any) -> Any:
+        if type(a) is not core.tensor or (a.dtype is not tl.int32 and a.dtype is not tl.float32):
+            return None
+        y = _number(b, a.dtype)
+        return None if y is None else _result(compute(a.handle.data, y), a.dtype, a, b)
+
+    return fast
+
+
+def _where(condition: Any, a: Any, b: Any) -> Any:
+    """Of two tensors of one type, or of a tensor and a number of its type."""
+    if type(condition) is not core.tensor or condition.dtype is not tl.int1:
+        return None
+    tensors = [each for each in (a, b) if type(each) is core.tensor]
+    if not tensors:
+        return None
+    kind = tensors[0].dtype
+    x, y = _number(a, kind), _number(b, kind)
+    if x is None or y is None:
+        return None
+    blocks = [each for each in tensors if type(each.type) is core.block_type]
+    data = np.where(condition.handle.data, x, y)
+    return _result(data, kind, condition, blocks[0] if blocks else condition)
+
+
+def _number(value: Any, kind: Any) -> Any:
+    """numpy's numbers of a tensor of this type, or of a number that needs no check; or None."""
+    if type(value) is core.constexpr:
+        value = value.value
+    if type(value) is core.tensor:
+        return value.handle.data if value.dtype is kind else None
+    if (
+        kind is tl.float32
+        and type(value) is float
+        and (value in _EXACT or 1e-30 < abs(value) < 1e30)
+    ):
+        return np.float32(value)
+    if kind is tl.int32 and type(value) is int and _MIN_INT <= value <= _MAX_INT:
+        return np.int32(value)
+    return None
 
 
 def _second(a: Any, b: Any) -> tuple[Any, Any]:

@@ -27,10 +27,13 @@ ELEMENTS = (
     (core.pointer_type(tl.bfloat16), "u8", [2**45, 8, 16, 4096]),
 )
 NUMBERS = (
-    0, -3, 2, 2**30, 2**31, 2**40, 0.25, 1e300, 1e-40, True,
+    0, -3, 2, 2**30, 2**31, 2**40, 0.25, 1e300, 1e-40, float("-inf"), True,
     core.constexpr(5), core.constexpr(0.5), core.constexpr(-1),
 )  # fmt: skip
-BINARY = operators.ARITHMETIC | operators.REFLECTED | operators.COMPARISONS | operators.LOGIC
+BINARY = [
+    *operators.ARITHMETIC, *operators.REFLECTED, *operators.COMPARISONS, *operators.LOGIC,
+    *operators.SHIFTS, *operators.DIVISIONS, *operators.QUOTIENTS,
+]  # fmt: skip
 
 
 def blocks() -> list[Any]:
@@ -64,6 +67,32 @@ def test_an_operator(name: str) -> None:
             expected = outcome(plain, a, b)
             assert outcome(fast, a, b) == expected, (name, str(a.type), str(getattr(b, "type", b)))
             num_computed += not isinstance(expected, type)
+    assert num_computed > 100
+
+
+@pytest.mark.parametrize("name", operators.EXTREMES)
+def test_an_extreme(name: str) -> None:
+    plain, fast = operators.PLAIN[name], getattr(tl, name)
+    num_computed = 0
+    for a in blocks():
+        for b in [*blocks(), *NUMBERS]:
+            expected = outcome(plain, a, b)
+            assert outcome(fast, a, b) == expected, (name, str(a.type), str(getattr(b, "type", b)))
+            num_computed += not isinstance(expected, type)
+    assert num_computed > 100
+
+
+def test_where() -> None:
+    conditions = [each for each in blocks() if each.dtype is tl.int1]
+    num_computed = 0
+    for condition in conditions:
+        for a in [*blocks(), *NUMBERS]:
+            for b in [*blocks(), *NUMBERS]:
+                expected = outcome(operators.PLAIN["where"], condition, a, b)
+                assert outcome(tl.where, condition, a, b) == expected, [
+                    str(getattr(each, "type", each)) for each in (condition, a, b)
+                ]
+                num_computed += not isinstance(expected, type)
     assert num_computed > 100
 
 
@@ -101,3 +130,34 @@ def test_loads(kind: Any, number: str) -> None:
         assert outcome(tl.load, pointer, mask, other) == expected, (str(pointer.type), other)
         num_loaded += not isinstance(expected, type)
     assert num_loaded > 20
+
+
+@pytest.mark.parametrize(
+    ("kind", "number", "elements"), [each for each in ELEMENTS if not each[0].is_ptr()]
+)
+def test_stores(kind: Any, number: str, elements: list[Any]) -> None:
+    masks = [None, *(each for each in blocks() if each.dtype is tl.int1)]
+    values = [each for each in blocks() if each.dtype in (kind, tl.int32, tl.float32)]
+    num_stored = 0
+    for value, mask in itertools.product(values, masks):
+        found = []
+        for store in (operators.PLAIN["store"], tl.store):
+            memory = np.zeros(256, number)
+            row = memory.ctypes.data + np.array([8, 0, 24, 40], np.uint64)
+            alone = core.pointer_type(kind)
+            pointers = [core.tensor(interpreter.TensorHandle(row[:1], alone), alone)]
+            for data in (row, row[:, None], np.stack([row, row + np.uint64(64)] * 2)):
+                whole = core.block_type(alone, list(data.shape))
+                pointers.append(core.tensor(interpreter.TensorHandle(data, alone), whole))
+            results: list[object] = []
+            for pointer in pointers:
+                memory[:] = 0
+                try:
+                    store(pointer, value, mask)
+                    results.append(memory.tobytes())
+                except Exception as e:
+                    results.append(type(e))
+            found.append(results)
+        assert found[0] == found[1], (str(value.type), str(getattr(mask, "type", mask)))
+        num_stored += sum(isinstance(each, bytes) for each in found[0])
+    assert num_stored > 20
