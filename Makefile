@@ -12,7 +12,7 @@ ARGS ?=
 MINUTES ?= 30
 SEED ?= 0
 
-.PHONY: help setup up env test test-gpu has-gpu check bench soak clean
+.PHONY: help setup up env test test-all test-gpu has-gpu check bench soak clean
 
 help:  ## what there is to make
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -31,6 +31,9 @@ env:  ## write .env for docker compose, with secrets; ARGS="MODEL_DIR=/models/x"
 # processes import the same sources: each is compiled once, by the first that imports it.
 test: $(VENV)/.stamp-dev  ## run all tests; ARGS passes on to pytest
 	@env -u PYTHONDONTWRITEBYTECODE $(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+
+test-all: export BATON_TEST_ALL := 1
+test-all: test  ## before a release: all tests, with all of their random examples
 
 test-gpu: has-gpu $(VENV)/.stamp-dev  ## on a GPU: its own tests, and the kernels' on the real thing
 	@$(PY) -m pytest tests/gpu tests/kernels -m "gpu or not gpu" $(ARGS)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from coordinator.core.request import State
 from coordinator.core.settings import BreakerSettings, RetryLimits
+from tests.examples import examples
 from tests.simulation.cluster import Cluster
 from tests.simulation.fake_engine import POISON, expected_output
 from tests.simulation.test_cluster import settle
@@ -118,7 +119,7 @@ def test_a_decode_worker_whose_copies_never_end_is_tried_by_few_requests() -> No
 @pytest.mark.parametrize(
     "roles", [("prefill", "decode"), ("colocated",)], ids=["split", "colocated"]
 )
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_a_request_that_ends_its_workers_ends_three_at_most(
     roles: tuple[str, ...], seed: int

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from coordinator.core.request import State
 from coordinator.core.settings import HubSettings, RetryLimits
+from tests.examples import examples
 from tests.simulation.cluster import Cluster
 from tests.simulation.fake_engine import EOS, expected_output
 from transport.wire.layout import PoolSize
@@ -20,13 +21,13 @@ LENIENT = RetryLimits(num_deaths=10_000, max_losses=10_000)
 @pytest.mark.parametrize(
     "roles", [("prefill", "decode"), ("colocated",)], ids=["split", "colocated"]
 )
-@settings(max_examples=36, deadline=None)
+@settings(max_examples=examples(36), deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_every_request_ends_once_with_the_right_text(roles: tuple[str, ...], seed: int) -> None:
     run_scenario(random.Random(seed), roles)
 
 
-@settings(max_examples=48, deadline=None)
+@settings(max_examples=examples(48), deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_decode_workers_stand_in_while_prefill_workers_are_away(seed: int) -> None:
     run_scenario(random.Random(seed), ("prefill", "decode"), max_away=6_000)
@@ -105,7 +106,7 @@ def run_scenario(rng: random.Random, roles: tuple[str, ...], max_away: int = 0) 
 @pytest.mark.parametrize(
     "roles", [("prefill", "decode"), ("colocated",)], ids=["split", "colocated"]
 )
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_what_only_a_lost_worker_can_hold_waits_until_a_worker_as_large_joins(
     roles: tuple[str, ...], seed: int

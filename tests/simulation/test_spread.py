@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coordinator.core.request import State
+from tests.examples import examples
 from tests.simulation.fake_engine import EOS, expected_output
 from tests.simulation.spread_cluster import SpreadCluster
 from tests.simulation.test_cluster import LENIENT, MAX_EVENTS, Away, draw_prompt, settle
@@ -21,7 +22,7 @@ NUM_REQUESTS = 40
 
 
 @ROLES
-@settings(max_examples=16, deadline=None)
+@settings(max_examples=examples(16), deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_texts_do_not_depend_on_what_becomes_of_a_group(roles: tuple[str, ...], seed: int) -> None:
     run_scenario(random.Random(seed), roles, disturbances=0.001)
