@@ -42,8 +42,12 @@ class Stack(stack.Stack):
     def took(self, line: str) -> None:
         print(line, end="")
 
+    def headers(self) -> dict[str, str]:
+        """Headers of requests to a stack with keys."""
+        return {}
+
     async def status(self) -> dict[str, Any]:
-        async with httpx.AsyncClient(timeout=5.0) as http:
+        async with httpx.AsyncClient(timeout=5.0, headers=self.headers()) as http:
             try:
                 answer = await http.get(f"{self.url}/status")
             except httpx.TransportError as error:

@@ -70,7 +70,10 @@ def answers(window: Window) -> list[str]:
 async def counters(http: httpx.AsyncClient) -> dict[str, float]:
     """Requests that the coordinator has ended, by terminal state."""
     text = (await http.get("/metrics")).text
-    return {state: float(value) for state, value in _ENDED.findall(text)}
+    ended: dict[str, float] = {}  # by state, whatever the reason
+    for state, value in _ENDED.findall(text):
+        ended[state] = ended.get(state, 0.0) + float(value)
+    return ended
 
 
 async def records(site: Site, window: Window) -> str:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from tests.soak import hostile
+from tests.soak import hostile, tenants
 from tests.soak.load import Load
 from tests.soak.site import DEAD_AFTER_S, Site
 
@@ -161,6 +161,22 @@ def _at_channel(*, secret: bool) -> Callable[[Scene], Awaitable[str]]:
     return inject
 
 
+async def _name_taken(scene: Scene) -> str:
+    stack = scene.site.stack
+    name = scene.draw.choice((await stack.status())["workers"])["instance"]
+    return await hostile.second_connection(stack.endpoint, stack.channel_secret, name)
+
+
+async def _agents(scene: Scene) -> str:
+    """Conversations with tools, and what Load asks beside them."""
+    seeds = [scene.draw.randrange(1 << 31) for _ in range(tenants.NUM_AGENTS)]
+    async with asyncio.TaskGroup() as tasks:
+        for seed in seeds:
+            talk = tenants.converse(scene.load.http, scene.load.seen, random.Random(seed))
+            tasks.create_task(talk)
+    return f"{len(seeds)} agents of {tenants.NUM_TURNS} turns"
+
+
 FAULTS: dict[str, Fault] = {
     **{
         f"{role} worker {what}": Fault(make(role))
@@ -185,6 +201,8 @@ FAULTS: dict[str, Fault] = {
     "scrapes": Fault(_at_http(hostile.scrapes)),
     "malformed frames": Fault(_at_channel(secret=True)),
     "a stranger on the channel": Fault(_at_channel(secret=False)),
+    "a worker's name taken": Fault(_name_taken),
+    "agents with tools": Fault(_agents),
     "coordinator stopped": Fault(_coordinator_stopped),
     "coordinator restarted": Fault(_signal_coordinator(signal.SIGTERM), closes=True),
     "coordinator killed": Fault(_signal_coordinator(signal.SIGKILL), breaks=True),

@@ -13,8 +13,9 @@ import zmq
 import zmq.asyncio
 
 from coordinator.record import keys
+from tests.soak import tenants
 from transport.wire.channel_keys import channel_keys
-from transport.wire.messages import PROTOCOL
+from transport.wire.messages import PROTOCOL, Goodbye, encode
 
 NUM_BODIES = 300
 NUM_CONNECTIONS = 200
@@ -61,7 +62,9 @@ def replace_keys(server: "redis.Redis[str]", draw: random.Random) -> str:
 async def bad_bodies(url: str, draw: random.Random) -> str:
     """Raises RuntimeError when one is answered by anything but a refusal of the client."""
     limits = httpx.Limits(max_connections=16)
-    async with httpx.AsyncClient(base_url=url, timeout=ANSWER_S, limits=limits) as http:
+    async with httpx.AsyncClient(
+        base_url=url, timeout=ANSWER_S, limits=limits, headers=tenants.headers()
+    ) as http:
 
         async def send(body: bytes) -> int:
             path = draw.choice(_PATHS)
@@ -111,7 +114,7 @@ async def scrapes(url: str, draw: random.Random) -> str:
     paths = ("/metrics", "/status", "/v1/requests?limit=200", "/", "/openapi.json")
     num_answers = 0
     until = asyncio.get_running_loop().time() + SCRAPE_S
-    async with httpx.AsyncClient(base_url=url, timeout=ANSWER_S) as http:
+    async with httpx.AsyncClient(base_url=url, timeout=ANSWER_S, headers=tenants.headers()) as http:
 
         async def scrape() -> None:
             nonlocal num_answers
@@ -155,3 +158,25 @@ async def bad_frames(endpoint: str, secret: str, draw: random.Random) -> str:
         peer.close(linger=0)
         context.term()
     return f"{num_sent} frames {'with' if secret else 'without'} the secret"
+
+
+async def second_connection(endpoint: str, secret: str, instance: str) -> str:
+    """A peer that knows the secret and takes a worker's name: first it is silent, then it says
+    goodbye in that name."""
+    context = zmq.asyncio.Context()
+    keys_ = channel_keys(secret)
+    for speaks in (False, True):
+        peer = context.socket(zmq.DEALER)
+        peer.setsockopt(zmq.IDENTITY, instance.encode())
+        if keys_ is not None:
+            peer.setsockopt(zmq.CURVE_SERVERKEY, keys_.coordinator.public)
+            peer.setsockopt(zmq.CURVE_PUBLICKEY, keys_.worker.public)
+            peer.setsockopt(zmq.CURVE_SECRETKEY, keys_.worker.secret)
+        peer.connect(endpoint)
+        if speaks:
+            await peer.send_multipart([PROTOCOL.encode(), encode(Goodbye())])
+        if await peer.poll(1_000):
+            raise RuntimeError(f"a second connection of {instance} was answered")
+        peer.close(linger=0)
+    context.term()
+    return instance

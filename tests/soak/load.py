@@ -4,7 +4,7 @@ import asyncio
 import json
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -63,7 +63,16 @@ class Seen:
 class Load:
     """``num_clients`` clients in turn of a shared list of cases, until ``pause``."""
 
-    def __init__(self, url: str, cases: Sequence[Case], num_clients: int, seed: int) -> None:
+    def __init__(
+        self,
+        url: str,
+        cases: Sequence[Case],
+        num_clients: int,
+        seed: int,
+        headers: Callable[[random.Random], dict[str, str]] = lambda draw: {},
+    ) -> None:
+        """``headers`` draws those of each request: its API key."""
+        self._headers = headers
         self.seen: list[Seen] = []
         self._cases, self._num_clients = cases, num_clients
         self._draw = random.Random(seed)
@@ -131,7 +140,7 @@ class Load:
 
     async def _plain(self, seen: Seen) -> None:
         answer = await self.http.post(
-            "/v1/completions", json=seen.case.body, headers={"X-Request-Id": seen.http_id}
+            "/v1/completions", json=seen.case.body, headers=self._headers_of(seen)
         )
         if answer.status_code != 200:
             self._not_ok(seen, answer)
@@ -142,7 +151,7 @@ class Load:
     async def _streamed(self, seen: Seen, pause_s: float) -> None:
         async with self.http.stream(
             "POST", "/v1/completions", json=seen.case.body | {"stream": True},
-            headers={"X-Request-Id": seen.http_id},
+            headers=self._headers_of(seen),
         ) as answer:  # fmt: skip
             if answer.status_code != 200:
                 await answer.aread()
@@ -162,6 +171,9 @@ class Load:
                 seen.at.append(time.monotonic())
                 if pause_s:
                     await asyncio.sleep(pause_s)
+
+    def _headers_of(self, seen: Seen) -> dict[str, str]:
+        return {**self._headers(self._draw), "X-Request-Id": seen.http_id}
 
     def _not_ok(self, seen: Seen, answer: httpx.Response) -> None:
         with suppress(ValueError, KeyError, TypeError):

@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 
-from tests.soak import check
+from tests.soak import check, tenants
 from tests.soak.cases import MIN_MARGIN_NATS, Case, prepared
 from tests.soak.faults import FAULTS, Scene, possible, sequence
 from tests.soak.load import Load
@@ -82,11 +82,15 @@ class Soak:
     async def run(self) -> None:
         """Ends after ``run_s``, or with the first round that has violations."""
         site, plan = self._site, self._plan
-        async with httpx.AsyncClient(base_url=site.stack.url, timeout=60.0) as http:
+        async with httpx.AsyncClient(
+            base_url=site.stack.url, timeout=60.0, headers=site.stack.headers()
+        ) as http:
             self.cases, self.unstable = await prepared(
                 http, plan.seed, plan.num_cases, plan.margin_nats
             )
-        load = Load(site.stack.url, self.cases, plan.num_clients, plan.seed)
+        load = Load(
+            site.stack.url, self.cases, plan.num_clients, plan.seed, headers=tenants.headers
+        )
         self._began = time.monotonic()
         try:
             while time.monotonic() - self._began < plan.run_s and not self.violations:

@@ -13,6 +13,7 @@ import redis
 from bench.prometheus import total
 from tests.e2e.stack import SEGMENTS, Stack
 from tests.local_redis import LocalRedis
+from tests.soak import tenants
 
 HEARTBEAT_S = 0.5
 DEAD_AFTER_S = 3.0
@@ -26,6 +27,9 @@ class _LoggedStack(Stack):
     def took(self, line: str) -> None:
         self.log.write(line)
         self.log.flush()
+
+    def headers(self) -> dict[str, str]:
+        return tenants.headers()
 
 
 class Site:
@@ -42,6 +46,7 @@ class Site:
             model, *arguments, "--redis-url", self.redis_server.url,
             heartbeat=HEARTBEAT_S, dead_after=DEAD_AFTER_S, page_size=16, num_pages=1024,
             max_batch_tokens=256, poison=True, verify_handoff=True, log_level="warning",
+            api_keys=tenants.setting(),
         ).start()  # fmt: skip
         self.num_workers = len(self.workers())
         self.redis = redis.Redis.from_url(
