@@ -7,6 +7,7 @@ its client saw.
 import asyncio
 import os
 import random
+import resource
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +24,7 @@ from tests.e2e.streams import Seen, Stream, all_ended, some_reach
 from tests.e2e.waiting import eventually
 from tests.local_redis import LocalRedis
 
+PAGE = os.sysconf("SC_PAGE_SIZE")
 NUM_TOKENS = 160
 NUM_WORKERS = 4
 DEAD_AFTER_S = 3.0
@@ -150,6 +152,33 @@ async def test_decode_worker_hangs_and_wakes(site: Site, undisturbed: list[Seen]
     await asyncio.to_thread(site.baton.until, "decode-2: fenced: silent for", 10.0, since)
     assert await check_endless(site, streams, undisturbed) >= 4
     assert site.baton.pids()["decode-2"] != before
+
+
+def in_use(pid: int, limit: int) -> int:
+    """Bytes of address space, or open descriptors."""
+    if limit == resource.RLIMIT_AS:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[0]) * PAGE
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+@pytest.mark.parametrize("limit", [resource.RLIMIT_AS, resource.RLIMIT_NOFILE])
+async def test_workers_that_get_no_more_memory_or_descriptors(
+    site: Site, undisturbed: list[Seen], limit: int
+) -> None:
+    """Whether they go on with what they have or end, streams are the same."""
+    streams = site.streams()
+    await some_reach(streams, 2, num_tokens=1)
+    for name in ("prefill-1", "decode-1"):
+        pid = site.baton.pids()[name]
+        used = in_use(pid, limit)
+        resource.prlimit(pid, limit, (used, used))
+    await check_undisturbed(site, streams, undisturbed)
+    await check_undisturbed(site, site.streams(), undisturbed)
+    for name in ("prefill-1", "decode-1"):  # the next process has the limits of its parent
+        since = len(site.baton.lines)
+        site.baton.kill(name)
+        await asyncio.to_thread(site.baton.until, f"^{name}: ready", 40.0, since)
+    await site.whole({}, 40.0)
 
 
 async def test_coordinator_killed(site: Site, undisturbed: list[Seen]) -> None:

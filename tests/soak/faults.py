@@ -1,10 +1,13 @@
 """The faults, each by its name: what it does to a site under load, and what it then excuses."""
 
 import asyncio
+import os
 import random
+import resource
 import signal
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from tests.soak import hostile, tenants
@@ -13,6 +16,7 @@ from tests.soak.site import DEAD_AFTER_S, Site
 
 REDIS_AWAY_S = 3.0
 SLOW_S = 4.0
+NO_DESCRIPTORS_S = 3.0
 
 
 @dataclass(frozen=True)
@@ -177,6 +181,19 @@ async def _agents(scene: Scene) -> str:
     return f"{len(seeds)} agents of {tenants.NUM_TURNS} turns"
 
 
+async def _no_descriptors(scene: Scene) -> str:
+    """A worker can open nothing more: no file, no socket, no memory of a peer."""
+    name = scene.draw.choice(scene.site.workers())
+    pid = scene.site.stack.pids()[name]
+    soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    num_open = len(os.listdir(f"/proc/{pid}/fd"))
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (num_open, hard))
+    await asyncio.sleep(NO_DESCRIPTORS_S)
+    with suppress(ProcessLookupError):
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
+    return f"{name} with {num_open} open"
+
+
 FAULTS: dict[str, Fault] = {
     **{
         f"{role} worker {what}": Fault(make(role))
@@ -203,6 +220,7 @@ FAULTS: dict[str, Fault] = {
     "a stranger on the channel": Fault(_at_channel(secret=False)),
     "a worker's name taken": Fault(_name_taken),
     "agents with tools": Fault(_agents),
+    "no descriptors left": Fault(_no_descriptors),
     "coordinator stopped": Fault(_coordinator_stopped),
     "coordinator restarted": Fault(_signal_coordinator(signal.SIGTERM), closes=True),
     "coordinator killed": Fault(_signal_coordinator(signal.SIGKILL), breaks=True),
