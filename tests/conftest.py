@@ -3,7 +3,7 @@ which any library may do, so before all tests. And torch and numpy compute with 
 the processes that tests start: tests run in as many processes as there are cores, and numpy's other
 threads spin where they wait. No server here has a certificate of the world's: to load those takes
 each HTTP client 20 ms of CPU time, and of a dozen clients the last would begin to read when the
-first streams are over. Workers import less of torch (tests/lean).
+first streams are over.
 
 Garbage collection is off until all tests are imported, and what was imported is never searched:
 that halves the time of the imports.
@@ -30,8 +30,6 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     torch.set_num_threads(1)
-    lean = str(Path(__file__).parent / "lean")
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [lean, os.environ.get("PYTHONPATH")]))
 os.environ.pop("SSL_CERT_FILE", None)
 os.environ["SSL_CERT_DIR"] = os.devnull
 gc.disable()
