@@ -35,7 +35,7 @@ def test_a_small_one_keeps_the_first_layers_and_ids(tmp_path: Path) -> None:
     make_folder(config, tmp_path, 1024 - NUM_SPECIAL)
     shrink(tmp_path, 4, 1024)
     model = ModelConfig.read(tmp_path)
-    assert (model.num_layers, model.vocab_size) == (4, 1024)
+    assert (len(model.layer_types), model.vocab_size) == (4, 1024)
     tokenizer = Tokenizer.load(tmp_path)
     try:
         assert tokenizer.num_valid_ids <= 1024

@@ -22,7 +22,7 @@ ENOUGH = "0123456789abcdef" * 2
 
 API_KEYS = [
     SECRET, f"{SECRET} ", f"{SECRET}:alice", f":{SECRET}", f"alice:{SECRET}:many",
-    f"alice {SECRET}", f"alice={SECRET}", f"alice:{SECRET}:1:2:3", f"alice:{SECRET}::x",
+    f"alice {SECRET}", f"alice={SECRET}", f"alice:{SECRET}:1:2:3:4:5", f"alice:{SECRET}::x",
     f"alice:{SECRET}\nalice:{SECRET}", f"alice:{SECRET},bob:{SECRET}", f"alice:{SECRET}é",
     f"alice:{SECRET}:1,bob {SECRET}", SECRET * 4, f"Bearer {SECRET}", f'"alice:{SECRET}',
     f"alice:{SECRET}\udcff",
