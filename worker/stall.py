@@ -1,4 +1,5 @@
-"""Ends a worker whose loop no longer turns, for example in an endless wait for its GPU.
+"""Ends a worker whose loop no longer turns, for example in an endless wait for its GPU, and one
+whose end does not come.
 
 Such waits (an event, a stream) have no deadline, and Python cannot interrupt them. So a thread of
 the interpreter (``faulthandler``), which needs neither the GIL nor the loop, writes the stacks of
@@ -7,11 +8,22 @@ when the coordinator has heard nothing for ``dead_after_s``, and the supervisor 
 process."""
 
 import faulthandler
+import signal
 import time
 
+END_S = 15
+"""How long a worker may take to close what it has open. Without memory a new thread may never
+start, and Python waits for it without end."""
 STDERR = 2
 _REARM_EVERY_S = 1.0
 """Arming ends one thread and starts another: too much for every round of the loop."""
+
+
+def end_within(seconds: int) -> None:
+    """End this process by SIGALRM unless it has ended by then. The kernel needs neither a thread
+    nor memory of the process for that."""
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(seconds)
 
 
 class StallGuard:

@@ -45,7 +45,7 @@ from worker.spread.records import OwnRecord, Records
 from worker.spread.step_times import FixedTimes, StepTimes
 from worker.spread.trial import Engines
 from worker.spread.trials import StepTrials
-from worker.stall import StallGuard
+from worker.stall import END_S, StallGuard, end_within
 from worker.worker import Worker
 
 AWAKE_S = 0.1
@@ -96,6 +96,7 @@ def serve(settings: WorkerSettings) -> None:
         cleanup.callback(worker.close)
         watch = _watch(claimed, settings) if claimed else NoWatch()
         cleanup.callback(watch.close)
+        cleanup.callback(end_within, END_S)
         WorkerLoop(
             session,
             worker,

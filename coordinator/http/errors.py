@@ -6,6 +6,7 @@ import logging
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from errno import ENOMEM
 from http import HTTPStatus
 from typing import Any
 
@@ -143,6 +144,17 @@ def from_core(error: GenerationFailed | Overloaded) -> ApiError:
     status = _FAILED_STATUS.get(error.code, 500)
     retry_after_s = _RETRY_AFTER_S if status == 503 else None
     return ApiError(status, str(error), code=error.code, retry_after_s=retry_after_s)
+
+
+def unhandled(error: Exception) -> ApiError:
+    """The error for an exception that nothing handled: a 503 if this process gets no memory or no
+    thread, else a 500 for a bug. The log has its traceback, under the request's id."""
+    no_thread = isinstance(error, RuntimeError) and "can't start new thread" in str(error)
+    no_memory = isinstance(error, OSError) and error.errno == ENOMEM
+    if no_thread or no_memory or isinstance(error, MemoryError):
+        text = "the coordinator gets no memory for this request"
+        return ApiError(503, text, code="overloaded", retry_after_s=_RETRY_AFTER_S)
+    return internal_error()
 
 
 def internal_error() -> ApiError:

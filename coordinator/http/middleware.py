@@ -16,7 +16,7 @@ import uuid
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from coordinator.http.auth.accounts import account_of
-from coordinator.http.errors import CLIENT_CLOSED_REQUEST, internal_error
+from coordinator.http.errors import CLIENT_CLOSED_REQUEST, unhandled
 from coordinator.http.messages.error_form import is_messages
 from coordinator.http.response_names import NAME_PATTERN, note_name
 from telemetry.logs import bind_request
@@ -59,8 +59,8 @@ class RequestId:
 
 
 class Observed:
-    """Counts, times and logs every response, and turns an unhandled exception into a 500 with an
-    ErrorBody."""
+    """Counts, times and logs every response, and turns an unhandled exception into a 500, or a 503
+    without memory, with an ErrorBody."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self._app = app
@@ -79,11 +79,11 @@ class Observed:
         self._metrics.http_in_flight.inc()
         try:
             await self._app(scope, receive, send_counted)
-        except Exception:
+        except Exception as error:
             log.exception("unhandled error", extra={"path": scope["path"]})
             if status != CLIENT_CLOSED_REQUEST:
                 raise
-            await internal_error().response()(scope, receive, send_counted)
+            await unhandled(error).response()(scope, receive, send_counted)
         finally:
             self._metrics.http_in_flight.dec()
             self._record(scope, status, time.monotonic() - started_at)

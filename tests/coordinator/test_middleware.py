@@ -1,6 +1,7 @@
 """Request ids, the body's cap and deadline, and our own bugs, seen as plain ASGI."""
 
 import asyncio
+import errno
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
@@ -156,6 +157,22 @@ async def test_our_own_bug_is_a_500_without_details(
     assert 'baton_http_responses_total{method="POST",route="/v1/completions",status="500"} 2.0' in (
         (await client.get("/metrics")).text
     )
+
+
+@pytest.mark.parametrize(
+    "error",
+    [MemoryError(), RuntimeError("can't start new thread"), OSError(errno.ENOMEM, "no memory")],
+    ids=repr,
+)
+async def test_without_memory_a_request_is_to_be_tried_again(
+    error: Exception, client_of: ClientOf
+) -> None:
+    def starved(_: object) -> list[int]:
+        raise error
+
+    response = await client_of(FakeCore(starved)).post("/v1/completions", json={"prompt": "x"})
+    assert (response.status_code, response.json()["error"]["code"]) == (503, "overloaded")
+    assert response.headers["retry-after"] == "1"
 
 
 async def test_a_bug_in_the_middle_of_a_stream_is_an_event(

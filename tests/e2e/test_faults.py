@@ -99,13 +99,16 @@ async def in_the_middle(streams: list[Stream]) -> None:
     await some_reach(streams, len(streams) // 2, num_tokens=20)
 
 
-async def check_undisturbed(site: Site, streams: list[Stream], seen: list[Seen]) -> int:
-    """Wait for the end; nothing may differ. Returns how many requests were retried."""
+async def check_undisturbed(
+    site: Site, streams: list[Stream], seen: list[Seen], deadline_s: float = 20.0
+) -> int:
+    """Wait for the end; nothing may differ, and all workers are there again by the deadline.
+    Returns how many requests were retried."""
     await all_ended(streams)
     assert [stream.error for stream in streams] == [None] * len(streams)
     for stream, expected in zip(streams, seen, strict=True):
         assert stream.seen == expected
-    records = await site.whole(outcomes(streams))
+    records = await site.whole(outcomes(streams), deadline_s)
     return sum(int(records[stream.http_id]["attempt"]) > 1 for stream in streams)
 
 
@@ -172,12 +175,35 @@ async def test_workers_that_get_no_more_memory_or_descriptors(
         pid = site.baton.pids()[name]
         used = in_use(pid, limit)
         resource.prlimit(pid, limit, (used, used))
-    await check_undisturbed(site, streams, undisturbed)
-    await check_undisturbed(site, site.streams(), undisturbed)
+    await check_undisturbed(site, streams, undisturbed, 60.0)
+    await check_undisturbed(site, site.streams(), undisturbed, 60.0)
     for name in ("prefill-1", "decode-1"):  # the next process has the limits of its parent
         since = len(site.baton.lines)
         site.baton.kill(name)
         await asyncio.to_thread(site.baton.until, f"^{name}: ready", 40.0, since)
+    await site.whole({}, 40.0)
+
+
+@pytest.mark.parametrize("limit", [resource.RLIMIT_AS, resource.RLIMIT_NOFILE])
+async def test_a_coordinator_that_gets_no_more_memory_or_descriptors(
+    site: Site, undisturbed: list[Seen], limit: int
+) -> None:
+    """Streams go on. New requests wait for a descriptor; without memory they may get a 503."""
+    streams = site.streams()
+    await some_reach(streams, 2, num_tokens=1)
+    pid = site.baton.pids()["coordinator"]
+    before = resource.prlimit(pid, limit)
+    resource.prlimit(pid, limit, (in_use(pid, limit), before[1]))
+    limits = httpx.Limits(max_keepalive_connections=0)
+    async with httpx.AsyncClient(base_url=site.baton.url, timeout=30.0, limits=limits) as http:
+        body = {"prompt": [1, 2, 3], "max_tokens": 5}
+        asked = [asyncio.create_task(http.post("/v1/completions", json=body)) for _ in range(6)]
+        await asyncio.wait(asked, timeout=1.0)
+        resource.prlimit(pid, limit, before)
+        found = [answer.status_code for answer in await asyncio.gather(*asked)]
+    assert set(found) <= ({200, 503} if limit == resource.RLIMIT_AS else {200})
+    await check_undisturbed(site, streams, undisturbed, 60.0)
+    await check_undisturbed(site, site.streams(), undisturbed, 60.0)
     await site.whole({}, 40.0)
 
 

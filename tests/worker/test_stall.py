@@ -1,5 +1,6 @@
 """A worker that stands still ends itself and says where it stood; one that moves does not."""
 
+import signal
 import subprocess
 import sys
 
@@ -60,3 +61,10 @@ def test_no_process_ends_whose_loop_moves_or_is_left_or_has_no_timeout() -> None
 def test_a_timeout_that_means_nothing_is_named(timeout_s: float) -> None:
     with pytest.raises(ValueError, match=r"stall_timeout_s: .* is not from 0 to 86400"):
         WorkerSettings("decode", "ipc://x", None, None, stall_timeout_s=timeout_s)  # type: ignore[arg-type]
+
+
+def test_an_end_that_does_not_come_is_made_by_a_signal() -> None:
+    code = "import threading\nfrom worker.stall import end_within\nend_within(1)\n"
+    code += "threading.Event().wait()  # as for a thread that cannot start"
+    ended = subprocess.run([sys.executable, "-c", code], timeout=30.0, check=False)
+    assert ended.returncode == -signal.SIGALRM
