@@ -1,5 +1,6 @@
 """The formulas from measured numbers to reported figures."""
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -70,6 +71,13 @@ def growth(requests: Sequence[int], mib: Sequence[float], warm_up: int) -> Growt
     pairs = [(n, size) for n, size in zip(requests, mib, strict=True) if n >= warm_up]
     xs, ys = [float(n) for n, _ in pairs], [size for _, size in pairs]
     return Growth(median(ys[:3]), median(ys[-3:]), 1000 * slope(xs, ys))
+
+
+def longest_gap(at_s: Sequence[float], since: float) -> tuple[float, float]:
+    """The longest gap between two of these times that ends after ``since``, in seconds, and its
+    end."""
+    pairs = itertools.pairwise(at_s)
+    return max(((b - a, b) for a, b in pairs if b > since), default=(0.0, since))
 
 
 def paired_ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:

@@ -16,7 +16,7 @@ from bench.harness.client.endpoint import endpoint
 from bench.harness.client.record import Record
 from bench.harness.client.required import RequestFailed, get
 from bench.harness.server_info import ask_server
-from bench.measures import percentile
+from bench.measures import longest_gap, percentile
 from bench.stack import Stack
 
 KILL_AFTER = 4
@@ -59,13 +59,12 @@ async def _run(
         records = await asyncio.gather(*streams)
         retried = [await _was_retried(client, record) for record in records]
     gaps: dict[str, list[float]] = {"killed": [], "others": []}
-    resumed = sorted(
-        round(_longest_gap(record, killed_at)[1] - killed_at, 3)
-        for record, again in zip(records, retried, strict=True)
-        if again and record.ok
-    )
+    resumed: list[float] = []
     for record, again in zip(records, retried, strict=True):
-        gaps["killed" if again else "others"].append(_longest_gap(record, killed_at)[0])
+        gap_s, ended_at = longest_gap([each.at_s for each in record.arrivals], killed_at)
+        gaps["killed" if again else "others"].append(gap_s)
+        if again and record.ok:
+            resumed.append(round(ended_at - killed_at, 3))
     return {
         "streams": num_streams, "victim": victim, "lost": sum(not each.ok for each in records),
         **{
@@ -74,7 +73,7 @@ async def _run(
             for what, share in (("p50", 0.5), ("max", 1.0))
         },
         "num_killed": len(gaps["killed"]),
-        "killed_resumed_s": resumed,
+        "killed_resumed_s": sorted(resumed),
     }  # fmt: skip
 
 
@@ -82,11 +81,3 @@ async def _was_retried(client: Client, record: Record) -> bool:
     """True if the request's worker was lost."""
     found = json.loads(await get(client, f"/v1/requests/{record.answer_id}"))
     return int(found["attempts"]) > 1
-
-
-def _longest_gap(record: Record, since: float) -> tuple[float, float]:
-    """The longest gap between two arrivals that ends after ``since``, in seconds, and its end."""
-    pairs = zip(record.arrivals, record.arrivals[1:], strict=False)
-    return max(
-        ((b.at_s - a.at_s, b.at_s) for a, b in pairs if b.at_s > since), default=(0.0, since)
-    )

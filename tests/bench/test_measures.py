@@ -3,7 +3,7 @@
 import pytest
 
 from bench.__main__ import Target
-from bench.measures import growth, outside_model_s, paired_ratio, percentile, slope
+from bench.measures import growth, longest_gap, outside_model_s, paired_ratio, percentile, slope
 
 
 def test_percentile_is_linear_between_neighbours() -> None:
@@ -38,3 +38,9 @@ def test_targets_have_a_side() -> None:
     assert not Target("speed", 1.49, "at least", 1.5, "×").met
     assert Target("lost", 0, "at most", 0, "").met
     assert not Target("lost", 1, "at most", 0, "").met
+
+
+def test_the_longest_gap_ends_after_a_time() -> None:
+    at_s = [0.0, 5.0, 6.0, 8.0, 9.0]
+    assert longest_gap(at_s, 5.5) == (2.0, 8.0)
+    assert longest_gap(at_s, 9.0) == (0.0, 9.0)

@@ -2,7 +2,7 @@
 
     make soak MINUTES=30 SEED=1
     python -m tests.soak --minutes 3 --seed 1 -- --role colocated --workers 2
-    python -m tests.soak --minutes 5 --margin 0.2 -- --role colocated --workers 2 --spread 2
+    python -m tests.soak --minutes 5 --margin 0.06 -- --role colocated --workers 2 --spread 2
 
 Starts ``baton up`` on the CPU (two prefill and two decode workers, or what follows ``--``) with a
 Redis of its own, and learns the right answers of some greedy and sampled requests while nothing
@@ -48,7 +48,7 @@ def main(
     cases: Annotated[int, typer.Option(help="Requests with known answers.")] = 24,
     fault: Annotated[list[str] | None, typer.Option(help="Only this one; several times.")] = None,
     margin: Annotated[
-        float, typer.Option(help="Nats by which a greedy token must be clear; 0.2 on GPUs.")
+        float, typer.Option(help="Nats by which a greedy token must be clear; 0.06 on GPUs.")
     ] = MIN_MARGIN_NATS,
     model: Annotated[Path, typer.Option(help="Checkpoint folder.")] = ROOT / "models" / "tiny",
     out: Annotated[Path, typer.Option(help="Where the JSON goes.")] = Path("soak.json"),

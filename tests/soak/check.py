@@ -82,7 +82,8 @@ async def records(site: Site, window: Window) -> str:
 
 
 def _records(site: Site, window: Window) -> str:
-    since = time.time() - (time.monotonic() - min(seen.started for seen in window.seen)) - 1.0
+    to_wall = time.time() - time.monotonic()
+    since = min(seen.started for seen in window.seen) + to_wall - 1.0
     with site.redis.pipeline(transaction=False) as pipeline:
         for request_id in site.redis.zrangebyscore(keys.RECENT, since, "+inf"):
             pipeline.hgetall(keys.request(request_id))
@@ -90,7 +91,6 @@ def _records(site: Site, window: Window) -> str:
     bad = [record for record in found if not isinstance(record, dict)]
     if bad:
         return f"{len(bad)} records cannot be read: {bad[0]}"
-    to_wall = time.time() - time.monotonic()
     listed_since = 0.0
     if len(found) >= keys.RECENT_MAX:  # older ones are no longer listed
         listed_since = min(float(record.get("received_at", 0.0)) for record in found) + 1.0

@@ -26,6 +26,7 @@ import httpx
 import typer
 
 from bench.environment import describe
+from bench.measures import longest_gap
 from bench.result_file import write
 from bench.stack import Stack, StackFailed, started
 from tests.soak.stream_events import status, stream_events
@@ -67,11 +68,6 @@ class Stream:
             raise SystemExit(f"{name} ended early")
         return name
 
-    def longest_gap_s(self, since: float) -> float:
-        """The longest time between two events that ends after ``since``."""
-        pairs = zip(self.at, self.at[1:], strict=False)
-        return max((after - before for before, after in pairs if after > since), default=0.0)
-
     def gap_s(self, at: float) -> float:
         """Between the events around ``at``."""
         after = next((i for i, event in enumerate(self.at) if event > at), None)
@@ -100,7 +96,7 @@ async def gaps_of_drain(
     for stream in streams:
         record = (await http.get(f"/v1/requests/{await stream.task}")).json()
         if record["moves"]:
-            gaps_s.append(stream.longest_gap_s(told_at))
+            gaps_s.append(longest_gap(stream.at, told_at)[0])
     return gaps_s, gone_s
 
 

@@ -73,10 +73,22 @@ class Candidates:
         return self._healthy(prefill, request)
 
     def to_pull(self, request: Request, proved: set[str]) -> list[Worker]:
+        """The healthy workers in ``proved`` that can hold the request."""
+        able = self._able_to_pull(request, request.prefill_worker, proved)
+        return self._healthy(able, request)
+
+    def to_move_to(self, request: Request) -> list[Worker]:
+        """The workers that can hold a request that is being decoded, and may take it over. A worker
+        with an open breaker, or reserved for another request, is not worth a move."""
+        source = request.decode_worker
+        able = self._able_to_pull(request, source, self.proved(source))
+        return [w for w in able if w.breaker.closed and w.reserved_for is None]
+
+    def _able_to_pull(self, request: Request, exporter: str, proved: set[str]) -> list[Worker]:
         """The workers in ``proved`` that can hold the request. Untested workers count in the
         comparison of sizes: the request waits for their test rather than take a smaller one."""
-        able = large_enough(self._registry.decoding_from(request.prefill_worker), request.max_len)
-        return self._healthy([w for w in able if w.instance in proved], request)
+        able = large_enough(self._registry.decoding_from(exporter), request.max_len)
+        return [w for w in able if w.instance in proved]
 
     def proved(self, exporter: str) -> set[str]:
         """The workers that take work and can pull sequences from this worker's memory, by their

@@ -29,7 +29,6 @@ from coordinator.core.placement.choice import (
     choose_generate,
     choose_prefill,
     has_room_for,
-    large_enough,
 )
 from coordinator.core.placement.fair_queue import FairQueue
 from coordinator.core.placement.reservations import Reservations
@@ -121,12 +120,7 @@ class Dispatcher:
         None while older requests wait for a worker."""
         if self._handoffs:
             return None
-        source = request.decode_worker
-        able = large_enough(self._registry.decoding_from(source), request.max_len)
-        proved = self._candidates.proved(source)
-        pullers = [
-            w for w in able if w.instance in proved and w.breaker.closed and w.reserved_for is None
-        ]
+        pullers = self._candidates.to_move_to(request)
         return choose_decode(pullers, request, kept_at(request, self._registry))
 
     def handoffs(self) -> Iterator[tuple[Request, Worker]]:

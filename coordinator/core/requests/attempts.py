@@ -146,10 +146,10 @@ class Attempts:
         load.pending_pulls.pop(request.request_id, None)
         if stayed:
             request.offer = None
-        elif request.offer is not None and self.has_offer(request):
-            release = Release(request.request_id, request.attempt, request.offer.epoch)
-            self._outbox.send(request.prefill_worker, release)
-        if not stayed:
+        else:
+            if request.offer is not None and self.has_offer(request):
+                release = Release(request.request_id, request.attempt, request.offer.epoch)
+                self._outbox.send(request.prefill_worker, release)
             self.forget_offer(request)
         self._outbox.record(request)
 

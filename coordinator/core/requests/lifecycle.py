@@ -304,6 +304,7 @@ class Lifecycle:
         if computed is not None:
             self._attempts.recount(computed)
         self._compute()
+        self._move()
         for _ in range(MAX_FAVOURED):
             victims = self._dispatcher.victims()
             if not victims:
@@ -313,6 +314,7 @@ class Lifecycle:
                 self._failures.retry(victim, "preempted", text)
             self._pull()
             self._compute()
+            self._move()
 
     def _pull(self) -> None:
         for request, worker in self._dispatcher.handoffs():
@@ -321,6 +323,8 @@ class Lifecycle:
     def _compute(self) -> None:
         for request, place in self._dispatcher.prompts():
             self._attempts.compute(request, place)
+
+    def _move(self) -> None:
         for request in self._moves.due():
             self._attempts.move(request)
 
