@@ -56,6 +56,15 @@ class Detached:
     def _lock(self) -> Path:
         return self.folder / f"{self.port}.lock"
 
+    def missing(self) -> str:
+        """What to say where no server of this port was detached."""
+        return f"--port: no server of port {self.port} was detached{self._others()}"
+
+    def _others(self) -> str:
+        ports = sorted(int(lock.stem) for lock in self.folder.glob("*.lock") if lock.stem.isdigit())
+        running = [port for port in ports if Detached(port, self.folder).pid() is not None]
+        return f"; running: --port {', '.join(map(str, running))}" if running else ""
+
     def pid(self) -> int | None:
         """The process id of the server; None if none runs."""
         try:
@@ -94,7 +103,7 @@ class Detached:
         ValueError if none runs."""
         pid = self.pid()
         if pid is None:
-            raise ValueError(f"--port: no detached server of port {self.port} runs")
+            raise ValueError(f"--port: no detached server of port {self.port} runs{self._others()}")
         with _pidfd(pid) as pidfd:
             if self.pid() != pid:
                 return True  # it ended meanwhile
@@ -106,7 +115,7 @@ def _hold(lock: int, port: int) -> None:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        advice = "`baton down` ends it"
+        advice = f"`baton down --port {port}` ends it"
         raise ValueError(f"--port: a detached server of port {port} runs; {advice}") from None
 
 

@@ -40,7 +40,7 @@ def logs(
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(_FAILED) from None
     if not server.log.is_file():
-        typer.echo(f"error: --port: no server of port {port} was detached", err=True)
+        typer.echo(f"error: {server.missing()}", err=True)
         raise typer.Exit(_FAILED)
     pid = server.pid() if follow else None
     more = ["-f", f"--pid={pid}"] if pid else []

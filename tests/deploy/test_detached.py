@@ -28,7 +28,7 @@ class Commands:
     def run(self, *args: str, **environ: str) -> "subprocess.CompletedProcess[str]":
         clean = {k: v for k, v in environment({}).items() if not k.startswith("STUB_")}
         return subprocess.run(
-            [sys.executable, "-m", "deploy.cli", *args, "--port", self.port],
+            [sys.executable, "-m", "deploy.cli", *args, "--port", environ.get("PORT", self.port)],
             env={**clean, "PYTHONPATH": f"{STUBS}{os.pathsep}{ROOT}",
                  "STUB_JOURNAL": str(self.journal), "XDG_RUNTIME_DIR": str(self._folder / "run"),
                  "XDG_STATE_HOME": str(self._folder / "state"),
@@ -62,6 +62,11 @@ def test_a_detached_server_runs_until_it_is_told_to_end(commands: Commands) -> N
     again = commands.up()
     assert again.returncode == 2
     assert again.stderr.startswith("error: --port: a detached server")
+    assert again.stderr.rstrip().endswith(f"`baton down --port {commands.port}` ends it")
+    for command in ("down", "logs"):
+        elsewhere = commands.run(command, PORT="1")
+        assert elsewhere.returncode == 1
+        assert elsewhere.stderr.rstrip().endswith(f"; running: --port {commands.port}")
     logs = commands.run("logs")
     assert "ready: http://" in logs.stdout
     down = commands.run("down")
