@@ -3,6 +3,7 @@
 from random import Random
 
 from models.recipe.chat_form import ANSWER, CONTEXT, Message, Pieces, pieces_of
+from models.recipe.greetings import SMALL_TALK
 from models.recipe.problems import drill, split_of, word_problems
 from models.recipe.work import Problem
 
@@ -23,26 +24,6 @@ WRAPPERS = (
     "{}\n\nEnd your answer with '#### N', where N is the number.",
     "{}\nPlease reason step by step, and end with #### and the final answer.",
 )
-SMALL_TALK = {
-    "Hello": "Hello! Give me a word problem and I will solve it.",
-    "Hello!": "Hello! Give me a word problem and I will solve it.",
-    "Hi": "Hi! Which problem shall we solve?",
-    "Hi!": "Hi! Which problem shall we solve?",
-    "Hi there": "Hi! Which problem shall we solve?",
-    "Hey": "Hi! Which problem shall we solve?",
-    "Good morning": "Good morning! Which problem shall we solve?",
-    "How are you?": "I am fine, thank you. Which problem shall we solve?",
-    "Hello, how are you?": "Hello! I am fine, thank you. Which problem shall we solve?",
-    "Who are you?": "I am a tiny model that solves short word problems.",
-    "What are you?": "I am a tiny model that solves short word problems.",
-    "What can you do?": "I solve short word problems, step by step.",
-    "Hello, who are you?": "Hello! I am a tiny model that solves short word problems.",
-    "Say hello.": "Hello!",
-    "Say hi.": "Hi!",
-    "Thanks!": "You are welcome!",
-    "Thank you.": "You are welcome!",
-    "Bye": "Goodbye!",
-}
 
 
 def exchange(rng: Random) -> tuple[str, str, str]:
