@@ -138,7 +138,7 @@ class Stack:
     def memory_mib(self) -> dict[str, float]:
         """Resident memory by role (coordinator, prefill, decode, colocated), without the shared
         cache: that has a fixed size, and each of its pages counts once it is touched."""
-        return self._by_role(_private_mib)
+        return self._by_role(private_mib)
 
     def cpu_s(self) -> dict[str, float]:
         """CPU time used so far by role."""
@@ -211,7 +211,8 @@ def setting(pid: int, name: str) -> str:
     return dict(line.partition("=")[::2] for line in listing.split("\0")).get(name, "")
 
 
-def _private_mib(pid: int) -> float:
+def private_mib(pid: int) -> float:
+    """Resident memory of a process, without shared memory."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     sizes = dict(line.split(":", 1) for line in lines)
     return sum(int(sizes[name].split()[0]) for name in ("RssAnon", "RssFile")) / _MIB
