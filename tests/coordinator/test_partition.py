@@ -8,6 +8,7 @@ import pytest
 from coordinator.core.contract import SequenceRequest
 from coordinator.core.hub import HubSettings
 from tests.coordinator.site import DEADLINE_S, EXPORT, Site, Worker
+from tests.cut import Cut
 from tests.e2e.waiting import eventually
 from transport.wire.channel import WorkerChannel
 from transport.wire.errors import ProtocolMismatch
@@ -17,37 +18,6 @@ from transport.wire.session import LOST, JoinRefused
 from transport.wire.token_ids import packed
 
 QUICK = HubSettings(heartbeat_s=0.05, dead_after_s=0.6)
-
-
-class Cut:
-    """A way to the coordinator that carries nothing while ``open`` is clear. Connections stay: as
-    in a network that is cut, no end is told."""
-
-    def __init__(self, endpoint: str) -> None:
-        self._path = endpoint.removeprefix("ipc://")
-        self.open = asyncio.Event()
-        self.open.set()
-        self._tasks: list[asyncio.Task[None]] = []
-
-    async def listen(self) -> str:
-        self.server = await asyncio.start_server(self._carry, "127.0.0.1", 0)
-        return f"tcp://127.0.0.1:{self.server.sockets[0].getsockname()[1]}"
-
-    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        far_reader, far_writer = await asyncio.open_unix_connection(self._path)
-        for source, sink in ((reader, far_writer), (far_reader, writer)):
-            self._tasks.append(asyncio.create_task(self._copy(source, sink)))
-
-    async def _copy(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-        while data := await source.read(65_536):
-            await self.open.wait()
-            sink.write(data)
-        sink.close()
-
-    def close(self) -> None:
-        self.server.close()
-        for task in self._tasks:
-            task.cancel()
 
 
 @pytest.fixture

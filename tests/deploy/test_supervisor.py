@@ -1,6 +1,7 @@
 """The local supervisor, with real processes that only pretend to serve."""
 
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -16,6 +17,7 @@ from deploy.managed_process import ManagedProcess
 from deploy.services import Service
 from deploy.supervisor import DRAIN_GRACE_S
 from tests.deploy.running import DEADLINE_S, Up, all_dead
+from tests.e2e.limits import no_more
 
 SEGMENTS = Path("/dev/shm")
 
@@ -214,6 +216,26 @@ def test_the_next_start_removes_what_a_supervisor_killed_with_its_guardian_left(
     assert all_dead([pid for pid in services if pid != helper])
     assert len(baton.leftovers()) == 1
     assert segment_of(baton).exists()
+    successor = up(XDG_RUNTIME_DIR=str(baton.base))
+    successor.start()
+    assert all_dead([helper], deadline_s=0.0)
+    assert not segment_of(baton).exists()
+    successor.signal(signal.SIGTERM)
+    assert successor.exit_code() == 0
+    assert baton.leftovers() == []
+
+
+@pytest.mark.parametrize("limit", [resource.RLIMIT_AS, resource.RLIMIT_NOFILE])
+def test_a_guardian_that_gets_no_more_memory_or_descriptors_leaves_the_rest_to_the_next_start(
+    up, limit
+):
+    baton = up(STUB_DECODE="segment helper ready")
+    baton.start()
+    helper, *services = baton.reported("decode-1-helper") + baton.reported()
+    guardian = child_pid(baton, "deploy.rundir")
+    no_more(guardian, limit)
+    baton.signal(signal.SIGKILL)
+    assert all_dead([guardian, *(pid for pid in services if pid != helper)])
     successor = up(XDG_RUNTIME_DIR=str(baton.base))
     successor.start()
     assert all_dead([helper], deadline_s=0.0)

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import resource
 import signal
 from collections.abc import Iterator
 from typing import Any
@@ -10,6 +11,8 @@ import httpx
 import pytest
 
 from bench.prometheus import series
+from tests.cut import Cut
+from tests.e2e.limits import no_more
 from tests.e2e.records import outcomes, settled
 from tests.e2e.served import served
 from tests.e2e.stack import Stack
@@ -101,6 +104,59 @@ async def test_the_texts_of_the_handoff_also_with_a_worker_killed(
     with colocated.redis() as server:
         records = await settled(server, outcomes([*undisturbed, *disturbed]))
     assert sum(int(records[s.http_id]["attempt"]) > 1 for s in disturbed) >= 4
+
+
+async def same(colocated: Stack, found: list[Stream], expected: list[Seen]) -> int:
+    """Wait for the end; nothing may differ. Returns how many requests were retried."""
+    await all_ended(found)
+    assert [s.error for s in found] == [None] * len(found)
+    assert [s.seen for s in found] == expected
+    await colocated.idle(NUM_WORKERS, 60.0)
+    with colocated.redis() as server:
+        records = await settled(server, outcomes(found))
+    return sum(int(records[s.http_id]["attempt"]) > 1 for s in found)
+
+
+@pytest.mark.parametrize("limit", [resource.RLIMIT_AS, resource.RLIMIT_NOFILE])
+async def test_a_worker_gets_no_more_memory_or_descriptors(
+    colocated: Stack, expected: list[Seen], limit: int
+) -> None:
+    """Whether it goes on with what it has or ends, streams are the same."""
+    disturbed = streams(colocated)
+    await some_reach(disturbed, 2, num_tokens=1)
+    no_more(colocated.pids()["colocated-1"], limit)
+    await same(colocated, disturbed, expected)
+    await same(colocated, streams(colocated), expected)
+    since = len(colocated.lines)
+    colocated.kill("colocated-1")
+    await asyncio.to_thread(colocated.until, "^colocated-1: ready", 40.0, since)
+    await colocated.idle(NUM_WORKERS, 40.0)
+
+
+async def test_a_worker_is_cut_off_from_the_coordinator(
+    colocated: Stack, expected: list[Seen]
+) -> None:
+    cut = Cut(colocated.endpoint)
+    await cut.take_over()
+    try:
+        since = len(colocated.lines)
+        colocated.kill("colocated-1")
+        await asyncio.to_thread(colocated.until, "^colocated-1: ready", 40.0, since)
+        await colocated.idle(NUM_WORKERS, 40.0)
+        before = colocated.pids()["colocated-1"]
+        disturbed = streams(colocated)
+        await some_reach(disturbed, 4, num_tokens=10)
+        cut.open.clear()
+        since = len(colocated.lines)
+        fenced = r"fenced colocated-\w+: silent"
+        await asyncio.to_thread(colocated.until, fenced, 20.0, since)
+        await all_ended(disturbed)
+        cut.give_back()
+        cut.open.set()
+        assert await same(colocated, disturbed, expected) >= 4
+        assert colocated.pids()["colocated-1"] != before
+    finally:
+        cut.close()
 
 
 async def test_a_worker_drains_and_the_whole_drains(colocated: Stack, expected: list[Seen]) -> None:

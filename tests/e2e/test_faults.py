@@ -17,6 +17,8 @@ import httpx
 import pytest
 
 from coordinator.record import keys
+from tests.cut import Cut
+from tests.e2e.limits import in_use, no_more
 from tests.e2e.records import Records, outcomes, settled
 from tests.e2e.served import LONG, served_long
 from tests.e2e.stack import Stack
@@ -24,7 +26,6 @@ from tests.e2e.streams import Seen, Stream, all_ended, some_reach
 from tests.e2e.waiting import eventually
 from tests.local_redis import LocalRedis
 
-PAGE = os.sysconf("SC_PAGE_SIZE")
 NUM_TOKENS = 160
 NUM_WORKERS = 4
 DEAD_AFTER_S = 3.0
@@ -157,13 +158,6 @@ async def test_decode_worker_hangs_and_wakes(site: Site, undisturbed: list[Seen]
     assert site.baton.pids()["decode-2"] != before
 
 
-def in_use(pid: int, limit: int) -> int:
-    """Bytes of address space, or open descriptors."""
-    if limit == resource.RLIMIT_AS:
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[0]) * PAGE
-    return len(os.listdir(f"/proc/{pid}/fd"))
-
-
 @pytest.mark.parametrize("limit", [resource.RLIMIT_AS, resource.RLIMIT_NOFILE])
 async def test_workers_that_get_no_more_memory_or_descriptors(
     site: Site, undisturbed: list[Seen], limit: int
@@ -172,9 +166,7 @@ async def test_workers_that_get_no_more_memory_or_descriptors(
     streams = site.streams()
     await some_reach(streams, 2, num_tokens=1)
     for name in ("prefill-1", "decode-1"):
-        pid = site.baton.pids()[name]
-        used = in_use(pid, limit)
-        resource.prlimit(pid, limit, (used, used))
+        no_more(site.baton.pids()[name], limit)
     await check_undisturbed(site, streams, undisturbed, 60.0)
     await check_undisturbed(site, site.streams(), undisturbed, 60.0)
     for name in ("prefill-1", "decode-1"):  # the next process has the limits of its parent
@@ -205,6 +197,36 @@ async def test_a_coordinator_that_gets_no_more_memory_or_descriptors(
     await check_undisturbed(site, streams, undisturbed, 60.0)
     await check_undisturbed(site, site.streams(), undisturbed, 60.0)
     await site.whole({}, 40.0)
+
+
+@pytest.mark.parametrize("name", ["prefill-1", "decode-1"])
+async def test_a_worker_is_cut_off_while_its_peers_reach_it(
+    site: Site, undisturbed: list[Seen], name: str
+) -> None:
+    """Its connection stands and carries nothing. Peers go on reading its memory, or it theirs."""
+    cut = Cut(site.baton.endpoint)
+    await cut.take_over()
+    try:
+        since = len(site.baton.lines)
+        site.baton.kill(name)
+        await asyncio.to_thread(site.baton.until, f"^{name}: ready", 40.0, since)
+        await site.whole({}, 40.0)
+        before = site.baton.pids()[name]
+        streams = site.streams()
+        await some_reach(streams, 2, num_tokens=5)
+        cut.open.clear()
+        since = len(site.baton.lines)
+        streams += site.streams()  # some are sent to the worker that cannot hear them
+        role = name.partition("-")[0]
+        await asyncio.to_thread(site.baton.until, rf"fenced {role}-\w+: silent", 20.0, since)
+        await all_ended(streams)
+        assert site.baton.pids()[name] == before, "nobody has told it yet"
+        cut.give_back()
+        cut.open.set()
+        assert await check_undisturbed(site, streams, undisturbed * 2, 60.0) > 0
+        assert site.baton.pids()[name] != before, "it was fenced: it ends and is started again"
+    finally:
+        cut.close()
 
 
 async def test_coordinator_killed(site: Site, undisturbed: list[Seen]) -> None:
