@@ -23,7 +23,7 @@ from bench.harness.workload.traces import Trace
 from bench.replayed_caches import BlockLru, Cache, Prefixes, Request
 from bench.trace_tokens import continues, turns
 from engine.cache.prefix_policy import MIN_SAVED_TOKENS
-from engine.model.config import ModelConfig
+from engine.model.registry import read_config
 from transport.wire.layout import CacheLayout, PoolSize
 from transport.wire.prefix import PrefixKeys
 
@@ -44,7 +44,7 @@ def main(
     ),
 ) -> None:
     """Replay, and write the token hit rates."""
-    layout = ModelConfig.read(MODEL).cache_layout("bfloat16", PAGE_SIZE)
+    layout = read_config(MODEL).cache_layout("bfloat16", PAGE_SIZE)
     results: dict[str, Any] = {}
     for path in traces:
         trace = Trace.read("trace", str(path))

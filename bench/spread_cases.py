@@ -7,7 +7,7 @@ from typing import Any
 from bench.spread_floor import by_group, floors_us
 from bench.spread_processes import Members
 from bench.spread_times import exchange_ms
-from engine.model.config import ModelConfig
+from engine.model.registry import read_config
 
 CONTEXT = 1024
 LIMIT_S, SHARED_LIMIT_S = 0.5, 8.0
@@ -30,7 +30,7 @@ class Bench:
         self, model_dir: Path, buckets: Sequence[int], *, share_gpu: bool, **more: Any
     ) -> None:
         """Load the model everywhere, capture, and form the group."""
-        self._config = ModelConfig.read(model_dir)
+        self._config = read_config(model_dir)
         arguments = {
             "model_dir": str(model_dir), "max_rows": buckets[-1], "buckets": buckets,
             "limit_s": SHARED_LIMIT_S if share_gpu else LIMIT_S, **more,

@@ -57,29 +57,26 @@ def floors_us(
     """Least time in µs of each group of kernels in a step, by the bytes that it reads: ``rows``
     tokens of one member, with ``context`` tokens of context each. ``num_tokens`` tokens of all
     members activate experts, which ``sharing`` members read."""
-    layers, hidden = len(config.layer_types), config.hidden_size
-    num_linear = config.layer_types.count("linear_attention")
+    layers, hidden = len(config.layers), config.hidden_size
+    attention, deltanet, moe = config.attention, config.deltanet, config.moe
+    num_linear = layers - config.num_attention_layers
     num_full = layers - num_linear
-    distinct = (
-        Experts(config.num_experts, config.num_experts_per_tok).distinct(num_tokens) / sharing
-    )
-    matrix = config.moe_intermediate_size * hidden * ITEM_BYTES
-    keys = config.linear_num_key_heads * config.linear_key_head_dim
-    values = config.linear_num_value_heads * config.linear_value_head_dim
-    state = (
-        config.linear_num_value_heads * config.linear_key_head_dim * config.linear_value_head_dim
-    )
-    heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
-    in_linear = hidden * (2 * keys + 2 * values + 2 * config.linear_num_value_heads)
-    in_full = hidden * config.head_dim * (2 * heads + 2 * kv_heads)
-    in_moe = hidden * (2 * config.shared_expert_intermediate_size + config.num_experts + 1)
+    distinct = Experts(moe.num_experts, moe.num_experts_per_tok).distinct(num_tokens) / sharing
+    matrix = moe.moe_intermediate_size * hidden * ITEM_BYTES
+    keys = deltanet.linear_num_key_heads * deltanet.linear_key_head_dim
+    values = deltanet.linear_num_value_heads * deltanet.linear_value_head_dim
+    state = values * deltanet.linear_key_head_dim
+    heads, kv_heads = attention.num_attention_heads, attention.num_key_value_heads
+    in_linear = hidden * (2 * keys + 2 * values + 2 * deltanet.linear_num_value_heads)
+    in_full = hidden * attention.head_dim * (2 * heads + 2 * kv_heads)
+    in_moe = hidden * (2 * moe.shared_expert_intermediate_size + moe.num_experts + 1)
     dense = (
         num_linear * (in_linear + values * hidden)
-        + num_full * (in_full + heads * config.head_dim * hidden)
+        + num_full * (in_full + heads * attention.head_dim * hidden)
         + layers * in_moe
         + config.vocab_size * hidden
     )
-    kv = num_full * rows * context * 2 * kv_heads * config.head_dim
+    kv = num_full * rows * context * 2 * kv_heads * attention.head_dim
     num_bytes = {
         "gate and up": layers * distinct * 2 * matrix,
         "down": layers * distinct * matrix,

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from engine.batch import SpreadPlan
-from engine.model.qwen35 import Qwen35
+from engine.model.model import Model
 from engine.spread.lending import LendingSteps
 from engine.spread.memory import ExchangeLayout
 from engine.spread.shapes import plain_shapes
@@ -15,7 +15,7 @@ class BenchLender:
     """The last member of a group, where it has no rows. ``handle`` is its memory's."""
 
     def __init__(
-        self, model: Qwen35, layout: ExchangeLayout, buckets: Sequence[int], limit_s: float
+        self, model: Model, layout: ExchangeLayout, buckets: Sequence[int], limit_s: float
     ) -> None:
         memory = CudaMemory()
         self._steps = LendingSteps(

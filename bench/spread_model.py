@@ -70,7 +70,7 @@ class SpreadModel:
         self.device = torch.device("cuda", device)
         self.max_rows, self.buckets = max_rows, tuple(buckets)
         config, _ = read_model(EngineConfig(model_dir, 1, 1, load_format="dummy", device="cuda"))
-        self.num_layers = len(config.layer_types)
+        self.num_layers = len(config.layers)
         layout = config.cache_layout("bfloat16", PAGE_SIZE)
         self.model = build(config, torch.bfloat16, self.device)
         weights.draw(self.model.plan, 0)
@@ -90,7 +90,7 @@ class SpreadModel:
             Trunk(self.model, cache, layout, self.kernels, CONTEXT + 512), next_token, self.logits,
             spreads=True, buckets=self.buckets,
         )  # fmt: skip
-        exchanged = ExchangeLayout(max_rows, config.num_experts_per_tok, config.hidden_size)
+        exchanged = ExchangeLayout(max_rows, config.moe.num_experts_per_tok, config.hidden_size)
         self.own = CudaMemory()
         opens = partial(open_handle, peer="a member")
         group = GroupMemory(exchanged, self.own, opens, close_handle)

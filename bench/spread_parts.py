@@ -10,7 +10,8 @@ from engine.graphs import GraphPool
 from engine.kernels.triton_add_norm import add_rms_norm
 from engine.kernels.triton_experts import experts as local_experts
 from engine.kernels.triton_route import route_shared
-from engine.model.qwen35 import Qwen35
+from engine.model.model import Model
+from engine.model.weights import MoeWeights
 from engine.spread.memory import Exchange
 from engine.spread.shapes import group_size
 from engine.spread.triton_collect import Collected, collect
@@ -30,12 +31,12 @@ class Parts:
     are no padding."""
 
     def __init__(
-        self, model: Qwen35, exchange: Exchange, num_members: int, bucket: int, live: int
+        self, model: Model, exchange: Exchange, num_members: int, bucket: int, live: int
     ) -> None:
         self._model, self._exchange = model, exchange
         self._most_members = group_size(num_members)
         config, device = model.config, exchange.control.device
-        self._num_experts, self._top_k = config.num_experts, config.num_experts_per_tok
+        self._num_experts, self._top_k = config.moe.num_experts, config.moe.num_experts_per_tok
         generator = torch.Generator(device).manual_seed(int(exchange.control[0]))
 
         def draw(*shape: int) -> torch.Tensor:
@@ -46,7 +47,7 @@ class Parts:
         self._norm = 1 + 0.1 * draw(config.hidden_size)
         self._live = torch.arange(bucket, dtype=torch.int32, device=device)
         self._live[live:] = -1
-        width = 2 * config.shared_expert_intermediate_size + config.num_experts + 1
+        width = 2 * config.moe.shared_expert_intermediate_size + config.moe.num_experts + 1
         self._projected = [draw(bucket, width) for _ in model.weights.layers]
 
     def measure(self, begin_step: Callable[[int], None], repeats: int) -> dict[str, float]:
@@ -103,14 +104,16 @@ class Parts:
         ids, weights, shared = route_shared(
             self._projected[layer], self._num_experts, self._top_k, self._x.dtype, self._live
         )
-        moe = self._model.weights.layers[layer].moe
+        moe = self._model.weights.layers[layer].mlp
+        assert isinstance(moe, MoeWeights), "a model with experts"
         at_home = shared, moe.shared_down
         y = local_experts(self._x, ids, weights, moe.gate_up, moe.down, at_home)
         if norm:
             add_rms_norm(self._hidden, y, self._norm, EPS)
 
     def _spread(self, layer: int, launches: int) -> None:
-        exchange, moe = self._exchange, self._model.weights.layers[layer].moe
+        exchange, moe = self._exchange, self._model.weights.layers[layer].mlp
+        assert isinstance(moe, MoeWeights), "a model with experts"
         rows = Collected.empty(
             exchange, self._most_members, len(self._x), self._num_experts, self._x.dtype
         )

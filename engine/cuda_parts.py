@@ -17,7 +17,7 @@ from engine.kernels.reference import ReferenceKernels
 from engine.kernels.shared_memory import most_shared_memory
 from engine.kernels.triton_linear import aligned_rows
 from engine.kernels.triton_set import TritonKernels
-from engine.model.qwen35 import Qwen35
+from engine.model.model import Model
 from engine.prefill_graphs import MAX_PROMPTS, PrefillGraphs
 from engine.prefill_graphs import TOKENS as PROMPT_TOKENS
 from engine.spread.engine_steps import EngineSpread
@@ -45,7 +45,7 @@ class CudaParts:
     def __init__(
         self,
         config: EngineConfig,
-        model: Qwen35,
+        model: Model,
         cache: CacheTensors,
         layout: CacheLayout,
         kernels: Kernels,
@@ -97,7 +97,7 @@ class CudaParts:
         memory = own_memory("cuda", "spread")
         opens = partial(open_handle, peer="a member of the spread group")
         group = GroupMemory(exchange_layout(self._model.config), memory, opens, close_handle)
-        num_layers = len(self._model.config.layer_types)
+        num_layers = len(self._model.config.layers)
         steps = SpreadSteps(
             member, self._kernels, group, num_layers, shapes, limit_s=SPREAD_WAIT_S
         )  # fmt: skip
@@ -134,7 +134,7 @@ class CudaParts:
 
     def _shared_out(self) -> bool:
         """True if flags of an exchange alternate in this model (engine/spread/memory.py)."""
-        if (num_layers := len(self._model.config.layer_types)) % 2:
+        if (num_layers := len(self._model.config.layers)) % 2:
             log.warning("spread: a model of %d layers cannot take spread steps", num_layers)
         return not num_layers % 2
 

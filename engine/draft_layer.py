@@ -11,8 +11,8 @@ from engine.inputs import Inputs
 from engine.kernels.interface import Kernels
 from engine.kernels.triton_drafts import place_draft
 from engine.kernels.triton_linear import aligned_rows
+from engine.model.model import Model
 from engine.model.mtp import Chosen, draft_hidden, draft_kv
-from engine.model.qwen35 import Qwen35
 from transport.copy.tensors import CacheTensors
 
 Graph = torch.cuda.CUDAGraph
@@ -25,7 +25,7 @@ class DraftLayer:
 
     def __init__(
         self,
-        model: Qwen35,
+        model: Model,
         cache: CacheTensors,
         kernels: Kernels,
         sampler: CudaSampler,

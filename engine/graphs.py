@@ -21,7 +21,7 @@ from engine.config import DECODE_BUCKETS, MAX_DECODE_ROWS
 from engine.inputs import DraftRows, Inputs, Rows
 from engine.kernels.interface import Kernels
 from engine.kernels.state_ring import StateRing
-from engine.model.qwen35 import Qwen35
+from engine.model.model import Model
 from transport.copy.tensors import CacheTensors
 from transport.wire.layout import CacheLayout
 
@@ -64,7 +64,7 @@ class Trunk:
     """The model that graphs compute, with its cache and kernels. No sequence is longer than
     ``max_seq_len`` tokens."""
 
-    model: Qwen35
+    model: Model
     cache: CacheTensors
     layout: CacheLayout
     kernels: Kernels

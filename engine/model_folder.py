@@ -5,6 +5,7 @@ from dataclasses import replace
 from engine import checkpoint
 from engine.config import EngineConfig
 from engine.model.config import ModelConfig
+from engine.model.registry import read_config
 
 
 def read_model(config: EngineConfig) -> tuple[ModelConfig, list[checkpoint.Entry]]:
@@ -14,7 +15,12 @@ def read_model(config: EngineConfig) -> tuple[ModelConfig, list[checkpoint.Entry
     Raises ValueError naming the setting for a folder or config that cannot be served, and
     CheckpointError (a ValueError) naming the tensor or file for a bad checkpoint.
     """
-    model = ModelConfig.read(config.model_dir)
+    model = read_config(config.model_dir)
+    if config.device == "cuda" and not model.is_hybrid_moe:
+        raise ValueError(
+            f"device: models of type {model.model_type} run on CPUs only: the Triton kernels "
+            "compute models of DeltaNet and attention layers with experts"
+        )
     if config.num_valid_ids is not None and config.num_valid_ids > model.vocab_size:
         raise ValueError(
             f"num_valid_ids: {config.num_valid_ids} exceeds the vocabulary of {model.vocab_size}"

@@ -19,7 +19,7 @@ from engine.graphs import GraphPool, Stepped
 from engine.inputs import Inputs, Rows
 from engine.kernels.interface import Kernels
 from engine.kernels.triton_prefill_plan import HostPlan, PrefillPlan, padded_sizes
-from engine.model.qwen35 import Qwen35
+from engine.model.model import Model
 from engine.upload import aligned_starts
 from transport.copy.tensors import CacheTensors
 from transport.wire.layout import CacheLayout
@@ -111,7 +111,7 @@ class PrefillGraphs:
 
     def __init__(
         self,
-        model: Qwen35,
+        model: Model,
         cache: CacheTensors,
         layout: CacheLayout,
         kernels: Kernels,

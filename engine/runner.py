@@ -24,7 +24,7 @@ from engine.graphs import DecodeGraphs
 from engine.inputs import Inputs
 from engine.kernels.choice import kernels_ahead, kernels_for
 from engine.kernels.interface import Kernels
-from engine.model.qwen35 import Qwen35
+from engine.model.model import Model
 from engine.model.registry import build
 from engine.model_folder import read_model
 from engine.phases import Phases
@@ -61,7 +61,7 @@ class Engine:
     def __init__(
         self,
         config: EngineConfig,
-        model: Qwen35,
+        model: Model,
         cache: CacheTensors,
         layout: CacheLayout,
         pools: PoolSize,

@@ -24,8 +24,8 @@ from engine.fed_drafts import FedDrafts
 from engine.inputs import DraftRows, Inputs
 from engine.kernels.interface import Kernels
 from engine.kernels.state_ring import StateRing
+from engine.model.model import Model
 from engine.model.mtp import Chosen, draft_hidden, draft_kv
-from engine.model.qwen35 import Qwen35
 from engine.sampler import Sampler
 from engine.step import Outcome, SampleRow
 from engine.upload import upload
@@ -52,7 +52,7 @@ class Drafts(Protocol):
 
 
 def draft_prompts(
-    model: Qwen35,
+    model: Model,
     cache: CacheTensors,
     kernels: Kernels,
     sampler: Sampler,
@@ -81,7 +81,7 @@ class Speculation:
 
     def __init__(
         self,
-        model: Qwen35,
+        model: Model,
         cache: CacheTensors,
         layout: CacheLayout,
         kernels: Kernels,

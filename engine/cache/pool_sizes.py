@@ -30,7 +30,7 @@ def sized_cache(
     that is free now. Raises ValueError if they do not fit."""
     # NOTE: an inference tensor could not be written by the copy thread or the allocator.
     with torch.inference_mode(False):
-        takes_part = config.spreads or config.lends
+        takes_part = (config.spreads or config.lends) and model.is_hybrid_moe
         demand = gpu.CacheDemand(
             layout,
             num_ids=num_ids,

@@ -30,7 +30,11 @@ Weights = Literal["bf16", "fp8"]
 def notes(config: ModelConfig, arch: int) -> tuple[str, ...]:
     """The notes of what a start with this model and GPU (90: Hopper) compiles; none for a model or
     GPU that was not noted."""
-    if any(getattr(config, name) != value for name, value in MODEL.items()):
+    if not config.is_hybrid_moe:
+        return ()
+    parts = config, config.attention, config.deltanet, config.moe
+    found = {name: value for part in parts for name, value in vars(part).items()}
+    if any(found[name] != value for name, value in MODEL.items()):
         return ()
     return read("bf16" if config.quantization.source == "none" else "fp8", arch)
 

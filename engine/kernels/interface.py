@@ -15,7 +15,7 @@ import torch
 
 from engine.inputs import Inputs
 from engine.model.matrix import Matrix
-from engine.model.weights import AttentionWeights, DeltaNetWeights, MoeWeights
+from engine.model.weights import AttentionWeights, DeltaNetWeights, DenseWeights, MoeWeights
 from transport.wire.layout import CacheLayout
 
 Pending = object | None
@@ -102,9 +102,10 @@ class Kernels(Protocol):
         layer: int,
         inputs: Inputs,
     ) -> Activation:
-        """Gated causal attention up to its output projection -> [tokens, heads * head_dim].
+        """Causal attention up to its output projection -> [tokens, heads * head_dim].
 
-        ``x @ in_proj.T`` is [tokens, (v | k | q | gate) heads * head_dim]. Norm and rotate k and
+        ``x @ in_proj.T`` is [tokens, (v | k | q | gate) heads * head_dim]; without a norm, a
+        gate or a bias where ``weights`` has none. Norm and rotate k and
         q, write k and v to attention layer ``layer``'s pages, attend, times ``sigmoid(gate)``. kv
         is the page pool [pages, layers, 2, page_size, kv_heads, head_dim]; inv_freq
         [rotary_dim / 2] float32 are the rotations per position, halves of ``rotary_dim`` paired.
@@ -152,6 +153,17 @@ class Kernels(Protocol):
         ``x @ in_proj.T`` is [tokens, shared gate | shared up | router | shared gate's logit] (and
         rows of padding); the chosen experts' weights are a float32 softmax over them.
         """
+        ...
+
+    def dense_add(
+        self,
+        hidden: torch.Tensor,
+        pending: Pending,
+        norm: torch.Tensor,
+        eps: float,
+        weights: DenseWeights,
+    ) -> tuple[torch.Tensor, Pending]:
+        """With (h, x) = ``add_norm``: h + down(silu(gate) * up), possibly as summands."""
         ...
 
     def final_norm(

@@ -1,6 +1,6 @@
 """The PyTorch kernel set: the reference that others are tested against, and the CPU path.
 
-engine/model/qwen35.py composes the blocks (attention, DeltaNet, experts) from the operators here.
+engine/model/decoder.py composes the blocks (attention, DeltaNet, experts) from the operators here.
 """
 
 import torch
@@ -17,9 +17,9 @@ from engine.kernels import (
 )
 from engine.kernels.interface import Activation, Pending
 from engine.kernels.torch_linear import Linear
-from engine.model import qwen35
+from engine.model import decoder
 from engine.model.matrix import Matrix
-from engine.model.weights import AttentionWeights, DeltaNetWeights, MoeWeights
+from engine.model.weights import AttentionWeights, DeltaNetWeights, DenseWeights, MoeWeights
 from transport.wire.layout import CacheLayout
 
 
@@ -67,7 +67,7 @@ class ReferenceKernels:
         layer: int,
     ) -> Activation:
         return Activation(
-            qwen35.deltanet(self, x.tensor, weights, eps, conv, recurrent, inputs, layer)
+            decoder.deltanet(self, x.tensor, weights, eps, conv, recurrent, inputs, layer)
         )
 
     def attention(
@@ -81,7 +81,7 @@ class ReferenceKernels:
         inputs: Inputs,
     ) -> Activation:
         return Activation(
-            qwen35.attention(self, x.tensor, weights, eps, inv_freq, kv, layer, inputs)
+            decoder.attention(self, x.tensor, weights, eps, inv_freq, kv, layer, inputs)
         )
 
     def draft_input(
@@ -107,7 +107,7 @@ class ReferenceKernels:
         layer: int,
         inputs: Inputs,
     ) -> None:
-        qwen35.attention_kv(self, x.tensor, weights, eps, inv_freq, kv, layer, inputs)
+        decoder.attention_kv(self, x.tensor, weights, eps, inv_freq, kv, layer, inputs)
 
     def moe_add(
         self,
@@ -120,7 +120,18 @@ class ReferenceKernels:
         inputs: Inputs,
     ) -> tuple[torch.Tensor, None]:
         hidden, x = self.add_norm(hidden, pending, norm, eps)
-        return qwen35.moe(self, hidden, x.tensor, weights, top_k), None
+        return decoder.moe(self, hidden, x.tensor, weights, top_k), None
+
+    def dense_add(
+        self,
+        hidden: torch.Tensor,
+        pending: Pending,
+        norm: torch.Tensor,
+        eps: float,
+        weights: DenseWeights,
+    ) -> tuple[torch.Tensor, None]:
+        hidden, x = self.add_norm(hidden, pending, norm, eps)
+        return decoder.dense(self, hidden, x.tensor, weights), None
 
     def final_norm(
         self,

@@ -15,8 +15,13 @@ def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
     return F.silu(gate_up[:, :dim]).mul_(gate_up[:, dim:])
 
 
-def route(router_logits: torch.Tensor, top_k: int) -> tuple[torch.Tensor, torch.Tensor]:
+def route(
+    router_logits: torch.Tensor, top_k: int, *, renormalised: bool = True
+) -> tuple[torch.Tensor, torch.Tensor]:
     """The chosen experts' weights (in the logits' dtype) and ids, both [tokens, top_k]."""
+    if not renormalised:
+        values, ids = router_logits.float().softmax(-1).topk(top_k)
+        return values.to(router_logits.dtype), ids
     values, ids = router_logits.float().topk(top_k)
     return values.softmax(-1).to(router_logits.dtype), ids
 

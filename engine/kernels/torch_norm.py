@@ -37,10 +37,14 @@ def norm_rope(
     """RMS norm per head, then rotate pairs (i, i + rotary_dim / 2) of the first dims."""
     wide = x.float()
     scale = wide.square().mean(-1, keepdim=True).add_(eps).rsqrt_()
-    normed = (wide * scale).mul_(weight)
+    return rotate((wide * scale).mul_(weight), rope).to(x.dtype)
+
+
+def rotate(x: torch.Tensor, rope: torch.Tensor) -> torch.Tensor:
+    """Rotate pairs (i, i + rotary_dim / 2) of the first dims of float32 ``x``; may be in place."""
     cos, sin = rope[0], rope[1]
     rotary_dim = cos.shape[-1]
-    rotated = normed[..., :rotary_dim]
+    rotated = x[..., :rotary_dim]
     swapped = rotated.roll(rotary_dim // 2, -1)
     rotated.mul_(cos).addcmul_(swapped, sin)
-    return normed.to(x.dtype)
+    return x

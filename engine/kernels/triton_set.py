@@ -33,7 +33,7 @@ from engine.kernels.triton_split import Split, split_rows
 from engine.kernels.triton_step_start import embed
 from engine.model.config import ModelConfig
 from engine.model.matrix import Matrix
-from engine.model.weights import AttentionWeights, DeltaNetWeights, MoeWeights
+from engine.model.weights import AttentionWeights, DeltaNetWeights, DenseWeights, MoeWeights
 from transport.wire.layout import CacheLayout
 
 MAX_STREAMED_TOKENS = 512
@@ -68,7 +68,7 @@ class TritonKernels:
 
     @cached_property
     def _delta_workspace(self) -> DeltaWorkspace:
-        config = self._config
+        config = self._config.deltanet
         return DeltaWorkspace.allocate(
             self._max_rows,
             config.linear_num_value_heads,
@@ -78,7 +78,7 @@ class TritonKernels:
 
     @cached_property
     def _attention_workspace(self) -> AttentionWorkspace:
-        config = self._config
+        config = self._config.attention
         return AttentionWorkspace.allocate(
             self._max_rows, config.num_attention_heads, config.head_dim, self._device
         )
@@ -293,6 +293,16 @@ class TritonKernels:
         hidden = torch.addmm(hidden, shared, widened_rows(weights.shared_down).t())
         prefill = experts_fp8 if weights.gate_up.num_fp8 else experts_prefill
         return hidden, prefill(x, ids, chosen, weights.gate_up, weights.down)
+
+    def dense_add(
+        self,
+        hidden: torch.Tensor,
+        pending: Pending,
+        norm: torch.Tensor,
+        eps: float,
+        weights: DenseWeights,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        raise AssertionError("triton_support.py lets no model with a dense MLP use this set")
 
     def final_norm(
         self,

@@ -85,6 +85,17 @@ class WeightBuilder:
         self.plan.add(name, tensor, std=std)
         return tensor
 
+    def nothing(self, rows: int) -> Matrix:
+        """A matrix without columns, which no checkpoint tensor fills."""
+        return Matrix.of(self._empty(rows, 0))
+
+    def biases(self, *parts: tuple[str, int]) -> torch.Tensor:
+        """The biases of a fused matrix, in the compute dtype [rows of all parts]."""
+        bias = self._empty(sum(num for _, num in parts))
+        for (name, num), own in zip(parts, bias.split([num for _, num in parts]), strict=True):
+            self.plan.add(name, own, (num,), std=0.02)
+        return bias
+
     def conv(self, name: str, channels: int, kernel: int) -> torch.Tensor:
         """A conv's weights [channels, kernel], stored with a dimension of 1 in between."""
         taps = self._empty(channels, kernel)

@@ -18,8 +18,8 @@ import torch
 
 from engine.inputs import Inputs
 from engine.kernels.interface import Activation, Kernels
-from engine.model.qwen35 import Qwen35
-from engine.model.weights import AttentionWeights, MtpWeights
+from engine.model.model import Model
+from engine.model.weights import AttentionWeights, MoeWeights, MtpWeights
 from transport.copy.tensors import CacheTensors
 
 
@@ -32,7 +32,7 @@ class Chosen:
 
 
 def draft_hidden(
-    model: Qwen35,
+    model: Model,
     ids: torch.Tensor,
     hidden: torch.Tensor,
     inputs: Inputs,
@@ -46,8 +46,7 @@ def draft_hidden(
     ids [tokens]: for each position of ``inputs``, the token that follows it. hidden [tokens,
     hidden]: the trunk's (or this function's) state at the position itself. Writes the layer's KV.
     """
-    config, weights = model.config, model.weights
-    eps, (mtp, mixer) = config.rms_norm_eps, _layer(model)
+    weights, eps, (mtp, mixer) = model.weights, model.config.rms_norm_eps, _layer(model)
     layer, last = mtp.layer, cache.kv.shape[1] - 1
     x, y = _entered(model, ids, hidden, kernels)
     if chosen is not None:
@@ -56,14 +55,16 @@ def draft_hidden(
         inputs = chosen.inputs
     mixed = kernels.attention(y, mixer, eps, weights.inv_freq, cache.kv, last, inputs)
     x, pending = kernels.linear_add(x, mixed, mixer.out_proj)
-    x, pending = kernels.moe_add(
-        x, pending, layer.post_norm, eps, layer.moe, config.num_experts_per_tok, inputs
-    )
+    mlp, norm = layer.mlp, layer.post_norm
+    if isinstance(mlp, MoeWeights):
+        x, pending = kernels.moe_add(x, pending, norm, eps, mlp, mlp.top_k, inputs)
+    else:
+        x, pending = kernels.dense_add(x, pending, norm, eps, mlp)
     return kernels.final_norm(x, pending, mtp.norm, eps, None)
 
 
 def draft_kv(
-    model: Qwen35,
+    model: Model,
     ids: torch.Tensor,
     hidden: torch.Tensor,
     inputs: Inputs,
@@ -78,7 +79,7 @@ def draft_kv(
     kernels.write_kv(y, mixer, eps, weights.inv_freq, cache.kv, last, inputs)
 
 
-def _layer(model: Qwen35) -> tuple[MtpWeights, AttentionWeights]:
+def _layer(model: Model) -> tuple[MtpWeights, AttentionWeights]:
     mtp = model.weights.mtp
     assert mtp is not None, "drafts without a draft layer"
     assert isinstance(mtp.layer.mixer, AttentionWeights), "a draft layer attends"
@@ -86,7 +87,7 @@ def _layer(model: Qwen35) -> tuple[MtpWeights, AttentionWeights]:
 
 
 def _entered(
-    model: Qwen35, ids: torch.Tensor, hidden: torch.Tensor, kernels: Kernels
+    model: Model, ids: torch.Tensor, hidden: torch.Tensor, kernels: Kernels
 ) -> tuple[torch.Tensor, Activation]:
     """The input of the layer [tokens, hidden], and its norm."""
     weights, eps = model.weights, model.config.rms_norm_eps

@@ -1,4 +1,4 @@
-"""The weights of a Qwen3.5 model, fused where one matrix product serves several tensors."""
+"""The weights of a model, fused where one matrix product serves several tensors."""
 
 from dataclasses import dataclass
 
@@ -22,21 +22,40 @@ class DeltaNetWeights:
 
 @dataclass(frozen=True)
 class AttentionWeights:
-    """Weights of a full-attention mixer. Rows of ``in_proj``: v, k, q, gate; k and q share one norm
-    and rotation pass."""
+    """Weights of an attention mixer. Rows of ``in_proj``: v, k, q, and gate if ``gated``; k and q
+    share one norm and rotation pass, without a norm if ``kq_norm`` has no rows. Biases of
+    ``in_proj`` [rows] and ``out_proj`` [hidden], or None."""
 
     in_proj: Matrix
     kq_norm: torch.Tensor
     out_proj: Matrix
+    gated: bool = True
+    bias: torch.Tensor | None = None
+    out_bias: torch.Tensor | None = None
+
+    @property
+    def normed(self) -> bool:
+        return self.kq_norm.shape[0] > 0
 
 
 @dataclass(frozen=True)
 class MoeWeights:
     """Weights of a mixture of experts. Rows of ``in_proj``: shared expert's gate and up, then the
-    router, then the shared gate, then zeros up to a multiple of 16."""
+    router, then the shared gate, then zeros up to a multiple of 16. Without a shared expert,
+    ``shared_down`` has no columns, and ``in_proj`` only the router."""
 
     in_proj: Matrix
     shared_down: Matrix
+    gate_up: Matrix
+    down: Matrix
+    top_k: int
+    renormalised: bool = True
+
+
+@dataclass(frozen=True)
+class DenseWeights:
+    """Weights of a dense MLP. Rows of ``gate_up``: gate, then up."""
+
     gate_up: Matrix
     down: Matrix
 
@@ -46,7 +65,7 @@ class LayerWeights:
     input_norm: torch.Tensor
     mixer: DeltaNetWeights | AttentionWeights
     post_norm: torch.Tensor
-    moe: MoeWeights
+    mlp: MoeWeights | DenseWeights
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ import torch
 from engine.inputs import Inputs
 from engine.kernels.interface import Activation, Pending
 from engine.kernels.triton_set import TritonKernels
-from engine.model.weights import MoeWeights
+from engine.model.weights import DenseWeights, MoeWeights
 from engine.spread.memory import Exchange
 from engine.spread.triton_agree import agree
 from engine.spread.triton_collect import Collected, collect
@@ -80,6 +80,16 @@ class SpreadKernels:
             hidden, x = take_up(hidden, pending, norm, eps)
             return hidden, Activation(x)
         return self._local_norm(hidden, pending, norm, eps)
+
+    def dense_add(
+        self,
+        hidden: torch.Tensor,
+        pending: Pending,
+        norm: torch.Tensor,
+        eps: float,
+        weights: DenseWeights,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        raise AssertionError("triton_support.py lets no model with a dense MLP use this set")
 
     def final_norm(
         self,

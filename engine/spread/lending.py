@@ -11,7 +11,8 @@ import torch
 
 from engine.batch import SpreadPlan
 from engine.graphs import GraphPool
-from engine.model.qwen35 import Qwen35
+from engine.model.model import Model
+from engine.model.weights import MoeWeights
 from engine.spread.group_memory import GroupMemory
 from engine.spread.interface import Lent
 from engine.spread.memory import TURN, ExchangeLayout, first_flag
@@ -30,7 +31,7 @@ class LendingSteps:
 
     def __init__(
         self,
-        model: Qwen35,
+        model: Model,
         layout: ExchangeLayout,
         memory: OwnMemory,
         shapes: Sequence[SpreadShape],
@@ -96,7 +97,8 @@ class LendingSteps:
         offer(exchange)
         agree(exchange)
         for layer, weights in enumerate(self._model.weights.layers):
-            gate_up, down = weights.moe.gate_up, weights.moe.down
+            assert isinstance(weights.mlp, MoeWeights), "spread steps share experts"
+            gate_up, down = weights.mlp.gate_up, weights.mlp.down
             rows = Collected.empty(exchange, size, rows_each, gate_up.shape[0], self._x.dtype)
             push(self._x, self._ids, self._weights, exchange, layer, rows.owned)
             collect(rows, exchange, layer)

@@ -135,7 +135,7 @@ class ExchangeLayout:
 
 def exchange_layout(config: ModelConfig) -> ExchangeLayout:
     """Layout for the rows of a model in bfloat16."""
-    return ExchangeLayout(MAX_ROWS, config.num_experts_per_tok, config.hidden_size)
+    return ExchangeLayout(MAX_ROWS, config.moe.num_experts_per_tok, config.hidden_size)
 
 
 def first_flag(generation: int, round_: int, num_layers: int) -> int:

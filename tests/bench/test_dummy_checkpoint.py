@@ -5,7 +5,7 @@ from pathlib import Path
 
 from bench.dummy_checkpoint import NUM_SPECIAL, ROOT, SPECIAL, make_folder, make_tokenizer, shrink
 from coordinator.text.tokenizer import Tokenizer
-from engine.model.config import ModelConfig
+from engine.model.registry import read_config
 
 
 def test_words_are_tokens_both_ways() -> None:
@@ -34,8 +34,8 @@ def test_a_small_one_keeps_the_first_layers_and_ids(tmp_path: Path) -> None:
     config = ROOT / "bench" / "models" / "qwen3.5-35b-a3b"
     make_folder(config, tmp_path, 1024 - NUM_SPECIAL)
     shrink(tmp_path, 4, 1024)
-    model = ModelConfig.read(tmp_path)
-    assert (len(model.layer_types), model.vocab_size) == (4, 1024)
+    model = read_config(tmp_path)
+    assert (len(model.layers), model.vocab_size) == (4, 1024)
     tokenizer = Tokenizer.load(tmp_path)
     try:
         assert tokenizer.num_valid_ids <= 1024

@@ -11,7 +11,7 @@ from bench import result_file, spread_step
 from bench.spread_floor import floors_us
 from bench.spread_processes import MemberFailed, Members
 from decode import spread_table
-from engine.model.config import ModelConfig
+from engine.model.registry import read_config
 
 HEADER = [0] * 9
 WAITED = {"rows": [0.0, 150.0], "results": [50.0, 30.0]}
@@ -94,7 +94,7 @@ def test_what_is_timed_on_a_gpu_that_members_share_is_no_table(tmp_path: Path) -
 
 def test_the_floor_of_a_step_is_that_of_its_bytes() -> None:
     """As the facts about the model have it: 102 experts of each layer at 16 sequences."""
-    config = ModelConfig.read(spread_step.model_folder(Path(), None))
+    config = read_config(spread_step.model_folder(Path(), None))
     local = floors_us(config, 16, 16, 1, 1024)
     assert local["gate and up"] == pytest.approx(2 * local["down"])
     assert local["gate and up"] + local["down"] == pytest.approx(102.0 * 58.5, rel=0.01)
@@ -130,7 +130,7 @@ def test_a_member_that_does_not_answer_is_named(tmp_path: Path) -> None:
 
 
 def test_the_small_model_is_the_first_layers_of_the_full_one(tmp_path: Path) -> None:
-    small = ModelConfig.read(spread_step.model_folder(tmp_path, 4))
-    full = ModelConfig.read(spread_step.model_folder(tmp_path, None))
-    assert small.layer_types == full.layer_types[:4]
+    small = read_config(spread_step.model_folder(tmp_path, 4))
+    full = read_config(spread_step.model_folder(tmp_path, None))
+    assert small.layers == full.layers[:4]
     assert json.loads((tmp_path / "config.json").read_text())["text_config"]["num_experts"] == 256

@@ -24,7 +24,7 @@ from engine.batch import Binding, ForwardBatch, Keep, Row, Scoring
 from engine.config import Device, EngineConfig, Quantize
 from engine.cuda_sampler import CudaSampler, num_logits
 from engine.kernels.triton_set import TritonKernels
-from engine.model.config import ModelConfig
+from engine.model.registry import read_config
 from engine.runner import Engine
 from tests.kernels.cuda_path import without_pinned_memory
 from transport.wire.sampling import SamplingParams, StopRule
@@ -83,7 +83,7 @@ def small_engine(
         folder, PAGES, 64, load_format="dummy", dtype="bfloat16", device=device,
         num_valid_ids=num_valid_ids, max_drafts=max_drafts, quantize=quantize,
     )  # fmt: skip
-    model = ModelConfig.read(folder)
+    model = read_config(folder)
     model = model.quantised() if quantize == "fp8" else model
     return Engine.load(
         settings,

@@ -8,14 +8,14 @@ import pytest
 
 from engine.kernels import first_start
 from engine.kernels.notes import OPTIONS, for_triton, noted
-from engine.model.config import ModelConfig
+from engine.model.registry import read_config
 
 ROOT = Path(__file__).parents[2]
 FULL_SIZE = ROOT / "bench/models/qwen3.5-35b-a3b"
 
 
 def test_the_full_size_model_has_notes_for_either_kind_of_weights():
-    config = ModelConfig.read(FULL_SIZE)
+    config = read_config(FULL_SIZE)
     bf16, fp8 = first_start.notes(config, 90), first_start.notes(config.quantised(), 90)
     assert bf16 == first_start.read("bf16", 90)
     assert fp8 == first_start.read("fp8", 90)
@@ -25,8 +25,8 @@ def test_the_full_size_model_has_notes_for_either_kind_of_weights():
 
 
 def test_other_models_and_gpus_have_none():
-    config = ModelConfig.read(FULL_SIZE)
-    assert first_start.notes(ModelConfig.read(ROOT / "models/tiny"), 90) == ()
+    config = read_config(FULL_SIZE)
+    assert first_start.notes(read_config(ROOT / "models/tiny"), 90) == ()
     assert first_start.notes(config, 100) == ()
 
 

@@ -13,11 +13,10 @@ from safetensors.torch import load_file, save_file
 from engine import checkpoint as checkpoints
 from engine import weights
 from engine.errors import CheckpointError
-from engine.model.config import ModelConfig
 from engine.model.matrix import Matrix, quantise
+from engine.model.model import Model
 from engine.model.quantization import Quantization
-from engine.model.qwen35 import Qwen35
-from engine.model.registry import build
+from engine.model.registry import build, read_config
 from engine.plan import FLOATS
 from tests.engine.checkpoints import SHAPES, checkpoint, convert_to_fp8, reference, write_checkpoint
 from tests.engine.driver import GREEDY, Driver, Request, load_engine
@@ -38,10 +37,10 @@ def fp8_copy(name: str, tmp_path: Path, **settings: Any) -> tuple[Path, dict[str
     return folder, convert_to_fp8(folder, **settings)
 
 
-def matrices(model: Qwen35) -> list[Matrix]:
+def matrices(model: Model) -> list[Matrix]:
     found = []
     for layer in model.weights.layers:
-        for part in (layer.mixer, layer.moe):
+        for part in (layer.mixer, layer.mlp):
             found += [value for value in vars(part).values() if isinstance(value, Matrix)]
     return found
 
@@ -49,11 +48,11 @@ def matrices(model: Qwen35) -> list[Matrix]:
 @pytest.mark.parametrize("name", NAMES)
 def test_the_official_layout_means_its_dequantised_values(name: str, tmp_path: Path) -> None:
     folder, meant = fp8_copy(name, tmp_path)
-    model = build(ModelConfig.read(folder), torch.float32, torch.device("cpu"))
+    model = build(read_config(folder), torch.float32, torch.device("cpu"))
     weights.load(model.plan, checkpoints.read_entries(folder))
     plain_folder = Path(shutil.copytree(checkpoint(name), tmp_path / "plain"))
     save_file(meant, plain_folder / "model.safetensors")
-    plain = build(ModelConfig.read(plain_folder), torch.float32, torch.device("cpu"))
+    plain = build(read_config(plain_folder), torch.float32, torch.device("cpu"))
     weights.load(plain.plan, checkpoints.read_entries(plain_folder))
     for ours, theirs in zip(matrices(model), matrices(plain), strict=True):
         assert ours.num_fp8 > 0
@@ -93,9 +92,9 @@ def test_quantised_at_load_is_the_official_conversion_but_for_rounded_scales(
     name: str, tmp_path: Path
 ) -> None:
     folder, _ = fp8_copy(name, tmp_path)
-    stored = build(ModelConfig.read(folder), torch.float32, torch.device("cpu"))
+    stored = build(read_config(folder), torch.float32, torch.device("cpu"))
     weights.load(stored.plan, checkpoints.read_entries(folder))
-    config = ModelConfig.read(checkpoint(name)).quantised()
+    config = read_config(checkpoint(name)).quantised()
     made = build(config, torch.float32, torch.device("cpu"))
     weights.load(made.plan, checkpoints.read_entries(checkpoint(name)))
     assert made.num_bytes == stored.num_bytes
@@ -112,7 +111,7 @@ def test_experts_fused_and_apart_are_converted_alike(tmp_path: Path) -> None:
     write_checkpoint(reference("per_expert"), tmp_path, "fused")
     models = []
     for folder in (tmp_path, checkpoint("per_expert")):
-        config = ModelConfig.read(folder).quantised()
+        config = read_config(folder).quantised()
         models.append(build(config, torch.float32, torch.device("cpu")))
         weights.load(models[-1].plan, checkpoints.read_entries(folder))
     for fused, apart in zip(*map(matrices, models), strict=True):
@@ -122,7 +121,7 @@ def test_experts_fused_and_apart_are_converted_alike(tmp_path: Path) -> None:
 
 def test_a_large_tensor_is_converted_expert_by_expert(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("engine.fp8_places.QUANTISED_AT_ONCE", 1)
-    config = ModelConfig.read(checkpoint("fused")).quantised()
+    config = read_config(checkpoint("fused")).quantised()
     models = [build(config, torch.float32, torch.device("cpu")) for _ in range(2)]
     for model in models:
         weights.load(model.plan, checkpoints.read_entries(checkpoint("fused")))
@@ -225,7 +224,7 @@ def test_workers_in_fp8_and_in_bf16_are_different_models(tmp_path: Path) -> None
 
 def test_every_shape_can_be_quantised_at_load() -> None:
     for name in SHAPES:
-        config = ModelConfig.read(checkpoint(name)).quantised()
+        config = read_config(checkpoint(name)).quantised()
         model = build(config, torch.bfloat16, torch.device("meta"))
         assert all(target.stored == FLOATS for target in model.plan.targets.values())
         assert (
@@ -238,7 +237,7 @@ def test_every_shape_can_be_quantised_at_load() -> None:
 
 def test_the_full_size_model_in_fp8_takes_half_the_bytes() -> None:
     folder = Path(__file__).parents[2] / "bench/models/qwen3.5-35b-a3b"
-    config = ModelConfig.read(folder).without_drafts()
+    config = read_config(folder).without_drafts()
     sizes = [
         build(each, torch.bfloat16, torch.device("meta")).num_bytes / 2**30
         for each in (config, config.quantised())

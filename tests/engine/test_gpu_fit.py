@@ -11,7 +11,7 @@ from engine.cache.pool_sizes import sized_cache
 from engine.config import MAX_DECODE_ROWS, SAMPLED_AT_ONCE, EngineConfig
 from engine.errors import GpuMemoryHeld
 from engine.kernels.state_ring import ring_bytes
-from engine.model.config import ModelConfig
+from engine.model.registry import read_config
 from tests.engine.checkpoints import checkpoint
 from transport.copy.region import Region
 from transport.wire.layout import CacheLayout, PoolSize
@@ -63,9 +63,9 @@ def test_a_gpu_too_small_or_already_full(
 
 
 def test_pages_take_what_is_left(hopper: pytest.MonkeyPatch) -> None:
-    from engine.model.config import ModelConfig
+    from engine.model.registry import read_config
 
-    layout = ModelConfig.read(checkpoint("per_expert")).cache_layout("bfloat16", 64)
+    layout = read_config(checkpoint("per_expert")).cache_layout("bfloat16", 64)
     probe = Region.without_probe(layout, gpu.PROBE).size_bytes
     slot_bytes = layout.state_slot_bytes + 300 * gpu.TABLE_BYTES
     sampled_bytes = 3 * 300 * (gpu.LOGITS_BYTES + gpu.SAMPLED_BYTES)
@@ -129,7 +129,7 @@ def test_state_slots_have_a_ring_for_spread_steps_or_drafts(
         return PoolSize(1, 1)
 
     monkeypatch.setattr(gpu, "pools_that_fit", pools_that_fit)
-    model = ModelConfig.read(FULL_SIZE)
+    model = read_config(FULL_SIZE)
     config = EngineConfig(
         FULL_SIZE, None, None, device="cuda", spread=spread, max_drafts=max_drafts
     )

@@ -12,7 +12,8 @@ from safetensors.torch import load_file, save_file
 
 from engine.config import EngineConfig
 from engine.errors import CheckpointError
-from engine.model.config import ModelConfig
+from engine.model.layers import Attention, DeltaNet
+from engine.model.registry import read_config
 from tests.engine.checkpoints import checkpoint, reference, write_checkpoint
 from tests.engine.driver import GREEDY, Driver, Request, load_engine
 
@@ -116,7 +117,7 @@ def test_index_that_disagrees_with_its_shards(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model_type": "llama"}, r"model_type: .*'llama'.*supported: qwen3_5_moe"),
+        ({"model_type": "gpt2"}, r"model_type: .*'gpt2'.*supported: qwen3_5_moe"),
         ({"max_position_embeddings": ...}, "max_position_embeddings: missing"),
         ({"hidden_size": "wide"}, "hidden_size: 'wide' is not a positive integer"),
         ({"rope_parameters": {"rope_type": "yarn"}}, r"rope_parameters.rope_type: 'yarn'"),
@@ -130,28 +131,28 @@ def test_index_that_disagrees_with_its_shards(tmp_path: Path) -> None:
 def test_bad_configs(folder: Path, changes: dict[str, Any], message: str) -> None:
     configure(folder, **changes)
     with pytest.raises(ValueError, match=message):
-        ModelConfig.read(folder)
+        read_config(folder)
 
 
 def test_bad_folders(folder: Path) -> None:
     with pytest.raises(ValueError, match=r"model_dir: .*no such folder"):
-        ModelConfig.read(folder / "absent")
+        read_config(folder / "absent")
     (folder / "config.json").write_text("{")
     with pytest.raises(ValueError, match=r"config\.json is not JSON"):
-        ModelConfig.read(folder)
+        read_config(folder)
     (folder / "config.json").unlink()
     with pytest.raises(ValueError, match=r"no config\.json"):
-        ModelConfig.read(folder)
+        read_config(folder)
 
 
 def test_config_reads_what_the_files_say(folder: Path) -> None:
-    config = ModelConfig.read(folder)
+    config = read_config(folder)
     assert config.max_position_embeddings == 1024
     configure(folder, layer_types=..., full_attention_interval=2)
-    kinds = ModelConfig.read(folder).layer_types
-    assert kinds == ("linear_attention", "full_attention") * 2
-    multimodal = ModelConfig.read(checkpoint("multimodal"))
-    assert (multimodal.model_type, multimodal.linear_num_key_heads) == ("qwen3_5_moe", 1)
+    kinds = [type(layer.mixer) for layer in read_config(folder).layers]
+    assert kinds == [DeltaNet, Attention] * 2
+    multimodal = read_config(checkpoint("multimodal"))
+    assert (multimodal.model_type, multimodal.deltanet.linear_num_key_heads) == ("qwen3_5_moe", 1)
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,7 @@ from engine import checkpoint, weights
 from engine.batch import Binding, ForwardBatch, Row
 from engine.config import EngineConfig
 from engine.errors import CheckpointError, GpuMemoryHeld
-from engine.model.config import ModelConfig
-from engine.model.registry import build
+from engine.model.registry import build, read_config
 from engine.runner import Engine
 from tests.engine.checkpoints import checkpoint as some_checkpoint
 from transport.wire.sampling import SamplingParams, StopRule
@@ -40,7 +39,7 @@ def test_a_full_gpu_is_refused_with_the_numbers() -> None:
 def test_weights_arrive_whole(dtype: str) -> None:
     """Straight, cast, transposed and in parts: the GPU's weights are the CPU's."""
     for folder in (TINY, some_checkpoint("per_expert")):
-        config = ModelConfig.read(folder)
+        config = read_config(folder)
         models = []
         for device in ("cpu", "cuda"):
             model = build(config, getattr(torch, dtype), torch.device(device))
@@ -60,7 +59,7 @@ def test_a_file_that_ends_early_is_named(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     with path.open("r+b") as file:
         file.truncate(max(entry.offset + entry.num_bytes for entry in entries) - 1)
-    model = build(ModelConfig.read(tmp_path), torch.bfloat16, torch.device("cuda"))
+    model = build(read_config(tmp_path), torch.bfloat16, torch.device("cuda"))
     with pytest.raises(CheckpointError, match=r"cannot read .* ends 1 bytes early"):
         weights.load(model.plan, entries)
 

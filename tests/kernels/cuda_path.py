@@ -20,8 +20,8 @@ from engine.cuda_parts import CudaParts
 from engine.kernels import triton_conv_linear, triton_linear
 from engine.kernels.triton_rows import Tiles
 from engine.kernels.triton_set import TritonKernels
-from engine.model.config import ModelConfig
 from engine.model.matrix import Matrix
+from engine.model.registry import read_config
 from engine.runner import Engine
 from transport.wire.spread import MAX_ROWS
 
@@ -112,7 +112,7 @@ def load(settings: EngineConfig) -> Engine:
     assert num_slots is not None
     device = torch.device("cpu")
     max_rows = max(num_slots * (1 + max_drafts), MAX_ROWS * settings.spread)
-    kernels = TritonKernels(ModelConfig.read(folder), device, max_rows)
+    kernels = TritonKernels(read_config(folder), device, max_rows)
     engine = Engine.load(settings, lambda n: torch.zeros(n, dtype=torch.uint8), kernels=kernels)
     parts = CudaParts(
         replace(settings, device="cuda"), engine._model, engine.cache, engine.layout, kernels,

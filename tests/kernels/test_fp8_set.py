@@ -11,7 +11,7 @@ from engine.inputs import Inputs
 from engine.kernels import triton_set
 from engine.kernels.triton_dot import INTERPRETED
 from engine.kernels.triton_set import TritonKernels
-from engine.model.config import ModelConfig
+from engine.model.registry import read_config
 from engine.runner import Engine
 from tests.kernels import cuda_path
 
@@ -28,7 +28,7 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Engine:
     settings = EngineConfig(
         tmp_path, 4, 4, load_format="dummy", dtype="bfloat16", quantize="fp8", poison=True
     )
-    kernels = TritonKernels(ModelConfig.read(tmp_path).quantised(), torch.device("cpu"), 4)
+    kernels = TritonKernels(read_config(tmp_path).quantised(), torch.device("cpu"), 4)
     engine = Engine.load(settings, lambda n: torch.zeros(n, dtype=torch.uint8), kernels=kernels)
     forward(engine, [Row(i, (i,), 0, prompt) for i, prompt in enumerate(PROMPTS)])
     return engine

@@ -12,7 +12,7 @@ from engine import graphs, weights
 from engine.batch import Binding, ForwardBatch, Row, SpreadPlan, StepResult
 from engine.kernels.triton_set import TritonKernels
 from engine.model.config import ModelConfig
-from engine.model.registry import build
+from engine.model.registry import build, read_config
 from engine.sampler import Sampler
 from engine.spread.engine_steps import EngineSpread
 from engine.spread.group_memory import GroupMemory
@@ -73,7 +73,7 @@ class Sequences:
         for ring in self.graphs._rings:
             ring.inputs.fill_(float("nan"))
             ring.updates.fill_(float("nan"))
-        exchanged = ExchangeLayout(BUCKET, config.num_experts_per_tok, config.hidden_size)
+        exchanged = ExchangeLayout(BUCKET, config.moe.num_experts_per_tok, config.hidden_size)
         self.memory, self.other = Memory(device), Memory(device)
         self.other.allocate(exchanged.size_bytes).zero_()
         self.closed: list[int] = []
@@ -81,7 +81,7 @@ class Sequences:
             exchanged, self.memory, lambda handle: self.open_peer(handle), self.closed.append
         )
         self.steps = SpreadSteps(
-            PlainSteps(self.graphs, self.sampler), local, group, len(config.layer_types),
+            PlainSteps(self.graphs, self.sampler), local, group, len(config.layers),
             (SpreadShape(BUCKET),), limit_s=1.0,
         )  # fmt: skip
         self.steps.capture(sizes=[2])
@@ -138,7 +138,7 @@ def captured(device: torch.device, tmp_path_factory: pytest.TempPathFactory) -> 
             patch.setattr(graphs.GraphPool, "capture", cuda_path.capture)
             patch.setattr(torch.Tensor, "pin_memory", lambda self: self)
         with torch.inference_mode():
-            made = Sequences(ModelConfig.read(folder).without_drafts(), device)
+            made = Sequences(read_config(folder).without_drafts(), device)
         yield made
 
 

@@ -1,0 +1,233 @@
+"""A decoder of any family, text only: the whole forward pass in one file.
+
+    hidden = embed(ids)
+    each layer:  hidden += mixer(norm(hidden));  hidden += mlp(norm(hidden))
+    mixer: Gated DeltaNet, or causal attention
+    mlp:   mixture of experts, or dense
+    logits = lm_head(norm(hidden))
+
+``Decoder.forward`` is this loop over the layers of ``ModelConfig.layers``. ``attention``,
+``deltanet``, ``moe`` and ``dense`` below it are the blocks, in operators of PyTorch: the reference
+kernel set computes them as they stand here. Another set computes the same blocks in its own way,
+fused (engine/kernels/interface.py).
+
+Source: the released checkpoints, and transformers' classes, which the tests compare with.
+decoder_weights.py says which checkpoint tensor fills which weight. What the checkpoint stores as
+``w`` for use as ``1 + w``, or as ``A_log`` for use as ``-exp(A_log)``, is stored here in the form
+in which it is used (``prepare``).
+"""
+
+import torch
+import torch.nn.functional as F
+
+from engine.inputs import Inputs
+from engine.kernels.interface import Kernels, Operators
+from engine.kernels.torch_delta_rule import split_qk
+from engine.kernels.torch_experts import route, silu_mul
+from engine.kernels.torch_norm import gated_rms_norm, norm_rope, rope_table, rotate
+from engine.model.builder import WeightBuilder
+from engine.model.config import ModelConfig
+from engine.model.decoder_weights import DecoderWeights
+from engine.model.weights import AttentionWeights, DeltaNetWeights, DenseWeights, MoeWeights
+from engine.plan import Plan
+from transport.copy.tensors import CacheTensors
+
+
+class Decoder:
+    """Weights of one model and its forward pass; stateless, the cache is passed in.
+
+    ``plan`` tells the loader where each checkpoint tensor goes; call ``prepare`` once after they
+    are all in. ``dtype`` is the compute dtype; norms and gates' parameters are float32.
+    ``num_bytes``: what the weights take.
+    """
+
+    def __init__(self, config: ModelConfig, dtype: torch.dtype, device: torch.device) -> None:
+        self.config = config
+        self.plan = Plan(
+            ignored=frozenset({"lm_head.weight"} if config.tie_word_embeddings else ())
+        )
+        new = WeightBuilder(self.plan, config.quantization, dtype, device)
+        self.weights = DecoderWeights(config, new).allocate(device)
+        self.num_bytes = new.num_bytes
+
+    @torch.inference_mode()
+    def prepare(self) -> None:
+        """Turn stored parameters into the form the forward pass uses, in place."""
+        norms = [self.weights.norm]
+        for layer in self.weights.layers:
+            norms += [layer.input_norm, layer.post_norm]
+            if isinstance(layer.mixer, AttentionWeights):
+                norms.append(layer.mixer.kq_norm)
+            else:
+                layer.mixer.neg_exp_a.exp_().neg_()
+        if mtp := self.weights.mtp:
+            assert isinstance(mtp.layer.mixer, AttentionWeights), "a draft layer attends"
+            norms += [mtp.embedding_norm, mtp.hidden_norm, mtp.norm]
+            norms += [mtp.layer.input_norm, mtp.layer.post_norm, mtp.layer.mixer.kq_norm]
+        for norm in norms if self.config.plus_one_norms else []:
+            norm.add_(1.0)
+
+    def forward(
+        self,
+        inputs: Inputs,
+        ids: torch.Tensor,
+        cache: CacheTensors,
+        kernels: Kernels,
+        *,
+        every_token: bool = False,
+    ) -> torch.Tensor:
+        """Run ``ids`` [tokens] through all layers -> normed hidden [sampled rows, hidden], or
+        [tokens, hidden] with ``every_token``.
+
+        Updates the pages and state slots of the rows in ``inputs``.
+        """
+        weights, eps = self.weights, self.config.rms_norm_eps
+        hidden, pending = kernels.embed(ids, weights.embed), None
+        deltanet = attention = 0
+        for layer in weights.layers:
+            mixer, mlp = layer.mixer, layer.mlp
+            hidden, x = kernels.add_norm(hidden, pending, layer.input_norm, eps)
+            if isinstance(mixer, DeltaNetWeights):
+                conv, recurrent = cache.conv[:, deltanet], cache.recurrent[:, deltanet]
+                mixed = kernels.deltanet(x, mixer, eps, conv, recurrent, inputs, deltanet)
+                deltanet += 1
+            else:
+                mixed = kernels.attention(
+                    x, mixer, eps, weights.inv_freq, cache.kv, attention, inputs
+                )
+                attention += 1
+            hidden, pending = kernels.linear_add(hidden, mixed, mixer.out_proj)
+            if isinstance(mixer, AttentionWeights) and mixer.out_bias is not None:
+                hidden = hidden + mixer.out_bias
+            if isinstance(mlp, MoeWeights):
+                hidden, pending = kernels.moe_add(
+                    hidden, pending, layer.post_norm, eps, mlp, mlp.top_k, inputs
+                )
+            else:
+                hidden, pending = kernels.dense_add(hidden, pending, layer.post_norm, eps, mlp)
+        index = inputs.sample_index
+        every = every_token or index.shape[0] == hidden.shape[0]
+        return kernels.final_norm(hidden, pending, weights.norm, eps, None if every else index)
+
+    def logits(
+        self,
+        hidden: torch.Tensor,
+        num_ids: int,
+        kernels: Kernels,
+        out: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """[rows, hidden] -> float32 logits [rows, num_ids] of the first ``num_ids`` ids; in
+        ``out`` where given."""
+        return kernels.logits(hidden, self.weights.lm_head[:num_ids], out)
+
+
+def attention(
+    ops: Operators,
+    x: torch.Tensor,
+    weights: AttentionWeights,
+    eps: float,
+    inv_freq: torch.Tensor,
+    kv: torch.Tensor,
+    layer: int,
+    inputs: Inputs,
+) -> torch.Tensor:
+    """attend(rope(norm(q)), rope(norm(k)), v) * sigmoid(gate) -> [tokens, heads * head_dim].
+
+    q, k, v and gate are ``x @ in_proj.T + bias``, in heads; k and v go to the pages first. Norm,
+    gate and bias: of models that have them. Arguments as in ``Kernels.attention``.
+    """
+    kv_heads, head_dim = kv.shape[-2:]
+    heads = weights.out_proj.shape[1] // head_dim
+    projected = ops.linear(x, weights.in_proj)
+    if weights.bias is not None:
+        projected = projected + weights.bias
+    projected = projected.view(x.shape[0], -1, head_dim)
+    gates = heads if weights.gated else 0
+    v, kq, gate = projected.split_with_sizes((kv_heads, kv_heads + heads, gates), dim=1)
+    rope = inputs.once("rope", lambda: rope_table(inputs.positions, inv_freq))
+    if weights.normed:
+        kq = norm_rope(kq, weights.kq_norm, rope, eps)
+    else:
+        kq = rotate(kq.float(), rope).to(kq.dtype)
+    k, q = kq[:, :kv_heads], kq[:, kv_heads:]
+    ops.store_kv(k, v, kv, layer, inputs)
+    attended = ops.attend(q, kv, layer, inputs)
+    return (attended * gate.sigmoid() if weights.gated else attended).flatten(1)
+
+
+def attention_kv(
+    ops: Operators,
+    x: torch.Tensor,
+    weights: AttentionWeights,
+    eps: float,
+    inv_freq: torch.Tensor,
+    kv: torch.Tensor,
+    layer: int,
+    inputs: Inputs,
+) -> None:
+    """Store only the k and v of ``attention``, of a draft layer: normed, without a bias."""
+    kv_heads, head_dim = kv.shape[-2:]
+    rows = weights.in_proj.first(2 * kv_heads * head_dim)
+    v, k = ops.linear(x, rows).view(x.shape[0], 2, kv_heads, head_dim).unbind(1)
+    rope = inputs.once("rope", lambda: rope_table(inputs.positions, inv_freq))
+    k = norm_rope(k, weights.kq_norm[:kv_heads], rope, eps)
+    ops.store_kv(k, v, kv, layer, inputs)
+
+
+def deltanet(
+    ops: Operators,
+    x: torch.Tensor,
+    weights: DeltaNetWeights,
+    eps: float,
+    conv: torch.Tensor,
+    recurrent: torch.Tensor,
+    inputs: Inputs,
+    layer: int,
+) -> torch.Tensor:
+    """norm(delta_rule(q, k, v, g, beta)) * silu(z) -> [tokens, v_heads * v_dim].
+
+        q, k, v = split(silu(causal_conv(qkv))), q and k of unit length
+        g = -exp(A) * softplus(a + dt_bias);   beta = sigmoid(b)
+
+    qkv, z, b and a are ``x @ in_proj.T``. Arguments as in ``Kernels.deltanet``.
+    """
+    heads, k_dim, v_dim = recurrent.shape[1:]
+    sizes = (weights.conv.shape[0], heads * v_dim, heads, heads)
+    projected = ops.linear(x, weights.in_proj)
+    qkv, z, b, a = projected[:, : sum(sizes)].split_with_sizes(sizes, dim=-1)
+    qkv = ops.causal_conv(qkv, weights.conv, conv, inputs, layer)
+    q, k, v = split_qk(qkv, heads, k_dim, v_dim)
+    beta = b.float().sigmoid()
+    g = F.softplus(a.float() + weights.dt_bias).mul_(weights.neg_exp_a)
+    out = ops.delta_rule(q, k, v, g, beta, recurrent, inputs, layer)
+    return gated_rms_norm(out, z.reshape(-1, heads, v_dim), weights.norm, eps).flatten(1)
+
+
+def moe(
+    ops: Operators, hidden: torch.Tensor, x: torch.Tensor, weights: MoeWeights, top_k: int
+) -> torch.Tensor:
+    """hidden + sigmoid(shared gate) * shared_expert(x) + Σ_e p_e * expert_e(x) -> [tokens, hidden].
+
+    The sum is over the ``top_k`` experts that the router chooses; p is the softmax of their logits,
+    or of all experts' logits if it is not renormalised. The shared expert's gate and up, the
+    router's logits and the shared gate's are ``x @ in_proj.T``.
+    """
+    shared_dim, num_experts = weights.shared_down.shape[1], weights.gate_up.shape[0]
+    sizes = (2 * shared_dim, num_experts, int(shared_dim > 0))
+    projected = ops.linear(x, weights.in_proj)
+    shared, router, gate = projected[:, : sum(sizes)].split_with_sizes(sizes, dim=-1)
+    if shared_dim:
+        shared = silu_mul(shared) * gate.sigmoid()
+        hidden = ops.add_linear(hidden, shared, weights.shared_down)
+    else:
+        hidden = hidden.clone()
+    chosen, ids = route(router, top_k, renormalised=weights.renormalised)
+    ops.add_experts(hidden, x, chosen, ids, weights.gate_up, weights.down)
+    return hidden
+
+
+def dense(
+    ops: Operators, hidden: torch.Tensor, x: torch.Tensor, weights: DenseWeights
+) -> torch.Tensor:
+    """hidden + down(silu(gate) * up) -> [tokens, hidden]; gate and up are ``x @ gate_up.T``."""
+    return ops.add_linear(hidden, silu_mul(ops.linear(x, weights.gate_up)), weights.down)

@@ -1,0 +1,167 @@
+"""Where the weights of a model come from: which checkpoint tensor fills which rows.
+
+Weights are fused if one matrix product then serves several tensors (engine/model/weights.py).
+"""
+
+import math
+
+import torch
+
+from engine.model.builder import Part, WeightBuilder
+from engine.model.config import ModelConfig
+from engine.model.layers import Attention, DeltaNet, LayerSpec, Moe, Rope
+from engine.model.weights import (
+    AttentionWeights,
+    DeltaNetWeights,
+    DenseWeights,
+    LayerWeights,
+    MoeWeights,
+    MtpWeights,
+    Weights,
+)
+
+
+class DecoderWeights:
+    """Allocates a model's weights, and registers the checkpoint tensor of each part."""
+
+    def __init__(self, config: ModelConfig, new: WeightBuilder) -> None:
+        self.config, self.new = config, new
+
+    def allocate(self, device: torch.device) -> Weights:
+        """The weights, allocated but not filled; the loading plan of ``new`` fills them."""
+        config, new = self.config, self.new
+        shape = config.vocab_size, config.hidden_size
+        embed = new.tensor("embed_tokens.weight", *shape, std=1.0)
+        lm_head = embed
+        if not config.tie_word_embeddings:
+            lm_head = new.tensor("lm_head.weight", *shape, std=config.hidden_size**-0.5)
+        return Weights(
+            embed=embed,
+            layers=tuple(self._layer(f"layers.{i}.", spec) for i, spec in enumerate(config.layers)),
+            norm=new.vector("norm.weight", config.hidden_size),
+            lm_head=lm_head,
+            inv_freq=frequencies(config.attention.rope).to(device),
+            mtp=self._mtp() if config.num_mtp_layers else None,
+        )
+
+    def _mtp(self) -> MtpWeights:
+        new, hidden = self.new, self.config.hidden_size
+        return MtpWeights(
+            embedding_norm=new.vector("mtp.pre_fc_norm_embedding.weight", hidden),
+            hidden_norm=new.vector("mtp.pre_fc_norm_hidden.weight", hidden),
+            fc=new.matrix(2 * hidden, Part("mtp.fc.weight", hidden)),
+            layer=self._layer("mtp.layers.0.", self.config.mtp_layer),
+            norm=new.vector("mtp.norm.weight", hidden),
+        )
+
+    def _layer(self, name: str, spec: LayerSpec) -> LayerWeights:
+        hidden = self.config.hidden_size
+        return LayerWeights(
+            input_norm=self.new.vector(name + "input_layernorm.weight", hidden),
+            mixer=(
+                self._deltanet(name + "linear_attn.", spec.mixer)
+                if isinstance(spec.mixer, DeltaNet)
+                else self._attention(name + "self_attn.", spec.mixer)
+            ),
+            post_norm=self.new.vector(name + "post_attention_layernorm.weight", hidden),
+            mlp=(
+                self._moe(name + "mlp.", spec.mlp)
+                if isinstance(spec.mlp, Moe)
+                else self._dense(name + "mlp.", spec.mlp.intermediate_size)
+            ),
+        )
+
+    def _deltanet(self, name: str, spec: DeltaNet) -> DeltaNetWeights:
+        new, hidden = self.new, self.config.hidden_size
+        heads = spec.linear_num_value_heads
+        return DeltaNetWeights(
+            in_proj=new.matrix(
+                hidden,
+                Part(name + "in_proj_qkv.weight", spec.conv_channels),
+                Part(name + "in_proj_z.weight", spec.value_dim),
+                Part(name + "in_proj_b.weight", heads),
+                Part(name + "in_proj_a.weight", heads),
+                aligned=True,
+            ),
+            conv=new.conv(name + "conv1d.weight", spec.conv_channels, spec.linear_conv_kernel_dim),
+            neg_exp_a=new.vector(name + "A_log", heads, mean=1.0, std=0.5),
+            dt_bias=new.vector(name + "dt_bias", heads, mean=1.0),
+            norm=new.vector(name + "norm.weight", spec.linear_value_head_dim, mean=1.0),
+            out_proj=new.matrix(spec.value_dim, Part(name + "out_proj.weight", hidden)),
+        )
+
+    def _attention(self, name: str, spec: Attention) -> AttentionWeights:
+        new, dim, hidden = self.new, spec.head_dim, self.config.hidden_size
+        heads, kv_heads = spec.num_attention_heads, spec.num_key_value_heads
+        norms = (name + "k_norm.weight", kv_heads), (name + "q_norm.weight", heads)
+        # With a gate, the checkpoint has q and gate rows alternating head by head; here all q come
+        # first.
+        q = Part(name + "q_proj.weight", heads * dim)
+        if spec.gated:
+            q = Part(name + "q_proj.weight", 2 * heads * dim, interleaved=(heads, 2))
+        biases = (
+            (name + "v_proj.bias", kv_heads * dim),
+            (name + "k_proj.bias", kv_heads * dim),
+            (name + "q_proj.bias", heads * dim),
+        )
+        return AttentionWeights(
+            in_proj=new.matrix(
+                hidden,
+                Part(name + "v_proj.weight", kv_heads * dim),
+                Part(name + "k_proj.weight", kv_heads * dim),
+                q,
+            ),
+            kq_norm=new.norms(dim, *(norms if spec.normed else ())),
+            out_proj=new.matrix(heads * dim, Part(name + "o_proj.weight", hidden)),
+            gated=spec.gated,
+            bias=new.biases(*biases) if spec.qkv_bias else None,
+            out_bias=new.biases((name + "o_proj.bias", hidden)) if spec.o_bias else None,
+        )
+
+    def _dense(self, name: str, size: int) -> DenseWeights:
+        new, hidden = self.new, self.config.hidden_size
+        halves = Part(name + "gate_proj.weight", size), Part(name + "up_proj.weight", size)
+        return DenseWeights(
+            gate_up=new.matrix(hidden, *halves),
+            down=new.matrix(size, Part(name + "down_proj.weight", hidden)),
+        )
+
+    def _moe(self, name: str, spec: Moe) -> MoeWeights:
+        new, hidden, experts = self.new, self.config.hidden_size, name + "experts."
+        shared, num = spec.shared_expert_intermediate_size, spec.num_experts
+        dim = spec.moe_intermediate_size
+        halves = Part("gate_proj", dim), Part("up_proj", dim)
+        parts, shared_down = [Part(name + "gate.weight", num)], new.nothing(hidden)
+        if shared:
+            parts = [
+                Part(name + "shared_expert.gate_proj.weight", shared),
+                Part(name + "shared_expert.up_proj.weight", shared),
+                *parts,
+                Part(name + "shared_expert_gate.weight", 1),
+            ]
+            down = Part(name + "shared_expert.down_proj.weight", hidden)
+            shared_down = new.matrix(shared, down)
+        return MoeWeights(
+            in_proj=new.matrix(hidden, *parts, aligned=True),
+            shared_down=shared_down,
+            gate_up=new.experts(hidden, num, experts, "gate_up_proj", halves),
+            down=new.experts(dim, num, experts, "down_proj", [Part("down_proj", hidden)]),
+            top_k=spec.num_experts_per_tok,
+            renormalised=spec.norm_topk_prob,
+        )
+
+
+def frequencies(rope: Rope) -> torch.Tensor:
+    """The rotations per position, float32 [rotary_dim / 2].
+
+    Llama 3's scaling divides frequencies of long wavelengths by ``factor``, keeps those of short
+    ones, and interpolates between. Source: transformers' ``_compute_llama3_parameters``.
+    """
+    half = torch.arange(0, rope.rotary_dim, 2, dtype=torch.float32) / rope.rotary_dim
+    plain = 1.0 / rope.rope_theta**half
+    if (scaling := rope.scaling) is None:
+        return plain
+    low, high = scaling.low_freq_factor, scaling.high_freq_factor
+    turns = scaling.original_max_position_embeddings * plain / (2 * math.pi)
+    kept = ((turns - low) / (high - low)).clamp(0.0, 1.0)
+    return (1.0 - kept) * plain / scaling.factor + kept * plain

@@ -1,0 +1,98 @@
+"""Small random checkpoints of every model family, three shapes each, and their references."""
+
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+from tests.engine.checkpoints import BASE, _scale
+
+ATTENTION: dict[str, Any] = {
+    "vocab_size": 263, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
+    "max_position_embeddings": 1024, "tie_word_embeddings": False,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+    "attn_implementation": "eager", "eos_token_id": 260,
+}  # fmt: skip
+ODD: dict[str, Any] = {"num_attention_heads": 5, "num_key_value_heads": 1, "head_dim": 24}
+FIVE: dict[str, Any] = {
+    "hidden_size": 60, "num_attention_heads": 5, "num_key_value_heads": 1, "head_dim": 12
+}  # fmt: skip
+TIED: dict[str, Any] = {
+    "num_attention_heads": 3, "num_key_value_heads": 3, "head_dim": 8, "tie_word_embeddings": True,
+    "hidden_size": 24,
+}  # fmt: skip
+LLAMA3 = {
+    "rope_type": "llama3", "rope_theta": 500.0, "factor": 8.0, "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0, "original_max_position_embeddings": 64,
+}  # fmt: skip
+MOE: dict[str, Any] = {
+    "num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 40, "norm_topk_prob": True
+}  # fmt: skip
+HYBRID = BASE | {"intermediate_size": 96}
+
+SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
+    "qwen3_5": ("qwen3_5_text", HYBRID),
+    "qwen3_5-odd": (
+        "qwen3_5_text",
+        HYBRID | ODD | {"linear_num_key_heads": 1, "linear_num_value_heads": 3},
+    ),
+    "qwen3_5-tied": (
+        "qwen3_5_text",
+        HYBRID
+        | {"tie_word_embeddings": True, "num_key_value_heads": 4, "linear_conv_kernel_dim": 2},
+    ),
+    "qwen3": ("qwen3", ATTENTION),
+    "qwen3-odd": ("qwen3", ATTENTION | ODD),
+    "qwen3-tied": ("qwen3", ATTENTION | TIED),
+    "qwen3_moe": ("qwen3_moe", ATTENTION | MOE),
+    "qwen3_moe-odd": (
+        "qwen3_moe",
+        ATTENTION | ODD | MOE | {"norm_topk_prob": False, "mlp_only_layers": [1]},
+    ),
+    "qwen3_moe-tied": (
+        "qwen3_moe",
+        ATTENTION | TIED | MOE | {"decoder_sparse_step": 2, "num_experts_per_tok": 1},
+    ),
+    "llama": ("llama", ATTENTION | {"rope_parameters": LLAMA3}),
+    "llama-odd": ("llama", ATTENTION | FIVE | {"attention_bias": True}),
+    "llama-tied": ("llama", ATTENTION | TIED | {"rope_parameters": LLAMA3}),
+    "qwen2": ("qwen2", ATTENTION),
+    "qwen2-odd": ("qwen2", ATTENTION | FIVE),
+    "qwen2-tied": ("qwen2", ATTENTION | TIED),
+}  # fmt: skip
+
+
+@cache
+def reference(name: str) -> PreTrainedModel:
+    """The transformers model of a shape, float32; never ends a sequence by itself."""
+    torch.manual_seed(sum(name.encode()) + 1)
+    model_type, settings = SHAPES[name]
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(
+        AutoConfig.for_model(model_type, **settings)
+    ).eval()
+    with torch.no_grad():
+        for parameter_name, parameter in model.named_parameters():
+            if parameter_name.endswith("bias") and "dt_bias" not in parameter_name:
+                parameter.normal_(0.0, 0.3)
+            else:
+                _scale(parameter_name, parameter)
+        model.tie_weights()
+    model.generation_config.eos_token_id = None
+    return model
+
+
+@cache
+def family_checkpoint(name: str) -> Path:
+    """A folder with a shape's checkpoint, made once a session."""
+    folder = Path(_root().name) / name
+    reference(name).save_pretrained(folder)
+    return folder
+
+
+@cache
+def _root() -> "tempfile.TemporaryDirectory[str]":
+    return tempfile.TemporaryDirectory(prefix="baton-families-")
