@@ -1,14 +1,17 @@
 """Small random checkpoints of every model family, three shapes each, and their references."""
 
+import json
+import shutil
 import tempfile
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from tests.engine.checkpoints import BASE, _scale
+from tests.engine.checkpoints import BASE, _draft_layer, _scale
 
 ATTENTION: dict[str, Any] = {
     "vocab_size": 263, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3,
@@ -96,3 +99,23 @@ def family_checkpoint(name: str) -> Path:
 @cache
 def _root() -> "tempfile.TemporaryDirectory[str]":
     return tempfile.TemporaryDirectory(prefix="baton-families-")
+
+
+@cache
+def with_dense_draft_layer(name: str) -> Path:
+    """A dense Qwen3.5 shape's checkpoint with a random MTP layer."""
+    folder = Path(_root().name) / f"{name}-mtp"
+    shutil.copytree(family_checkpoint(name), folder)
+    config = json.loads((folder / "config.json").read_text())
+    config["mtp_num_hidden_layers"] = 1
+    (folder / "config.json").write_text(json.dumps(config))
+    hidden, size, mlp = config["hidden_size"], config["intermediate_size"], "mtp.layers.0.mlp."
+    # The tensors of a layer with one expert, but of that expert.
+    sizes = {
+        "num_experts": 1, "moe_intermediate_size": 1, "shared_expert_intermediate_size": 1
+    }  # fmt: skip
+    tensors = {k: v for k, v in _draft_layer(config | sizes).items() if mlp not in k}
+    for part, shape in (("gate", (size, hidden)), ("up", (size, hidden)), ("down", (hidden, size))):
+        tensors[f"{mlp}{part}_proj.weight"] = torch.randn(shape) * shape[1] ** -0.5
+    save_file(tensors, folder / "mtp.safetensors")
+    return folder

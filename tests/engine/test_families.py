@@ -1,17 +1,21 @@
 """Every model family computes what transformers computes: float32, token for token."""
 
+import json
 import random
 from functools import cache
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from engine.batch import Binding, ForwardBatch, Row
 from engine.config import EngineConfig
+from engine.model.registry import read_config
 from engine.model_folder import read_model
 from engine.runner import Engine
 from tests.engine.driver import GREEDY, UNLIMITED, Driver, Request, load_engine
-from tests.engine.families import SHAPES, family_checkpoint, reference
+from tests.engine.families import SHAPES, family_checkpoint, reference, with_dense_draft_layer
 from transport.copy.pull import copy_sequence
 
 NUM_TOKENS = 24
@@ -66,6 +70,47 @@ def test_handoff_to_another_engine(name: str) -> None:
         while len(tokens) < NUM_TOKENS:
             tokens.append(_sampled(decode, Row(7, here, length + len(tokens) - 1, None)))
         assert tokens == truth(name, length)
+
+
+@pytest.mark.parametrize("name", [name for name in SHAPES if name.startswith("qwen3_5")])
+def test_drafts_of_a_dense_layer_change_no_token(name: str) -> None:
+    engine = load_engine(with_dense_draft_layer(name), max_drafts=2)
+    assert engine.max_drafts == 2
+    requests = [Request(prompt(length), NUM_TOKENS) for length in LENGTHS]
+    Driver(engine, num_drafts=lambda: 2).run(requests)
+    for request in requests:
+        assert request.tokens == truth(name, len(request.prompt))
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("qwen2", {"use_sliding_window": True}, "use_sliding_window: True; only False"),
+        ("llama", {"mlp_bias": True}, "mlp_bias: True; only False"),
+        ("llama", {"rope_parameters": {"rope_type": "llama3", "rope_theta": 1e4}},
+         "factor: missing"),
+        ("llama", {"rope_parameters": None, "rope_theta": 1e4, "rope_scaling": {"type": "yarn"}},
+         r"rope_scaling\.rope_type: 'yarn'"),
+        ("qwen3_moe", {"num_experts_per_tok": 7}, "num_experts_per_tok: 7 of 6"),
+        ("qwen3", {"layer_types": ["sliding_attention"] * 3}, "unknown type: .*sliding_attention"),
+        ("qwen3", {"attention_bias": True}, "attention_bias: True; only False"),
+    ],
+)  # fmt: skip
+def test_what_is_not_computed_is_refused_by_name(
+    name: str, changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    config = json.loads((family_checkpoint(name) / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | changes))
+    with pytest.raises(ValueError, match=message):
+        read_config(tmp_path)
+
+
+def test_older_checkpoints_have_rope_theta_beside_rope_scaling(tmp_path: Path) -> None:
+    config = json.loads((family_checkpoint("llama") / "config.json").read_text())
+    rope = config.pop("rope_parameters")
+    config |= {"rope_theta": rope.pop("rope_theta"), "rope_scaling": rope}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert read_config(tmp_path) == read_config(family_checkpoint("llama"))
 
 
 def test_a_gpu_is_refused_before_anything_is_read() -> None:
