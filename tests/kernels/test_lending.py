@@ -9,6 +9,7 @@ import torch
 
 from engine import graphs
 from engine.batch import SpreadPlan
+from engine.model.weights import MoeWeights
 from engine.spread import triton_experts
 from engine.spread.interface import Lent
 from engine.spread.lending import LendingSteps
@@ -28,8 +29,11 @@ class Pair:
     def __init__(self, device: torch.device) -> None:
         self.group = group = Group(device, [3], BUCKET)
         (self.first,) = group.members
-        moe = SimpleNamespace(gate_up=group.gate_up, down=group.down)
-        layers = [SimpleNamespace(moe=moe)] * NUM_LAYERS
+        mlp = MoeWeights(
+            in_proj=group.gate_up, shared_down=group.down, gate_up=group.gate_up, down=group.down,
+            top_k=group.layout.top_k,
+        )  # fmt: skip
+        layers = [SimpleNamespace(mlp=mlp)] * NUM_LAYERS
         model: Any = SimpleNamespace(weights=SimpleNamespace(layers=layers))
         self.steps = LendingSteps(
             model, group.layout, Memory(device), [SpreadShape(BUCKET)],
