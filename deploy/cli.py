@@ -20,6 +20,7 @@ _MODULES = MappingProxyType(
         "top": "deploy.top",
         "chat": "deploy.chat",
         "doctor": "deploy.doctor",
+        "plan": "bench.predict.plan",
         "bench": "bench.cli",
     }
 )

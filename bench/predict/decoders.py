@@ -28,19 +28,22 @@ class Clock:
 
 @dataclass
 class _Gpu:
-    """A GPU. ``given``: tokens that a sequence here since the beginning would have."""
+    """A GPU. ``given``: tokens that a sequence here since the beginning would have. ``more_len``:
+    tokens of all sequences here beyond those of the table of steps."""
 
     given: float = 0.0
     token_s: float = inf
-    ends: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
+    ends: list[tuple[float, int, Callable[[], None], int]] = field(default_factory=list)
+    more_len: int = 0
 
 
 class Decoders:
     """Gives sequences tokens at the pace of ``steps``, which changes as sequences come and go.
-    Between two changes time is continuous: waits for the end of a step are not modelled."""
+    Between two changes time is continuous: waits for the end of a step are not modelled. Each token
+    of ``more_len`` makes a token take ``context_s`` longer."""
 
-    def __init__(self, clock: Clock, number: int, steps: Steps) -> None:
-        self._clock, self._steps = clock, steps
+    def __init__(self, clock: Clock, number: int, steps: Steps, context_s: float = 0.0) -> None:
+        self._clock, self._steps, self._context_s = clock, steps, context_s
         self._gpus = [_Gpu() for _ in range(number)]
         self._paused: set[int] = set()
         self._order = count()
@@ -54,11 +57,13 @@ class Decoders:
         """Seconds from token to token on this GPU, if nothing changes."""
         return self._paces()[gpu]
 
-    def join(self, gpu: int, num_tokens: int, ended: Callable[[], None]) -> None:
-        """Add a sequence with ``num_tokens`` to come; ``ended`` is called with the last token."""
+    def join(self, gpu: int, num_tokens: int, ended: Callable[[], None], more_len: int = 0) -> None:
+        """Add a sequence with ``num_tokens`` to come; ``ended`` is called with the last token.
+        ``more_len``: how much longer it is, in the mean, than the sequences of the table."""
         self._move()
         here = self._gpus[gpu]
-        heappush(here.ends, (here.given + num_tokens, next(self._order), ended))
+        here.more_len += more_len
+        heappush(here.ends, (here.given + num_tokens, next(self._order), ended, more_len))
         self._plan()
 
     def pause(self, gpu: int) -> None:
@@ -73,7 +78,14 @@ class Decoders:
         self._plan()
 
     def _paces(self) -> list[float]:
-        return self._steps.token_s([len(gpu.ends) for gpu in self._gpus], self._paused)
+        paces = self._steps.token_s([len(gpu.ends) for gpu in self._gpus], self._paused)
+        if not self._context_s:
+            return paces
+        context_s = self._context_s
+        return [
+            max(pace / 2, pace + context_s * gpu.more_len)
+            for pace, gpu in zip(paces, self._gpus, strict=True)
+        ]
 
     def _move(self) -> None:
         """Advance all sequences to the present."""
@@ -103,7 +115,9 @@ class Decoders:
         over = []
         for gpu in self._gpus:
             while gpu.ends and gpu.ends[0][0] <= gpu.given + 1e-6:
-                over.append(heappop(gpu.ends)[2])
+                _, _, ended, more_len = heappop(gpu.ends)
+                gpu.more_len -= more_len
+                over.append(ended)
         self._plan()
         for ended in over:
             ended()

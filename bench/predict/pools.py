@@ -1,23 +1,30 @@
-"""Simulates the life of each request in a set-up of pools, with a number of them at once. Pure.
+"""Simulates the life of each request in a set-up of pools. Pure.
 
 1. *Admitted*, one after the other, and placed with the worker that has the fewest prompt tokens
    ahead, at most ``MAX_TOKENS_AHEAD``.
-2. *Computed* in batches of at most ``MAX_BATCH_TOKENS``. A prefill worker forms the next batch
-   when the previous one begins. The end of the batch gives the first token.
+2. *Computed* in batches of at most ``MAX_BATCH_TOKENS``; a longer prompt takes several. A prefill
+   worker forms the next batch when the previous one begins. The end of a prompt's last batch gives
+   the first token.
 3. *Handed off* to the decode worker with the fewest sequences, ``handoff_s`` later.
-4. *Decoded* at the pace of steps.py. The client sends its next request when it has the last token.
+4. *Decoded* at the pace of steps.py.
 
 A colocated worker has no step 3. It computes a batch of prompts after each decode step, and decodes
 nothing meanwhile. Beside running sequences a batch has at most ``TOKENS_BESIDE_DECODE`` tokens,
 except in a burst (colocated/limits.py).
+
+``predict`` keeps a number of equal requests open: a client sends the next one when it has the last
+token. ``replay`` sends the requests of a plan at their times. Memory is not modelled: it limits
+neither prompts nor sequences.
 """
 
 from collections import deque
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 
 from bench.measures import percentile
 from bench.predict.decoders import Clock, Decoders
-from bench.predict.steps import Steps
+from bench.predict.steps import Slower, Steps
 from bench.setups import Setup
 from coordinator.core.settings import PlacementLimits
 from decode.spread_table import Curve, between
@@ -25,13 +32,17 @@ from decode.spread_table import Curve, between
 MAX_TOKENS_AHEAD = PlacementLimits.max_tokens_ahead
 MAX_BATCH_TOKENS, TOKENS_BESIDE_DECODE = 8_192, 2_048
 """The defaults of workers on GPUs (worker/role_options.py)."""
+SHORT_LEN, CONTEXT_LEN = 1_024, 1_536
+"""Tokens of the prompts, and mean tokens of the sequences, whose times the tables have."""
 
 
 @dataclass(frozen=True)
 class Node:
     """Times of GPUs and of the paths between them, in seconds.
 
-    ``prefill_s``: of a batch, over its tokens. ``way_s``: of a request to its worker and of its
+    ``prefill_s``: of a batch, over its tokens, of prompts of ``SHORT_LEN``. ``attention_s``: of a
+    new token, for each earlier token of a longer prompt. ``context_s``: of a decode step, for each
+    token of a sequence beyond ``CONTEXT_LEN``. ``way_s``: of a request to its worker and of its
     first token back. ``handoff_s``: from the first token to the begin of the decode step with the
     sequence. The defaults are for H200s: a request alone has its first token after 32 ms, 26.4 for
     its prompt, and a step takes 2.6 of the 5.6 ms to its second token."""
@@ -41,6 +52,17 @@ class Node:
     way_s: float = 0.005
     admit_s: float = 0.0005
     handoff_s: float = 0.003
+    attention_s: float = 0.0
+    context_s: float = 0.0
+
+    def slower(self, factor: float) -> "Node":
+        """This node, if everything took ``factor`` times as long."""
+        return Node(
+            [(tokens, factor * seconds) for tokens, seconds in self.prefill_s],
+            Slower(self.steps, factor),
+            *(factor * each for each in (self.way_s, self.admit_s, self.handoff_s)),
+            *(factor * each for each in (self.attention_s, self.context_s)),
+        )
 
 
 @dataclass(frozen=True)
@@ -51,6 +73,7 @@ class Level:
     requests: int
     input_len: int = 1024
     output_len: int = 1024
+    cached_len: int = 0
 
 
 @dataclass(frozen=True)
@@ -61,65 +84,127 @@ class Predicted:
     ttft_p99_ms: float
 
 
+@dataclass(eq=False)
+class Request:
+    """A request and its times, in seconds from the beginning. ``cached_len``: tokens of its prompt
+    that are not to be computed."""
+
+    input_len: int
+    output_len: int
+    cached_len: int = 0
+    sent_at: float = 0.0
+    first_token_at: float = 0.0
+    ended_at: float = 0.0
+    num_computed: int = 0
+
+    def __post_init__(self) -> None:
+        self.num_computed = self.cached_len
+
+    @property
+    def num_new(self) -> int:
+        """Prompt tokens that are still to be computed."""
+        return self.input_len - self.num_computed
+
+    @property
+    def ttft_s(self) -> float:
+        return self.first_token_at - self.sent_at
+
+    @property
+    def tpot_s(self) -> float:
+        """Seconds a token after the first one."""
+        return (self.ended_at - self.first_token_at) / max(1, self.output_len - 1)
+
+
 def predict(node: Node, setup: Setup, level: Level) -> Predicted:
-    run = _Run(node, setup, level)
+    """The figures of ``level``."""
+    to_send = [
+        Request(level.input_len, level.output_len, level.cached_len) for _ in range(level.requests)
+    ]
+    waiting = iter(to_send)
+
+    def send_next(_: Request | None = None) -> None:
+        if (request := next(waiting, None)) is not None:
+            run.send(request)
+
+    run = _Run(node, setup, send_next)
     for _ in range(min(level.at_once, level.requests)):
-        run.send()
+        send_next()
     run.clock.run()
-    assert len(run.ttft_s) == level.requests, "a request has not ended"
+    ended_at = max(each.ended_at for each in to_send)
     tokens = level.requests * (level.input_len + level.output_len)
-    p50, p99 = (1e3 * percentile(run.ttft_s, share) for share in (0.5, 0.99))
-    return Predicted(tokens / run.ended_at_s, run.ended_at_s, p50, p99)
+    p50, p99 = (1e3 * percentile([r.ttft_s for r in to_send], share) for share in (0.5, 0.99))
+    return Predicted(tokens / ended_at, ended_at, p50, p99)
+
+
+def replay(node: Node, setup: Setup, due: Iterable[tuple[float, Request]]) -> None:
+    """Send each request at its time, in seconds, and fill in when it got its tokens."""
+    run = _Run(node, setup, lambda _: None)
+    for at_s, request in due:
+        run.clock.after(at_s, partial(run.send, request))
+    run.clock.run()
+
+
+@dataclass(frozen=True)
+class _Chunk:
+    """``num_tokens`` of a prompt in one batch; ``last``: they complete it."""
+
+    request: Request
+    num_tokens: int
+    last: bool
+
+    def pairs(self, depth: int) -> float:
+        """Pairs of a token of the chunk and an earlier one of its prompt, beyond those of prompts
+        of ``SHORT_LEN``. ``depth``: tokens of the prompt before the chunk."""
+        return self.num_tokens * (depth + max(0.0, self.num_tokens - SHORT_LEN) / 2)
+
+
+Batch = tuple[list[_Chunk], float]
+"""Chunks of prompts, and the seconds that they take."""
 
 
 @dataclass(eq=False)
 class _Worker:
-    """A worker that computes prompts. A prompt is known by the time when it was sent."""
+    """A worker that computes prompts."""
 
     number: int
-    waiting: deque[float] = field(default_factory=deque)
-    launched: deque[list[float]] = field(default_factory=deque)
+    waiting: deque[Request] = field(default_factory=deque)
+    launched: deque[Batch] = field(default_factory=deque)
     tokens_ahead: int = 0
     placed: int = 0
     in_round: bool = False
 
 
 class _Run:
-    def __init__(self, node: Node, setup: Setup, level: Level) -> None:
+    """One simulation. ``ended`` is called with each request that has its last token."""
+
+    def __init__(self, node: Node, setup: Setup, ended: Callable[[Request], None]) -> None:
         self.clock = Clock()
-        self.ttft_s: list[float] = []
-        self.ended_at_s = 0.0
-        self._node, self._level = node, level
+        self._node, self._ended = node, ended
         self._colocated = setup.num_prefill == 0
-        self._decoders = Decoders(self.clock, setup.num_decode, node.steps)
+        self._decoders = Decoders(self.clock, setup.num_decode, node.steps, node.context_s)
         prompts = setup.num_prefill or setup.num_decode
         self._workers = [_Worker(number) for number in range(prompts)]
         self._sequences = [0] * setup.num_decode
         self._given_last = [0] * setup.num_decode
-        self._queue: deque[float] = deque()
-        self._to_send = level.requests
+        self._queue: deque[Request] = deque()
         self._admitted_at = 0.0
         self._num_placed = 0
 
-    def send(self) -> None:
-        if self._to_send == 0:
-            return
-        self._to_send -= 1
-        sent_at = self.clock.now
-        self._admitted_at = max(self._admitted_at, sent_at) + self._node.admit_s
-        self.clock.after(
-            self._admitted_at - sent_at + self._node.way_s, lambda: self._arrived(sent_at)
-        )
+    def send(self, request: Request) -> None:
+        request.sent_at = now = self.clock.now
+        self._admitted_at = max(self._admitted_at, now) + self._node.admit_s
+        wait_s = self._admitted_at - now + self._node.way_s
+        self.clock.after(wait_s, partial(self._arrived, request))
 
     # ---- prompts
 
-    def _arrived(self, sent_at: float) -> None:
-        self._queue.append(sent_at)
+    def _arrived(self, request: Request) -> None:
+        self._queue.append(request)
         self._place()
 
     def _place(self) -> None:
-        length = self._level.input_len
         while self._queue:
+            length = self._queue[0].num_new
             room = [
                 w for w in self._workers
                 if w.tokens_ahead == 0 or w.tokens_ahead + length <= MAX_TOKENS_AHEAD
@@ -150,79 +235,91 @@ class _Run:
                 self._compute(worker)
 
     def _compute(self, worker: _Worker) -> None:
-        batch = worker.launched[0]
+        batch, seconds = worker.launched[0]
 
         def done() -> None:
             worker.launched.popleft()
             if worker.launched:
                 self._compute(worker)
             self._launch(worker)
-            for sent_at in batch:
-                self._first_token(sent_at)
-                self.clock.after(self._node.handoff_s, self._hand_off)
-            self._computed(worker, batch)
+            for request in self._computed(worker, batch):
+                self.clock.after(self._node.handoff_s, partial(self._hand_off, request))
+            self._place()
 
-        self.clock.after(self._prefill_s(batch), done)
+        self.clock.after(seconds, done)
 
     def _round(self, worker: _Worker) -> None:
         """Run a round of a colocated worker: a decode step if sequences run, then a batch."""
         worker.in_round = True
         running = self._decoders.running(worker.number)
         step_s = self._decoders.step_s(worker.number) if running else 0.0
-        self.clock.after(step_s, lambda: self._batch_beside(worker))
+        self.clock.after(step_s, partial(self._batch_beside, worker))
 
     def _batch_beside(self, worker: _Worker) -> None:
         running, waiting = self._decoders.running(worker.number), len(worker.waiting)
         burst = waiting > 1 and 2 * waiting > running
-        batch = self._batch(
-            worker, MAX_BATCH_TOKENS if burst or not running else TOKENS_BESIDE_DECODE
-        )
+        most = MAX_BATCH_TOKENS if burst or not running else TOKENS_BESIDE_DECODE
+        batch, seconds = self._batch(worker, most)
         self._decoders.pause(worker.number)
 
         def done() -> None:
             self._decoders.resume(worker.number)
-            for sent_at in batch:
-                self._first_token(sent_at)
-                self._decode(worker.number)
+            for request in self._computed(worker, batch):
+                self._decode(worker.number, request)
             worker.in_round = False
-            self._computed(worker, batch)
+            self._place()
             if worker.waiting and not worker.in_round:
                 self._round(worker)
 
-        self.clock.after(self._prefill_s(batch), done)
+        self.clock.after(seconds, done)
 
-    def _batch(self, worker: _Worker, max_tokens: int) -> list[float]:
-        number = max(1, max_tokens // self._level.input_len)
-        return [worker.waiting.popleft() for _ in range(min(number, len(worker.waiting)))]
+    def _batch(self, worker: _Worker, max_tokens: int) -> Batch:
+        chunks: list[_Chunk] = []
+        num_tokens, pairs = 0, 0.0
+        while worker.waiting and num_tokens < max_tokens:
+            request = worker.waiting[0]
+            taken = min(request.num_new, max_tokens - num_tokens)
+            chunk = _Chunk(request, taken, last=taken == request.num_new)
+            pairs += chunk.pairs(request.num_computed)
+            request.num_computed += taken
+            num_tokens += taken
+            chunks.append(chunk)
+            if chunk.last:
+                worker.waiting.popleft()
+        seconds = between(self._node.prefill_s, num_tokens) + self._node.attention_s * pairs
+        return chunks, seconds
 
-    def _prefill_s(self, batch: list[float]) -> float:
-        return between(self._node.prefill_s, len(batch) * self._level.input_len)
-
-    def _computed(self, worker: _Worker, batch: list[float]) -> None:
-        worker.tokens_ahead -= len(batch) * self._level.input_len
-        self._place()
+    def _computed(self, worker: _Worker, batch: Iterable[_Chunk]) -> list[Request]:
+        """Count a batch as computed; returns the requests whose prompts are complete, which have
+        their first token."""
+        complete = []
+        for chunk in batch:
+            worker.tokens_ahead -= chunk.num_tokens
+            if chunk.last:
+                chunk.request.first_token_at = self.clock.now
+                complete.append(chunk.request)
+        return complete
 
     # ---- tokens
 
-    def _first_token(self, sent_at: float) -> None:
-        self.ttft_s.append(self.clock.now - sent_at)
-
-    def _hand_off(self) -> None:
+    def _hand_off(self, request: Request) -> None:
         least = min(
             range(len(self._sequences)), key=lambda i: (self._sequences[i], self._given_last[i])
         )
         self._num_placed += 1
         self._given_last[least] = self._num_placed
         self._sequences[least] += 1
-        self._decode(least)
+        self._decode(least, request)
 
-    def _decode(self, gpu: int) -> None:
+    def _decode(self, gpu: int, request: Request) -> None:
         def ended() -> None:
             self._sequences[gpu] -= 1
-            self.ended_at_s = self.clock.now
-            self.send()
+            request.ended_at = self.clock.now
+            self._ended(request)
 
-        if self._level.output_len == 1:
+        num_tokens = request.output_len - 1
+        if num_tokens == 0:
             ended()
         else:
-            self._decoders.join(gpu, self._level.output_len - 1, ended)
+            more = request.input_len + request.output_len // 2 - CONTEXT_LEN
+            self._decoders.join(gpu, num_tokens, ended, more)

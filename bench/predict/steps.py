@@ -11,7 +11,7 @@ spread steps; it computes them:
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from decode.spread_policy import ENTERS_FROM
@@ -63,6 +63,7 @@ class Local:
     rows_a_sequence: int = 1
     tokens_a_step: float = 1.0
     full_size: bool = True
+    _known: dict[int, float] = field(default_factory=dict, compare=False, repr=False)
 
     def token_s(self, running: Sequence[int], busy: Collection[int]) -> list[float]:
         return [self.of(n) / self.tokens_a_step for n in running]
@@ -70,14 +71,28 @@ class Local:
     def of(self, num_sequences: int) -> float:
         """Seconds of a step. Between measured sizes, only the part beyond the bytes of experts and
         states is taken as linear: the step itself flattens as rows share experts."""
-        beyond = [(n, seconds - self._bytes_s(n)) for n, seconds in self.step_s]
-        return self._bytes_s(num_sequences) + between(beyond, num_sequences)
+        if num_sequences not in self._known:
+            beyond = [(n, seconds - self._bytes_s(n)) for n, seconds in self.step_s]
+            step_s = self._bytes_s(num_sequences) + between(beyond, num_sequences)
+            self._known[num_sequences] = step_s
+        return self._known[num_sequences]
 
     def _bytes_s(self, num_sequences: float) -> float:
         if not self.full_size:
             return 0.0
         num_experts = EXPERTS.distinct(num_sequences * self.rows_a_sequence)
         return EXPERT_S * num_experts + STATE_S * num_sequences
+
+
+@dataclass(frozen=True)
+class Slower:
+    """``steps``, if each took ``factor`` times as long."""
+
+    steps: Steps
+    factor: float
+
+    def token_s(self, running: Sequence[int], busy: Collection[int]) -> list[float]:
+        return [self.factor * each for each in self.steps.token_s(running, busy)]
 
 
 @dataclass(frozen=True)

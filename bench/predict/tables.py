@@ -17,6 +17,11 @@ from decode.spread_table import Curve
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 STEPS = (RESULTS / "h200-step.json", RESULTS / "h200-drafts-off-128.json")
 DRAFTS = (RESULTS / "h200-drafts.json", RESULTS / "h200-drafts-128.json")
+ATTENTION_S = 3.2e-10
+"""Seconds of a new token for each earlier token of its prompt: what a prompt of 262,016 tokens
+takes longer than prompts of 1,024 (h200-long.json). 512 TFLOP/s of attention, by its FLOPs."""
+CONTEXT_S = 5.7e-9
+"""Seconds of a decode step for each token of context: 20,480 bytes of KV at 3.6 TB/s."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +85,10 @@ class Table:
         return Table(names, self.prefill_s, Local(sorted(step_s.items()), 1 + drafts, tokens))
 
     def node(self, *, spread: bool = False) -> Node:
-        return Node(self.prefill_s, Spread(self.local) if spread else self.local)
+        steps = Spread(self.local) if spread else self.local
+        if not self.local.full_size:
+            return Node(self.prefill_s, steps)
+        return Node(self.prefill_s, steps, attention_s=ATTENTION_S, context_s=CONTEXT_S)
 
 
 def _prefill(found: dict[str, Any]) -> dict[int, float]:
