@@ -1,4 +1,4 @@
-"""``baton plan``: which set-up of GPUs serves a trace within targets, and how many requests a second.
+"""``baton plan``: which set-up of GPUs serves how many requests a second within targets.
 
     baton plan --trace conversation.jsonl --gpus 8 --target-ttft-ms 500 --target-tpot-ms 15
     baton plan --trace conversation.jsonl --gpus 8 --rate 12
@@ -58,8 +58,9 @@ def found_for(trace: Trace, node: Node, num_gpus: int, targets: Targets) -> Foun
 def fewest_gpus(
     trace: Trace, node: Node, most_gpus: int, targets: Targets, rate: float
 ) -> tuple[int, Found]:
-    """The fewest GPUs of which a set-up serves ``rate`` requests a second, also if everything took
-    longer, and their set-ups. Raises ValueError if ``most_gpus`` are too few."""
+    """The number of GPUs that ``rate`` requests a second take, and the goodput of their set-ups.
+    One set-up serves the rate even if everything took longer. Raises ValueError if ``most_gpus``
+    are too few."""
     for num_gpus in range(1, most_gpus + 1):
         found = found_for(trace, node, num_gpus, targets)
         if any(slower.requests_per_s >= rate for _, slower in found.values()):
@@ -134,7 +135,7 @@ def plan(
         f"each, {sum(cached) / num_tokens:.0%} cached"
     )
     if rate is not None:
-        console.print(f"{rate:g} requests a second take {num_gpus} GPUs")
+        console.print(f"{rate:g} requests a second take {num_gpus} GPU{'s' * (num_gpus > 1)}")
     console.print(shown(found))
     if out is not None:
         save(out, _document(table, trace.name, targets, planned_of=len(planned), found=found))
@@ -145,7 +146,7 @@ def _document(
 ) -> dict[str, Any]:
     return document(
         "plan",
-        environment=environment.describe(sys.argv[1:], "baton plan"),
+        environment=environment.describe(sys.argv[1:], "deploy.cli"),
         settings={
             "from": table.files, "trace": trace, "requests": planned_of, "targets": asdict(targets),
         },

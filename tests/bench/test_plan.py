@@ -1,4 +1,4 @@
-"""The capacity planner: goodput of set-ups by replays of a trace, and the command ``baton plan``."""
+"""The capacity planner: the goodput of set-ups by a trace, and the command ``baton plan``."""
 
 import json
 from pathlib import Path
@@ -112,7 +112,7 @@ def test_the_command_shows_a_table_and_writes_it(tmp_path: Path) -> None:
     assert found["kind"] == "plan"
     assert set(found["results"]) == {"split:1+1", "colocated:2"}
     asked = CliRunner().invoke(app, [*arguments, "--rate", "0.01"])
-    assert "0.01 requests a second take 1 GPUs" in asked.output
+    assert "0.01 requests a second take 1 GPU\n" in asked.output
 
 
 @pytest.mark.parametrize(
