@@ -4,6 +4,7 @@ steps, is killed (bench/spread_service.py)."""
 import asyncio
 import json
 import random
+from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -13,6 +14,7 @@ from tokenizers import Tokenizer
 from bench.harness.client.asking import Ask, completion
 from bench.harness.client.client import Client
 from bench.harness.client.endpoint import endpoint
+from bench.harness.client.reading import num_ids
 from bench.harness.client.record import Record
 from bench.harness.client.required import RequestFailed, get
 from bench.harness.server_info import ask_server
@@ -20,17 +22,39 @@ from bench.measures import longest_gap, percentile
 from bench.stack import Stack
 
 KILL_AFTER = 4
-"""The worker is killed when a request of a quarter of the streams' tokens has ended beside them."""
+"""The worker is killed when the streams have this part of all their tokens together: a quarter."""
+
+
+class _Progress:
+    """Counts the tokens of streams while they run."""
+
+    def __init__(self, num_tokens: int) -> None:
+        self.reached = asyncio.Event()
+        """Set once the streams have ``num_tokens`` together."""
+        self._missing = num_tokens
+
+    def stream(self) -> Callable[[bytes], None]:
+        """A function that counts the tokens in the pieces of one stream's body."""
+        rest = b""
+
+        def take(piece: bytes) -> None:
+            nonlocal rest
+            *events, rest = (rest + piece).split(b"\n\n")
+            self._missing -= sum(num_ids(event.removeprefix(b"data:")) for event in events)
+            if self._missing <= 0:
+                self.reached.set()
+
+        return take
 
 
 def longest_gaps(
     served: Stack, model: Path, num_streams: int, input_len: int, output_len: int
 ) -> dict[str, Any]:
-    """Run ``num_streams`` at once, kill a worker that decodes, and return the longest gap between
-    two tokens in seconds: the median and the most of the streams whose worker was killed, and of
-    the others. ``lost``: streams that did not get all their tokens. ``killed_resumed_s``: seconds
-    from the kill to the end of that gap, of each stream whose worker was killed. Raises
-    RequestFailed."""
+    """Run ``num_streams`` at once, kill a worker that decodes once they have a quarter of their
+    tokens, and return the longest gap between two tokens in seconds: the median and the most of the
+    streams whose worker was killed, and of the others. ``lost``: streams that did not get all their
+    tokens. ``killed_resumed_s``: seconds from the kill to the end of that gap, of each stream whose
+    worker was killed. Raises RequestFailed."""
     return asyncio.run(_run(served, model, num_streams, input_len, output_len))
 
 
@@ -39,20 +63,25 @@ async def _run(
 ) -> dict[str, Any]:
     draw = random.Random(num_streams)
     vocab = Tokenizer.from_file(str(model / "tokenizer.json")).get_vocab_size()
-    num_ids = min(100_000, vocab)
+    highest_id = min(100_000, vocab)
     async with Client(endpoint(served.url)) as client:
         name = (await ask_server(client, None)).model
 
-        def ask(max_tokens: int) -> Ask:
-            prompt = [draw.randrange(1_000, num_ids) for _ in range(input_len)]
+        def ask() -> Ask:
+            prompt = [draw.randrange(1_000, highest_id) for _ in range(input_len)]
             fields = {"temperature": 1, "top_p": 1.0, "top_k": 0, "return_token_ids": True}
-            return completion(name, prompt, max_tokens=max_tokens, ignore_eos=True, **fields)
+            return completion(name, prompt, max_tokens=output_len, ignore_eos=True, **fields)
 
-        asks = [ask(output_len) for _ in range(num_streams)]
-        streams = [asyncio.create_task(client.send(each)) for each in asks]
-        beside = await client.send(ask(max(1, output_len // KILL_AFTER)))
-        if not beside.ok or any(stream.done() for stream in streams):
-            raise RequestFailed(f"before the kill: {beside.detail or 'a stream has ended'}")
+        progress = _Progress(num_streams * output_len // KILL_AFTER)
+        streams = [
+            asyncio.create_task(client.send(ask(), on_body=progress.stream()))
+            for _ in range(num_streams)
+        ]
+        reached = asyncio.create_task(progress.reached.wait())
+        await asyncio.wait([reached, *streams], return_when=asyncio.FIRST_COMPLETED)
+        reached.cancel()
+        if ended := next((stream for stream in streams if stream.done()), None):
+            raise RequestFailed(f"before the kill: {ended.result().detail or 'a stream has ended'}")
         victim = next(each for each in sorted(served.pids()) if not each.startswith("coord"))
         killed_at = perf_counter()
         served.kill(victim)
