@@ -163,17 +163,6 @@ class Bench:
         self._join()
         self._save()
 
-    def parts(self, bucket: int) -> None:
-        lives = [bucket] * self._members.count
-        found = self._ask("parts", 60, bucket, lives, 200, repeats=20)
-        row = {"bucket": bucket} | {
-            name: max(each["us"][name] for each in found) for name in found[0]["us"]
-        }
-        self.results.setdefault("parts_us", []).append(row)
-        print(f"parts  {row}  header {found[0]['header'][0]}")
-        self._join()
-        self._save()
-
     def profile(self, bucket: int) -> None:
         lives = [bucket] * self._members.count
         for mode in ("local", "spread"):

@@ -13,9 +13,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from bench.spread_commands import Commands, serve
 from bench.spread_model import SpreadModel
-from bench.spread_parts import Parts
 from bench.timed_steps import WARM_STEPS, mean_us, step_ms
-from engine.spread.memory import first_flag
 
 
 class SpreadMember:
@@ -43,7 +41,6 @@ class SpreadMember:
             "stall": self.stall,
             "lent": self.lent,
             "time": self.time,
-            "parts": self.parts,
             "profile": self.profile,
         }
 
@@ -135,21 +132,6 @@ class SpreadMember:
     def header(self) -> dict[str, Any]:
         """The abort word, and by member whether its rows came too late."""
         return {"header": self._header()}
-
-    def parts(self, bucket: int, live: int, round_: int, repeats: int) -> dict[str, Any]:
-        """us of one layer's parts, each alone."""
-        model = self._model
-        torch.cuda.synchronize()
-        parts = Parts(model.model, model.exchange, model.num_members, bucket, live)
-        found = parts.measure(
-            lambda i: model.exchange.begin_step(
-                first_flag(model.generation, round_ + i, model.num_layers)
-            ),
-            repeats,
-        )
-        model.exchange.reset()
-        torch.cuda.synchronize()
-        return {"us": found, "header": self._header()}
 
     def _launch(self, mode: str, live: int, bucket: int, round_: int) -> Callable[[int], Any]:
         """What enqueues the step of a number."""

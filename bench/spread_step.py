@@ -11,7 +11,6 @@ the same with its draft layer:
     time    ms per step, local and spread, by the sequences of all members, and by drafts; ms of a
             spread step that a member waits, by member.
     lend    The same for a group whose last member has no rows and lends its bandwidth.
-    parts   µs per layer: the launches around the experts, one more at a time.
     profile µs per step by kernel, waits included, and times the floor (bench/spread_floor.py).
 
 ``--table FILE`` writes what was timed as workers read it (BATON_SPREAD_TABLE).
@@ -74,8 +73,6 @@ def full(bench: Bench, count: int) -> None:
     for each in FULL_BUCKETS:
         bench.time(each, [each] * count)
     bench.lend(64)
-    for bucket in (32, 128):
-        bench.parts(bucket)
     for bucket in (32, 128):
         bench.profile(bucket)
     bench.bits(32, [1, 32, *[0] * (count - 2)])

@@ -28,7 +28,6 @@ ANSWERS = {{
     "drafts_truth": {{}}, "drafts_bits": {{"equal": True, "finite": True, "num_accepted": 5}},
     "drafts_stall": {{"equal": True, "ms": 5.5, "read": [[True, [1]]] * 2}},
     "header": {{"header": [3, 0, 1, *{HEADER[3:]}]}},
-    "parts": {{"us": {{"exchange": 4.0}}, "header": {HEADER}}},
     "profile": {{"us_and_calls": {{"gate_up_kernel": [900.0, 40.0], "other": [2.0, 1.0]}}}},
 }}
 print("not an answer", flush=True)
@@ -70,7 +69,6 @@ def test_every_case_of_both_models_is_in_the_result(
     totals = [row["total"] for row in results["full"]["time"]]
     assert {32, 64, 128, 256} <= set(totals)
     assert results["full"]["lend"] == [{"bucket": 64, "equal": True, "ms": 9.5, "came": 37}]
-    assert results["full"]["parts_us"]
     assert results["full"]["profile_us"]
     assert results["full"]["time"][0]["exchange_ms"] == 0.23
     assert results["full"]["floors_us"]["spread 32"]["gate and up"][0] == 900.0

@@ -1,13 +1,13 @@
 """Schemas, grammars and tools made to hurt: each is a 400 that names the field, and the work of
-finding that is not the coordinator's. ``python -m bench.bad_input`` measures it beside streams."""
+finding that is not the coordinator's."""
 
 import asyncio
 
 import httpx
 import pytest
 
-from bench.bad_bodies import BAD
 from tests.coordinator.answers import CHAT, USER, check_error
+from tests.coordinator.bombs import BAD
 from tests.coordinator.fake_core import ClientOf, Says
 from tests.coordinator.little_work import little_work
 
