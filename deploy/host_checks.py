@@ -41,7 +41,7 @@ def versions() -> Finding:
             found.append(f"no {package}")
     text = ", ".join(found)
     if sys.version_info[:2] < _MIN_PYTHON:
-        return Finding("fail", "versions", text, "install Python 3.11 or 3.12")
+        return Finding("fail", "versions", text, "install Python 3.11 to 3.13")
     if any(missing in found for missing in ("no torch", "no triton", "no pyzmq", "no redis")):
         return Finding("fail", "versions", text, "install what is missing: make setup")
     return Finding("ok", "versions", text)

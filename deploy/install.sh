@@ -3,7 +3,7 @@
 # `deploy/install.sh STAMP EXTRAS`, e.g. `deploy/install.sh .venv/.stamp-dev worker,redis-server,dev`.
 # STAMP is touched only after success.
 #
-# PYTHON names the interpreter (default: the first suitable of python3.12 python3.11 python3).
+# PYTHON names the interpreter (default: the first suitable of python3.12 python3.11 python3.13 python3).
 # uv installs, with pip's settings. Where uv cannot be had or cannot install, pip does, which takes
 # three times as long.
 #
@@ -28,20 +28,20 @@ say() { printf 'setup: %s\n' "$*" >&2; }
 die() { printf 'error: %s\n' "$*" >&2; exit 2; }
 
 suitable() {
-    "$1" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))' 2>/dev/null
+    "$1" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' 2>/dev/null
 }
 
 find_python() {
     local name
     if [[ -n ${PYTHON:-} ]]; then
-        suitable "$PYTHON" || die "PYTHON=$PYTHON is not Python 3.11 or 3.12"
+        suitable "$PYTHON" || die "PYTHON=$PYTHON is not Python 3.11 to 3.13"
         printf '%s' "$PYTHON"
         return
     fi
-    for name in python3.12 python3.11 python3; do
+    for name in python3.12 python3.11 python3.13 python3; do
         if suitable "$name"; then printf '%s' "$name"; return; fi
     done
-    die "no Python 3.11 or 3.12 found (tried python3.12, python3.11, python3); install one or set PYTHON=/path/to/python"
+    die "no Python 3.11 to 3.13 found (tried python3.12, python3.11, python3.13, python3); install one or set PYTHON=/path/to/python"
 }
 
 make_venv() {

@@ -6,6 +6,7 @@ msgspec refuses what is not JSON (NaN, deep nesting, lone surrogates) and stops 
 import re
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import accumulate
 
 import msgspec
 
@@ -17,10 +18,14 @@ STRUCTURE_BYTES = 512 * 1024
 """Limit of the bytes of a body besides its prompt, messages, input, system prompt or tokens."""
 
 READABLE_DEPTH = 900
-"""A body that nests at most this deep can be decoded. The exact limit is the interpreter's: 1,000
-levels, together with the frames of the callers."""
+"""A body that nests at most this deep is decoded. Python 3.11 could decode 1,000 levels, together
+with the frames of the callers; later versions decode more."""
 
 _QUICK_BYTES = 2 * 1024 * 1024
+
+_STRINGS = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
+_NO_BRACKETS = bytes(each for each in range(256) if each not in b"[]{}")
+_STEP = [(each in b"[{") - (each in b"]}") for each in range(256)]
 
 _AT = " - at `$"
 _MISSING = re.compile(r"Object missing required field `(\w+)`")
@@ -68,6 +73,15 @@ _long_fields = msgspec.json.Decoder(_LongFields)
 def has_messages(body: bytes) -> bool:
     """True if a body has the field of a chat's messages. Raises msgspec's errors."""
     return bool(bytes(_long_fields.decode(body).messages))
+
+
+def nests_too_deeply(body: bytes) -> bool:
+    """True if arrays and objects are nested deeper than ``READABLE_DEPTH``, or brackets of a body
+    that is no JSON."""
+    if body.count(b"[") + body.count(b"{") <= READABLE_DEPTH:
+        return False
+    brackets = _STRINGS.sub(b"", body).translate(None, _NO_BRACKETS)
+    return max(accumulate(map(_STEP.__getitem__, brackets)), default=0) > READABLE_DEPTH
 
 
 def check_long_fields(pieces: Sequence[bytes]) -> None:

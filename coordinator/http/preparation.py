@@ -20,6 +20,7 @@ from coordinator.http.body_checks import (
     from_validation,
     half_of_a_pair,
     has_messages,
+    nests_too_deeply,
 )
 from coordinator.http.chat_schemas import ChatMessage
 from coordinator.http.errors import ApiError, invalid
@@ -103,6 +104,8 @@ def parse(kind: Kind, body: bytes) -> AnyRequest:
     """The validated body. An "invocation" is a chat if it has messages, else a completion. Raises
     ApiError."""
     try:
+        if nests_too_deeply(body):
+            raise _too_deep()
         if kind == "invocation":
             kind = "chat" if has_messages(body) else "completion"
         decode = _DECODERS[kind].decode
@@ -118,11 +121,15 @@ def parse(kind: Kind, body: bytes) -> AnyRequest:
     except msgspec.ValidationError as error:
         raise from_validation(error) from None
     except RecursionError:
-        message = f"Invalid JSON: arrays and objects are nested more than {READABLE_DEPTH} deep"
-        raise ApiError(400, message, code="invalid_json") from None
+        raise _too_deep() from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         problem = half_of_a_pair(body) or str(error)
         raise ApiError(400, f"Invalid JSON: {problem}", code="invalid_json") from None
+
+
+def _too_deep() -> ApiError:
+    message = f"Invalid JSON: arrays and objects are nested more than {READABLE_DEPTH} deep"
+    return ApiError(400, message, code="invalid_json")
 
 
 def prepared(

@@ -2,7 +2,7 @@
 #
 #   docker build -f deploy/images/coordinator.Dockerfile -t baton-coordinator .
 #
-# BASE_IMAGE needs python3 (3.11 or 3.12) with venv, or apt to install it.
+# BASE_IMAGE needs python3 (3.11 to 3.13) with venv, or apt to install it.
 ARG BASE_IMAGE=python:3.12-slim-bookworm
 
 FROM ${BASE_IMAGE} AS base

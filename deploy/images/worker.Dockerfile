@@ -7,7 +7,7 @@
 # CPU_TORCH_INDEX names another index with torch's CPU build than PyTorch's, such as a mirror.
 # VARIANT cuda brings CUDA's libraries with torch, cupy and NVML's bindings; the driver comes from
 # the host. Triton compiles its launchers with a C compiler at run time. VARIANT cpu is the tiny
-# model's. BASE_IMAGE needs python3 (3.11 or 3.12) with venv, or apt to install it.
+# model's. BASE_IMAGE needs python3 (3.11 to 3.13) with venv, or apt to install it.
 ARG BASE_IMAGE=nvidia/cuda:13.0.1-base-ubuntu24.04
 
 FROM ${BASE_IMAGE} AS base

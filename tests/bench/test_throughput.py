@@ -60,7 +60,7 @@ async def test_what_is_measured_is_what_the_server_did() -> None:
     assert figures["output_tok_s"] == pytest.approx(8 * num_tokens / wall_s, rel=near)
     assert figures["output_tokens"] == sum(s.num_tokens for s in served)
     assert figures["counts"]["by_ids"] == 8
-    assert figures["tokens_per_arrival"] == 1
+    assert 1 <= figures["tokens_per_arrival"] < 2
 
 
 def test_several_tokens_in_an_event(serve_stub: ServeStub, tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_several_tokens_in_an_event(serve_stub: ServeStub, tmp_path: Path) -> No
     (figures,) = found["results"]["levels"]
     assert status == 0
     assert figures["output_tokens"] == 8 * 16
-    assert figures["tokens_per_arrival"] == 4
+    assert 4 <= figures["tokens_per_arrival"] < 6, "a busy client may read two events at once"
     span_ms = 1000 * fmean(s.event_at_s[-1] - s.event_at_s[0] for s in stub.served[2:])
     assert figures["itl_ms"]["mean"] == pytest.approx(span_ms / 3, rel=0.1)
     assert figures["tpot_ms"]["mean"] == pytest.approx(span_ms / 15, rel=0.1)

@@ -4,7 +4,12 @@ import json
 
 import pytest
 
-from coordinator.http.body_checks import STRUCTURE_BYTES, check_long_fields
+from coordinator.http.body_checks import (
+    READABLE_DEPTH,
+    STRUCTURE_BYTES,
+    check_long_fields,
+    nests_too_deeply,
+)
 from coordinator.http.http_settings import HttpSettings
 from coordinator.http.preparation import Kind, parse
 from coordinator.http.prompts import read_prompts
@@ -131,3 +136,15 @@ def test_the_cap_follows_from_the_context() -> None:
 def test_the_loop_does_not_join_the_pieces_of_a_large_body() -> None:
     with little_work(0.01):
         check_long_fields([b"x" * 64 * 1024] * (256 * MIB // (64 * 1024)))
+
+
+def test_brackets_in_strings_are_no_depth_and_those_side_by_side_neither() -> None:
+    def nested(depth: int) -> bytes:
+        return b"[" * depth + b"]" * depth
+
+    assert not nests_too_deeply(nested(READABLE_DEPTH))
+    assert nests_too_deeply(nested(READABLE_DEPTH + 1))
+    assert nests_too_deeply(b'{"a":' * (READABLE_DEPTH + 1))
+    assert not nests_too_deeply(b'["%b", "\\"%b"]' % (nested(5_000), nested(5_000)))
+    assert not nests_too_deeply(b"[" + b"[{}]," * 5_000 + b"[]]")
+    assert nests_too_deeply(b'["\\\\", %b]' % nested(READABLE_DEPTH))

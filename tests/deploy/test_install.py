@@ -38,7 +38,7 @@ class Checkout:
         for name in ("Makefile", "pyproject.toml", "deploy/constraints.txt", "deploy/install.sh"):
             shutil.copy(ROOT / name, folder / name)
         self.tool("python3.11", FAKE_PYTHON)
-        for name in ("python3.12", "python3", "nvidia-smi"):
+        for name in ("python3.12", "python3.13", "python3", "nvidia-smi"):
             self.tool(name, "#!/bin/sh\nexit 1\n")
 
     def tool(self, name: str, text: str) -> None:
@@ -208,9 +208,9 @@ def test_a_missing_python_is_named(checkout):
     checkout.tool("python3.11", "#!/bin/sh\nexit 1\n")
     done = checkout.make("setup")
     assert done.returncode == 2
-    assert "error: no Python 3.11 or 3.12 found" in done.stderr
+    assert "error: no Python 3.11 to 3.13 found" in done.stderr
     done = checkout.make("setup", "PYTHON=python3.12")
-    assert "error: PYTHON=python3.12 is not Python 3.11 or 3.12" in done.stderr
+    assert "error: PYTHON=python3.12 is not Python 3.11 to 3.13" in done.stderr
 
 
 def test_a_missing_venv_package_is_named(checkout):

@@ -57,10 +57,11 @@ def test_400_at_once_and_three_witnesses(tiny: Stack, tmp_path: Path) -> None:
     out = tmp_path / "scale.json"
     status, line, _ = bench(
         "scale", "--url", tiny.url, "--levels", "10,400", "--input-len", "16-32",
-        "--output-len", "4", "--out", str(out), redis_url=tiny.redis_url,
+        "--output-len", "12", "--out", str(out), redis_url=tiny.redis_url,
     )  # fmt: skip
     assert status == 0
-    assert (line["finished"], line["refused"], line["lost"], line["most_open"]) == (451, 0, 0, 400)
+    assert (line["finished"], line["refused"], line["lost"]) == (451, 0, 0)
+    assert 350 < line["most_open"] <= 400, "on a busy machine the first may end before the last"
     _, most = json.loads(out.read_text())["results"]["by_level"]
     assert most["redis"] == {"finished": 440}
     assert most["coordinator"]["ended"]["finished"] == 440
