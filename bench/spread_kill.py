@@ -72,6 +72,7 @@ async def _run(
             fields = {"temperature": 1, "top_p": 1.0, "top_k": 0, "return_token_ids": True}
             return completion(name, prompt, max_tokens=output_len, ignore_eos=True, **fields)
 
+        victim = next(each for each in sorted(served.pids()) if not each.startswith("coord"))
         progress = _Progress(num_streams * output_len // KILL_AFTER)
         streams = [
             asyncio.create_task(client.send(ask(), on_body=progress.stream()))
@@ -82,7 +83,6 @@ async def _run(
         reached.cancel()
         if ended := next((stream for stream in streams if stream.done()), None):
             raise RequestFailed(f"before the kill: {ended.result().detail or 'a stream has ended'}")
-        victim = next(each for each in sorted(served.pids()) if not each.startswith("coord"))
         killed_at = perf_counter()
         served.kill(victim)
         records = await asyncio.gather(*streams)
