@@ -31,8 +31,9 @@ MAX_SEEN_PAGES = 1 << 17
 MAX_PROMPT_PAGES = 512
 """Most pages noted of one prompt: 32,768 tokens, hashed and noted in 0.5 ms."""
 
+_HANDOFF: tuple[Role, Role] = "decode", "prefill"
 _SEQUENCES_COME: frozenset[tuple[Role, Role]] = frozenset(
-    {("decode", "prefill"), ("decode", "decode"), ("colocated", "colocated")}
+    {_HANDOFF, ("decode", "decode"), ("colocated", "colocated")}
 )
 """Roles of a worker that pulls sequences, and of the worker that it pulls them from."""
 Order = tuple[str, ToWorker]
@@ -235,7 +236,7 @@ def _pulls_prefixes(puller: Worker, worker: Worker) -> bool:
 
 
 def _introduction(worker: Worker, *, to: Worker) -> Order:
-    hands_off = (to.hello.role, worker.hello.role) == ("decode", "prefill")
+    hands_off = (to.hello.role, worker.hello.role) == _HANDOFF
     return to.instance, PeerJoined(worker.instance, worker.hello.memory, hands_off)
 
 
