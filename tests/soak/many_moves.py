@@ -1,0 +1,153 @@
+"""Moves many sequences between real processes, and compares every token.
+
+    python -m tests.soak.many_moves --moves 2000 --out FILE -- --prefill 1 --decode 3
+
+starts ``baton up`` with what follows ``--``, every handoff's bytes compared by digest. The answers
+of some requests are taken first, undisturbed. Then clients ask for them over and over, while one
+worker after the other that decodes gets SIGTERM: its sequences move, and a new process takes its
+place. Exit code 1 if an answer differs or fails, or a request is still open at the end.
+"""
+
+import asyncio
+import re
+import signal
+import sys
+from collections import Counter
+from pathlib import Path
+from time import perf_counter
+from typing import Annotated
+
+import httpx
+import typer
+
+from bench.environment import describe
+from bench.result_file import document, save
+from bench.stack import Stack, StackFailed, started
+from tests.soak.cases import Case, NoCases, prepared
+from tests.soak.stream_events import status
+
+START_S = 120.0
+POLL_S = 0.2
+IDLE_S = 5.0
+LOADED_S = 0.5
+"""The next worker drains when the load has been back for so long."""
+_MOVES = re.compile(r'^baton_moves_total\{outcome="(\w+)"\} (\S+)$', re.MULTILINE)
+_HELD = re.compile(r"^baton_open_tokens (\S+)$", re.MULTILINE)
+
+
+async def counted(http: httpx.AsyncClient) -> dict[str, int]:
+    """The coordinator's counts of moves, by outcome."""
+    text = (await http.get("/metrics")).text
+    return {outcome: round(float(number)) for outcome, number in _MOVES.findall(text)}
+
+
+async def held_at_end(http: httpx.AsyncClient) -> int:
+    """Tokens that open requests hold once nobody asks any more; the gauge follows within a tick."""
+    held, deadline = -1, perf_counter() + IDLE_S
+    while held and perf_counter() < deadline:  # the gauge can only be asked
+        await asyncio.sleep(POLL_S)
+        (text,) = _HELD.findall((await http.get("/metrics")).text)
+        held = round(float(text))
+    return held
+
+
+async def all_back(http: httpx.AsyncClient, num_workers: int) -> None:
+    """Wait until so many workers take work."""
+    async with asyncio.timeout(START_S):
+        while len((await status(http))["workers"]) < num_workers:  # noqa: ASYNC110
+            await asyncio.sleep(POLL_S)  # the status can only be asked
+
+
+class Clients:
+    """Clients that ask for cases until they are told to stop. ``found`` counts answers: right,
+    wrong, and failed ones by status."""
+
+    def __init__(self, http: httpx.AsyncClient, cases: list[Case], number: int) -> None:
+        self.found: Counter[str] = Counter()
+        self._http, self._cases = http, cases
+        self._stopped = False
+        self._tasks = [asyncio.create_task(self._run(first)) for first in range(number)]
+
+    async def _run(self, first: int) -> None:
+        turn = first
+        while not self._stopped:
+            case = self._cases[turn % len(self._cases)]
+            turn += 1
+            answer = await self._http.post("/v1/completions", json=case.body)
+            if answer.status_code != 200:
+                self.found[f"status {answer.status_code}"] += 1
+                print(f"{case.name}: {answer.text}")
+                continue
+            (choice,) = answer.json()["choices"]
+            self.found["tokens"] += len(choice["token_ids"])
+            self.found["right" if tuple(choice["token_ids"]) == case.token_ids else "wrong"] += 1
+
+    async def stop(self) -> None:
+        """Wait for the answers that are under way."""
+        self._stopped = True
+        await asyncio.gather(*self._tasks)
+
+
+async def run(
+    stack: Stack, moves: int, clients: int, seed: int, minutes: float
+) -> dict[str, int | float]:
+    """Drain workers until so many sequences have moved, or the time is over. Raises NoCases."""
+    workers = [name for name in stack.pids() if name != "coordinator" and "redis" not in name]
+    victims = sorted(name for name in workers if not name.startswith("prefill"))
+    limits = httpx.Limits(max_connections=clients + 2)
+    async with httpx.AsyncClient(base_url=stack.url, timeout=120.0, limits=limits) as http:
+        cases, _ = await prepared(http, seed, 24)
+        load = Clients(http, cases, clients)
+        began, num_drained, moved = perf_counter(), 0, await counted(http)
+        while moved.get("moved", 0) < moves and perf_counter() - began < 60 * minutes:
+            await all_back(http, len(workers))
+            await asyncio.sleep(LOADED_S)
+            stack.kill(victims[num_drained % len(victims)], signal.SIGTERM)
+            num_drained += 1
+            await asyncio.sleep(1.0)  # the coordinator hears of the drain before it is asked again
+            moved = await counted(http)
+        seconds = perf_counter() - began
+        await load.stop()
+        held = await held_at_end(http)
+        moved = await counted(http)
+    return {
+        **moved, **load.found, "drained": num_drained, "tokens_held": held,
+        "seconds": round(seconds),
+    }  # fmt: skip
+
+
+def main(
+    arguments: Annotated[list[str], typer.Argument(help="For baton up.")],
+    moves: Annotated[int, typer.Option(min=1, help="Moves to reach.")] = 2_000,
+    clients: Annotated[int, typer.Option(min=1, help="Requests open at a time.")] = 48,
+    seed: Annotated[int, typer.Option(help="Of the requests.")] = 0,
+    minutes: Annotated[float, typer.Option(min=0.1, help="At most so long.")] = 30.0,
+    out: Annotated[Path | None, typer.Option(help="Result file.")] = None,
+) -> None:
+    """Drain workers under load, and compare the answers."""
+    try:
+        with started(*arguments, settings={"verify_handoff": 1}, start_s=START_S) as stack:
+            found = asyncio.run(run(stack, moves, clients, seed, minutes))
+            exit_code = stack.stop()
+    except (StackFailed, NoCases) as error:
+        raise SystemExit(f"error: {error}") from None
+    print(", ".join(f"{name} {number}" for name, number in found.items()))
+    problems = [f"{name}: {n}" for name, n in found.items() if name.startswith(("wrong", "status"))]
+    problems += ["requests are open at the end"] if found["tokens_held"] else []
+    problems += [f"baton up ended with {exit_code}"] if exit_code else []
+    problems += ["too few moved"] if found.get("moved", 0) < moves else []
+    if out is not None:
+        environment = describe(sys.argv[1:], "tests.soak.many_moves")
+        asked = {"up": arguments, "moves": moves, "clients": clients, "seed": seed}
+        save(
+            out,
+            document(
+                "moves", environment=environment, settings=asked, results=found, problems=problems
+            ),
+        )
+    if problems:
+        raise SystemExit(f"error: {'; '.join(problems)}")
+
+
+if __name__ == "__main__":
+    typer.run(main)
