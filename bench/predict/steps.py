@@ -57,12 +57,14 @@ class Steps(Protocol):
 class Local:
     """Steps that each worker computes alone. ``step_s``: by number of sequences. With drafts, each
     sequence has ``rows_a_sequence`` in a step and gets ``tokens_a_step``. ``full_size``: the bytes
-    of a step are known, as those of the full-size model on an H200."""
+    of a step are known, as those of the full-size model on an H200; ``expert_s``: reading one of
+    its experts in each layer."""
 
     step_s: Curve
     rows_a_sequence: int = 1
     tokens_a_step: float = 1.0
     full_size: bool = True
+    expert_s: float = EXPERT_S
     _known: dict[int, float] = field(default_factory=dict, compare=False, repr=False)
 
     def token_s(self, running: Sequence[int], busy: Collection[int]) -> list[float]:
@@ -81,7 +83,7 @@ class Local:
         if not self.full_size:
             return 0.0
         num_experts = EXPERTS.distinct(num_sequences * self.rows_a_sequence)
-        return EXPERT_S * num_experts + STATE_S * num_sequences
+        return self.expert_s * num_experts + STATE_S * num_sequences
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.predict.pools import Node
-from bench.predict.steps import Local, Spread
+from bench.predict.steps import EXPERT_S, Local, Spread
 from decode.spread_table import Curve
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
@@ -50,7 +50,8 @@ class Table:
         if not prefill or not step_s:
             raise ValueError(f"{steps[0].name}: no prefill and steps of bench.step")
         names = tuple(path.name for path in steps)
-        return cls(names, sorted(prefill.items()), Local(sorted(step_s.items())))
+        expert_s = EXPERT_S / 2 if _is_fp8(steps[0]) else EXPERT_S
+        return cls(names, sorted(prefill.items()), Local(sorted(step_s.items()), expert_s=expert_s))
 
     @classmethod
     def of_levels(cls, path: Path) -> "Table":
@@ -100,6 +101,11 @@ def _prefill(found: dict[str, Any]) -> dict[int, float]:
         tokens = row["batch"] * length
         seconds[tokens] = tokens / row["prefill_tokens_per_s"]
     return seconds
+
+
+def _is_fp8(path: Path) -> bool:
+    """True for a result of bench.step with FP8 weights, which only its command tells."""
+    return "--quantize fp8" in _load(path).get("environment", {}).get("command", "")
 
 
 def _load(path: Path) -> dict[str, Any]:

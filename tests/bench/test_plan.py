@@ -100,6 +100,13 @@ def test_long_prompts_are_predicted_as_measured() -> None:
         assert all(0.96 < ratio < 1.04 for ratio in ratios.values()), ratios
 
 
+def test_a_table_of_fp8_has_the_bytes_of_fp8() -> None:
+    local = Table.read([RESULTS / "h200-step-fp8-256-3.json"]).local
+    assert local.of(64) == pytest.approx(11.73e-3)
+    assert local.of(64) < local.of(128) < local.of(256)
+    assert local.of(128) < Table.read().local.of(128)
+
+
 def test_the_command_shows_a_table_and_writes_it(tmp_path: Path) -> None:
     out = tmp_path / "plan.json"
     trace = str(SAMPLES / "sample_mooncake.jsonl")
