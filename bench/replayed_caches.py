@@ -4,10 +4,10 @@ Requests come one after the other: the prompt is computed and the answer written
 request comes. A cache tells how many tokens of the prompt it had.
 """
 
-from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Protocol
 
+from bench.kept_blocks import KeptBlocks
 from engine.cache.allocator import CacheAllocation, CacheAllocator
 from engine.cache.host_tier import HostTier
 from engine.sequence import WHOLE, Beginning, Sequence
@@ -44,20 +44,14 @@ class BlockLru:
     too."""
 
     def __init__(self, num_blocks: int, block_len: int, *, answers: bool) -> None:
-        self._num_blocks = num_blocks
+        self._kept = KeptBlocks(num_blocks)
         self._block_len = block_len
         self._answers = answers
-        self._kept: OrderedDict[bytes, None] = OrderedDict()
 
     def serve(self, request: Request) -> int:
-        prompt = self._blocks(request.blocks, len(request.ids))
-        hits = next((n for n, key in enumerate(prompt) if key not in self._kept), len(prompt))
+        hits = self._kept.num_hits(self._blocks(request.blocks, len(request.ids)))
         num_tokens = request.whole.num_tokens if self._answers else len(request.ids)
-        for key in reversed(self._blocks(request.blocks, num_tokens)):  # the first go last
-            self._kept[key] = None
-            self._kept.move_to_end(key)
-        while len(self._kept) > self._num_blocks:
-            self._kept.popitem(last=False)
+        self._kept.keep(self._blocks(request.blocks, num_tokens))
         return min(hits * self._block_len, len(request.ids) - 1)
 
     def _blocks(self, keys: PrefixKeys, num_tokens: int) -> list[bytes]:

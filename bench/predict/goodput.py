@@ -1,10 +1,10 @@
 """How many requests a second a set-up serves within targets, by replays of a trace. Pure."""
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bench.harness.workload.plan import Planned
+from bench.kept_blocks import KeptBlocks
 from bench.measures import percentile
 from bench.predict.pools import Node, Request, replay
 from bench.setups import Setup
@@ -56,16 +56,12 @@ def cached_lens(plan: Sequence[Planned], capacity: int) -> list[int]:
     >>> cached_lens([Planned(0, 8, 1, (1, 2), 4), Planned(1, 12, 1, (1, 2, 3), 4)], 100)
     [0, 8]
     """
-    kept: OrderedDict[int, None] = OrderedDict()
+    block_len = max((each.block_len for each in plan), default=0)
+    kept = KeptBlocks(capacity // max(1, block_len))
     found = []
     for each in plan:
-        num_hits = next((n for n, b in enumerate(each.blocks) if b not in kept), len(each.blocks))
-        found.append(min(num_hits * each.block_len, each.input_len - 1))
-        for block in reversed(each.blocks):  # the first of them go last
-            kept[block] = None
-            kept.move_to_end(block)
-        while len(kept) * each.block_len > capacity:
-            kept.popitem(last=False)
+        found.append(min(kept.num_hits(each.blocks) * block_len, each.input_len - 1))
+        kept.keep(each.blocks)
     return found
 
 
