@@ -29,7 +29,7 @@ from bench.environment import describe
 from bench.measures import longest_gap
 from bench.result_file import write
 from bench.stack import Stack, StackFailed, started
-from tests.soak.stream_events import status, stream_events
+from tests.soak.stream_events import all_back, stream_events
 
 START_S = 300.0
 STEADY_TOKENS = 20
@@ -127,9 +127,7 @@ async def measure(
     limits = httpx.Limits(max_connections=load.num_streams + 1)
     async with httpx.AsyncClient(base_url=stack.url, timeout=120.0, limits=limits) as http:
         for number in range(kills):
-            async with asyncio.timeout(START_S):  # until all workers are back
-                while len((await status(http))["workers"]) < len(workers):  # noqa: ASYNC110
-                    await asyncio.sleep(0.2)  # the status can only be asked
+            await all_back(http, len(workers), START_S)
             victim = victims[number % len(victims)]
             if drain:
                 gaps_s, lived_s = await gaps_of_drain(stack, http, victim, load)

@@ -24,7 +24,7 @@ from bench.environment import describe
 from bench.result_file import document, save
 from bench.stack import Stack, StackFailed, started
 from tests.soak.cases import Case, NoCases, prepared
-from tests.soak.stream_events import status
+from tests.soak.stream_events import all_back
 
 START_S = 120.0
 POLL_S = 0.2
@@ -49,13 +49,6 @@ async def held_at_end(http: httpx.AsyncClient) -> int:
         (text,) = _HELD.findall((await http.get("/metrics")).text)
         held = round(float(text))
     return held
-
-
-async def all_back(http: httpx.AsyncClient, num_workers: int) -> None:
-    """Wait until so many workers take work."""
-    async with asyncio.timeout(START_S):
-        while len((await status(http))["workers"]) < num_workers:  # noqa: ASYNC110
-            await asyncio.sleep(POLL_S)  # the status can only be asked
 
 
 class Clients:
@@ -100,7 +93,7 @@ async def run(
         load = Clients(http, cases, clients)
         began, num_drained, moved = perf_counter(), 0, await counted(http)
         while moved.get("moved", 0) < moves and perf_counter() - began < 60 * minutes:
-            await all_back(http, len(workers))
+            await all_back(http, len(workers), START_S)
             await asyncio.sleep(LOADED_S)
             stack.kill(victims[num_drained % len(victims)], signal.SIGTERM)
             num_drained += 1

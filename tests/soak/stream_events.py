@@ -1,5 +1,6 @@
 """The events of one streamed completion, as they come: for what acts on a stream while it runs."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from time import perf_counter
@@ -30,3 +31,10 @@ async def status(http: httpx.AsyncClient) -> dict[str, Any]:
     answer.raise_for_status()
     found: dict[str, Any] = answer.json()
     return found
+
+
+async def all_back(http: httpx.AsyncClient, num_workers: int, deadline_s: float) -> None:
+    """Wait until so many workers take work. Raises TimeoutError."""
+    async with asyncio.timeout(deadline_s):
+        while len((await status(http))["workers"]) < num_workers:  # noqa: ASYNC110
+            await asyncio.sleep(0.2)  # the status can only be asked
