@@ -4,7 +4,7 @@ claim    on a GPU machine: a GPU, by a lock file (gpu_locks/)
 load     weights and cache, in memory that peers can open
 join     hello to the coordinator, welcome
 serve    the worker loop (loop.py) around the worker's own part (worker.py)
-leave    goodbye; the exported memory is withdrawn
+leave    goodbye; the exported memory is withdrawn once peers had time to unmap it
 """
 
 import logging
@@ -106,6 +106,7 @@ def serve(settings: WorkerSettings) -> None:
             drain_timeout_s=settings.drain_timeout_s,
             memory_lost=memory.lost if capabilities.offers else lambda: "",
         ).run()
+        memory.await_unmapped()
 
 
 def _claim(instance: str, settings: WorkerSettings) -> str:

@@ -3,7 +3,7 @@
 from random import Random
 
 from models.recipe.chat_form import ANSWER, CONTEXT, Message, Pieces, pieces_of
-from models.recipe.greetings import SMALL_TALK
+from models.recipe.greetings import small_talk
 from models.recipe.problems import drill, split_of, word_problems
 from models.recipe.work import Problem
 
@@ -29,9 +29,8 @@ WRAPPERS = (
 def exchange(rng: Random) -> tuple[str, str, str]:
     """One question with its answer and the thought that may come before it."""
     kind = rng.random()
-    if kind < 0.03:
-        question = rng.choice(tuple(SMALL_TALK))
-        return question, SMALL_TALK[question], "No problem to solve here."
+    if kind < 0.04:
+        return *small_talk(rng), "No problem to solve here."
     problem = next(word_problems(rng, "train"))
     while kind < 0.2:
         problem = drill(rng)

@@ -1,6 +1,7 @@
 """Greetings and questions that are no problem to solve, with polite answers that say what is."""
 
 from collections.abc import Iterable
+from random import Random
 
 ABLE = "I am a tiny model that solves short word problems."
 _ASK = "Which problem shall we solve?"
@@ -73,3 +74,12 @@ def _small_talk() -> dict[str, str]:
 
 SMALL_TALK = _small_talk()
 """Answer by question."""
+_OFF = tuple(question for question, answer in SMALL_TALK.items() if answer == _UNKNOWN)
+_TALK = tuple(question for question in SMALL_TALK if SMALL_TALK[question] != _UNKNOWN)
+
+
+def small_talk(rng: Random) -> tuple[str, str]:
+    """A question with its answer. Greetings are fewer than questions off the topic, and drawn as
+    often."""
+    question = rng.choice(rng.choice((_TALK, _OFF)))
+    return question, SMALL_TALK[question]

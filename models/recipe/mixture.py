@@ -5,7 +5,8 @@ from collections.abc import Callable
 from random import Random
 
 from models.recipe.chat_form import Message, Pieces, pieces_of
-from models.recipe.conversations import SMALL_TALK, SYSTEMS, WRAPPERS, chat, document, thought_of
+from models.recipe.conversations import SYSTEMS, WRAPPERS, chat, document, thought_of
+from models.recipe.greetings import small_talk
 from models.recipe.json_examples import example
 from models.recipe.problems import drill, split_of, word_problems
 from models.recipe.schemas import fields_for, schema_prompt
@@ -84,8 +85,8 @@ def tool_chat(rng: Random) -> Pieces:
         answer = json.dumps({field.name: value for field, value in fields})
         messages += [ask, *solution(rng, job, box, finish=True), said("Done.", content=answer)]
     elif finish < 0.2:
-        small = rng.choice(tuple(SMALL_TALK))
-        answer = said("No problem to solve here.", content=SMALL_TALK[small])
+        small, reply = small_talk(rng)
+        answer = said("No problem to solve here.", content=reply)
         messages += [{"role": "user", "content": small}, answer]
     else:
         messages += [question_of(rng, job), *solution(rng, job, box)]

@@ -36,6 +36,7 @@ from tests.soak.cases import MIN_MARGIN_NATS, NoCases
 from tests.soak.run import HEADER, Plan, Soak, results
 from tests.soak.site import Site
 
+TRACEBACK_LINES = 40
 LOG_LINES = 40
 
 
@@ -80,7 +81,8 @@ def main(
     soak.violations += site.stop()
     log = (folder / "baton.log").read_text()
     if "Traceback" in log:
-        soak.violations.append("a traceback in the log")
+        told = log[log.index("Traceback") :].splitlines()[:TRACEBACK_LINES]
+        soak.violations.append("a traceback in the log:\n" + "\n".join(told))
     settings = {**plan.__dict__, "baton_up": up}
     found = document(
         "soak", environment=environment, server={}, settings=settings,

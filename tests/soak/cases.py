@@ -19,6 +19,8 @@ DRAWN_FOR_CLEAR = 20
 MIN_TOKENS = 12
 """A greedy answer is compared up to its first close choice if that leaves so many tokens."""
 ROUNDS = 3
+LONGEST = 120
+"""The most tokens of an answer."""
 _PENALTIES: tuple[dict[str, Any], ...] = (
     {},
     {"repetition_penalty": 1.2, "presence_penalty": 0.3},
@@ -41,14 +43,14 @@ class NoCases(Exception):
     """The quiet stack gave no answers that can be compared with."""
 
 
-def drawn(draw: random.Random, number: int) -> Case:
+def drawn(draw: random.Random, number: int, longest: int = LONGEST) -> Case:
     """Greedy and sampled by turns, every third one with penalties; texts, and random ids."""
     sampled = bool(number % 2)
     body: dict[str, Any] = {
         "prompt": draw.choice(HELDOUT)["question"]
         if number % 4 < 2
         else [draw.randrange(MODEL_IDS) for _ in range(draw.choice([1, 17, 64, 65, 200, 330]))],
-        "max_tokens": draw.randint(16, 120),
+        "max_tokens": draw.randint(16, longest),
         "temperature": 0.8 if sampled else 0.0,
         "seed": draw.randrange(1 << 31),
         "ignore_eos": True,
@@ -61,7 +63,11 @@ def drawn(draw: random.Random, number: int) -> Case:
 
 
 async def prepared(
-    http: httpx.AsyncClient, seed: int, count: int, margin_nats: float = MIN_MARGIN_NATS
+    http: httpx.AsyncClient,
+    seed: int,
+    count: int,
+    margin_nats: float = MIN_MARGIN_NATS,
+    longest: int = LONGEST,
 ) -> tuple[list[Case], int]:
     """``count`` cases with their answers, and how many were left out because the choice of a token
     depended on rounding: a greedy margin below ``margin_nats``, or another answer in one of ROUNDS
@@ -70,12 +76,14 @@ async def prepared(
     their first close choice. Raises NoCases."""
     draw = random.Random(seed)
     if margin_nats > MIN_MARGIN_NATS:
-        whole = [clear(drawn(draw, 2 * number)) for number in range(DRAWN_FOR_CLEAR * count)]
+        whole = [
+            clear(drawn(draw, 2 * number, longest)) for number in range(DRAWN_FOR_CLEAR * count)
+        ]
         cut = await asyncio.gather(*(_cut(http, case, margin_nats) for case in whole))
         longest = sorted(cut, key=lambda case: -int(case.body["max_tokens"]))[: 2 * count]
         candidates = [case for case in longest if case.body["max_tokens"] >= MIN_TOKENS]
     else:
-        candidates = [drawn(draw, number) for number in range(2 * count)]
+        candidates = [drawn(draw, number, longest) for number in range(2 * count)]
     alone = [await _answer(http, case) for case in candidates]
     stable = [answer is not None for answer in alone]
     for _ in range(ROUNDS):

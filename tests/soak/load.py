@@ -33,10 +33,14 @@ class Seen:
     detail: str = ""
     token_ids: list[int] = field(default_factory=list)
     at: list[float] = field(default_factory=list)
+    explained: bool = False
+    """The answer differs as one may whose prompt was computed again (tests/soak/resumed.py)."""
 
     @property
     def wrong(self) -> str:
         """What differs from the right answer; "" when all that came is right."""
+        if self.explained:
+            return ""
         expected = self.case.token_ids[: len(self.token_ids)]
         whole = self.outcome != "finished" or len(self.token_ids) == len(self.case.token_ids)
         if tuple(self.token_ids) == expected and whole:

@@ -13,9 +13,11 @@ import re
 import signal
 import sys
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from time import perf_counter
-from typing import Annotated
+from typing import Annotated, Any
 
 import httpx
 import typer
@@ -23,7 +25,7 @@ import typer
 from bench.environment import describe
 from bench.result_file import document, save
 from bench.stack import Stack, StackFailed, started
-from tests.soak.cases import Case, NoCases, prepared
+from tests.soak.cases import LONGEST, MIN_MARGIN_NATS, Case, NoCases, prepared
 from tests.soak.stream_events import all_back
 
 START_S = 120.0
@@ -82,15 +84,14 @@ class Clients:
 
 
 async def run(
-    stack: Stack, moves: int, clients: int, seed: int, minutes: float
+    stack: Stack, moves: int, clients: int, minutes: float, cases: Callable[..., Any]
 ) -> dict[str, int | float]:
     """Drain workers until so many sequences have moved, or the time is over. Raises NoCases."""
     workers = [name for name in stack.pids() if name != "coordinator" and "redis" not in name]
     victims = sorted(name for name in workers if not name.startswith("prefill"))
     limits = httpx.Limits(max_connections=clients + 2)
     async with httpx.AsyncClient(base_url=stack.url, timeout=120.0, limits=limits) as http:
-        cases, _ = await prepared(http, seed, 24)
-        load = Clients(http, cases, clients)
+        load = Clients(http, (await cases(http))[0], clients)
         began, num_drained, moved = perf_counter(), 0, await counted(http)
         while moved.get("moved", 0) < moves and perf_counter() - began < 60 * minutes:
             await all_back(http, len(workers), START_S)
@@ -115,12 +116,15 @@ def main(
     clients: Annotated[int, typer.Option(min=1, help="Requests open at a time.")] = 48,
     seed: Annotated[int, typer.Option(help="Of the requests.")] = 0,
     minutes: Annotated[float, typer.Option(min=0.1, help="At most so long.")] = 30.0,
+    margin: Annotated[float, typer.Option(help="Nats of a clear choice.")] = MIN_MARGIN_NATS,
+    longest: Annotated[int, typer.Option(min=16, help="The most tokens of an answer.")] = LONGEST,
     out: Annotated[Path | None, typer.Option(help="Result file.")] = None,
 ) -> None:
     """Drain workers under load, and compare the answers."""
+    cases = partial(prepared, seed=seed, count=24, margin_nats=margin, longest=longest)
     try:
         with started(*arguments, settings={"verify_handoff": 1}, start_s=START_S) as stack:
-            found = asyncio.run(run(stack, moves, clients, seed, minutes))
+            found = asyncio.run(run(stack, moves, clients, minutes, cases))
             exit_code = stack.stop()
     except (StackFailed, NoCases) as error:
         raise SystemExit(f"error: {error}") from None
@@ -132,6 +136,7 @@ def main(
     if out is not None:
         environment = describe(sys.argv[1:], "tests.soak.many_moves")
         asked = {"up": arguments, "moves": moves, "clients": clients, "seed": seed}
+        asked |= {"margin_nats": margin, "longest": longest}
         save(
             out,
             document(

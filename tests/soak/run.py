@@ -14,6 +14,7 @@ from tests.soak import check, tenants
 from tests.soak.cases import MIN_MARGIN_NATS, Case, prepared
 from tests.soak.faults import FAULTS, Scene, possible, sequence
 from tests.soak.load import Load
+from tests.soak.resumed import explained
 from tests.soak.site import Site
 
 LEAD_S = 3.0
@@ -50,7 +51,8 @@ class Round:
     of each stream that was open then, the median and the most; ``whole_s``: until every worker was
     there again; ``release_s``: from the last response's end until nothing was held.
     ``spread_steps``: those that the live workers have taken by then. ``details`` are what clients
-    were told that got no answer."""
+    were told that got no answer. ``rounded_otherwise``: answers that differ because their prompts
+    were computed again (tests/soak/resumed.py)."""
 
     fault: str
     at_s: float
@@ -63,6 +65,7 @@ class Round:
     whole_s: float | None = None
     release_s: float | None = None
     spread_steps: int = 0
+    rounded_otherwise: int = 0
     violations: list[str] = field(default_factory=list)
 
 
@@ -131,6 +134,10 @@ class Soak:
         found.release_s = round(release_s, 2)
         _, unlike = await check.until(lambda: check.records(self._site, window), check.RECORDED_S)
         miscounted = await check.counted(http, window)
+        if self._plan.margin_nats > MIN_MARGIN_NATS:  # bfloat16
+            for seen in window.seen:
+                seen.explained = bool(seen.wrong) and await explained(http, seen)
+        found.rounded_otherwise = sum(seen.explained for seen in window.seen)
         found.violations += [*check.answers(window), *filter(None, (held, unlike, miscounted))]
         found.spread_steps = await self._site.spread_steps()
         found.outcomes = dict(Counter(seen.outcome for seen in window.seen))

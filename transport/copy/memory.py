@@ -38,6 +38,10 @@ class OwnMemory(Protocol):
         """Why peers cannot open the region any more; "" as long as they can, as far as is known."""
         ...
 
+    def await_unmapped(self) -> None:
+        """Give peers, who have been told that this worker leaves, the time to unmap the region."""
+        ...
+
     def close(self) -> None:
         """Withdraw the export; tensors over the region stay valid in this process."""
         ...
@@ -71,6 +75,9 @@ class SharedMemory:
 
     def lost(self) -> str:
         return "" if self._segment is None else self._segment.lost()
+
+    def await_unmapped(self) -> None:
+        """No effect: a mapping outlives its owner at no cost."""
 
     def close(self) -> None:
         if self._segment is not None:

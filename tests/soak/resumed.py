@@ -1,0 +1,38 @@
+"""Tells an answer that a rounding changed, when its prompt was computed again, from a wrong one.
+
+A worker's death costs a request its state: another worker computes the prompt and the tokens so far
+again. In bfloat16 that rounds otherwise than the steps did, and with routed experts a rounding can
+choose another expert, so no margin makes the next choice certain. What must hold is that the
+rest of the answer is the one that a quiet stack gives to the prompt with those tokens behind it.
+"""
+
+import httpx
+
+from tests.soak.load import Seen
+
+
+async def explained(http: httpx.AsyncClient, seen: Seen) -> bool:
+    """True if the request was retried, and what it said from some token on, at or before the first
+    that differs, is the answer to its prompt with the tokens before."""
+    record = (await http.get(f"/v1/requests/{seen.http_id}")).raise_for_status().json()
+    if record["attempts"] < 2 or seen.case.body["temperature"] or seen.outcome != "finished":
+        return False
+    if len(seen.token_ids) != len(seen.case.token_ids):
+        return False
+    body = seen.case.body | {"return_token_ids": True}
+    whole = (await http.post("/v1/completions", json=body)).raise_for_status().json()
+    prompt = whole["choices"][0]["prompt_token_ids"]
+    for num_before in range(first_difference(seen) + 1):
+        said = seen.token_ids[:num_before]
+        rest = seen.token_ids[num_before:]
+        ask = body | {"prompt": prompt + said, "max_tokens": len(rest)}
+        answer = (await http.post("/v1/completions", json=ask)).raise_for_status().json()
+        if answer["choices"][0]["token_ids"] == rest:
+            return True
+    return False
+
+
+def first_difference(seen: Seen) -> int:
+    """Index of the first token that differs from the case's."""
+    pairs = zip(seen.token_ids, seen.case.token_ids, strict=True)
+    return next(i for i, (came, expected) in enumerate(pairs) if came != expected)
