@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from engine.model.matrix import quantise
-from engine.plan import FLOATS, Place
+from engine.plan import FLOATS, Interleaving, Place
 
 QUANTISED_AT_ONCE = 1 << 26
 """Values converted to FP8 at a time: each takes some ten bytes meanwhile."""
@@ -19,7 +19,7 @@ class ScalePlace:
     into: torch.Tensor
     shape: tuple[int, ...]
     blocks: torch.Tensor
-    view: tuple[int, ...] | None = None
+    order: Interleaving | None = None
     stored: tuple[str, ...] = FLOATS
 
     @property
@@ -31,7 +31,10 @@ class ScalePlace:
 
     def copy(self, source: torch.Tensor) -> None:
         groups = source.index_select(-2, self.blocks.to(source.device))
-        self.into.copy_(groups.view(self.view) if self.view else groups)
+        if self.order:
+            self.order.copy(self.into, groups)
+        else:
+            self.into.copy_(groups)
 
     def draw(self, generator: torch.Generator) -> None:
         self.into.fill_(1.0)
@@ -59,7 +62,7 @@ class QuantisingPlace:
         return None
 
     def copy(self, source: torch.Tensor) -> None:
-        if source.numel() <= QUANTISED_AT_ONCE or self.values.view or source.dim() < 3:
+        if source.numel() <= QUANTISED_AT_ONCE or self.values.order or source.dim() < 3:
             self._convert(self.values, self.scales, source)
             return
         for value, scale, part in zip(self.values.into, self.scales.into, source, strict=True):

@@ -5,7 +5,7 @@ from dataclasses import replace
 from engine import checkpoint
 from engine.config import EngineConfig
 from engine.model.config import ModelConfig
-from engine.model.registry import read_config
+from engine.model.registry import FAMILIES, read_config
 
 
 def read_model(config: EngineConfig) -> tuple[ModelConfig, list[checkpoint.Entry]]:
@@ -16,10 +16,10 @@ def read_model(config: EngineConfig) -> tuple[ModelConfig, list[checkpoint.Entry
     CheckpointError (a ValueError) naming the tensor or file for a bad checkpoint.
     """
     model = read_config(config.model_dir)
-    if config.device == "cuda" and not model.is_hybrid_moe:
+    if config.device == "cuda" and not FAMILIES[model.model_type].gpu:
+        supported = ", ".join(name for name, family in FAMILIES.items() if family.gpu)
         raise ValueError(
-            f"device: models of type {model.model_type} run on CPUs only: the Triton kernels "
-            "compute models of DeltaNet and attention layers with experts"
+            f"device: models of type {model.model_type} run on CPUs only; on GPUs: {supported}"
         )
     if config.num_valid_ids is not None and config.num_valid_ids > model.vocab_size:
         raise ValueError(

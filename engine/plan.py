@@ -37,17 +37,38 @@ class Target(Protocol):
 
 
 @dataclass(frozen=True)
+class Interleaving:
+    """Order of a tensor's rows: ``num`` runs, each of them ``sizes`` rows of several parts. In
+    memory all rows of the first part come first."""
+
+    num: int
+    sizes: tuple[int, ...]
+
+    def copy(self, into: torch.Tensor, source: torch.Tensor) -> None:
+        """Write the rows of ``source`` [rows, columns] to ``into`` [rows, columns], part by
+        part."""
+        stored = source.view(self.num, sum(self.sizes), -1).split_with_sizes(self.sizes, 1)
+        parts = into.split_with_sizes([self.num * size for size in self.sizes])
+        for part, rows in zip(parts, stored, strict=True):
+            part.view(rows.shape).copy_(rows)
+
+    def of_groups(self, group: int) -> "Interleaving":
+        """The order of groups of ``group`` rows, which divides each size."""
+        return Interleaving(self.num, tuple(size // group for size in self.sizes))
+
+
+@dataclass(frozen=True)
 class Place:
     """A ``Target`` that takes values as they are.
 
-    ``into`` is a view of a (possibly fused) weight; the tensor is reshaped to ``view`` (its own
-    shape if None), broadcast to ``into`` and cast. ``mean`` and ``std`` describe what dummy
+    ``into`` is a view of a (possibly fused) weight; the tensor's rows are brought out of ``order``,
+    or else the tensor is broadcast to ``into``, and cast. ``mean`` and ``std`` describe what dummy
     weights look like there.
     """
 
     into: torch.Tensor
     shape: tuple[int, ...]
-    view: tuple[int, ...] | None = None
+    order: Interleaving | None = None
     mean: float = 0.0
     std: float = 0.0
     stored: tuple[str, ...] = FLOATS
@@ -59,11 +80,14 @@ class Place:
     def direct(self, dtype: torch.dtype) -> torch.Tensor | None:
         into = self.into
         same = into.dtype == dtype and into.numel() == torch.Size(self.shape).numel()
-        return into if same and self.view is None and into.is_contiguous() else None
+        return into if same and self.order is None and into.is_contiguous() else None
 
     def copy(self, source: torch.Tensor) -> None:
         """Write ``source`` in one pass, without a second copy of it in memory."""
-        self.into.copy_(source.view(self.view) if self.view else source)
+        if self.order:
+            self.order.copy(self.into, source)
+        else:
+            self.into.copy_(source)
 
     def draw(self, generator: torch.Generator) -> None:
         if self.std:

@@ -1,10 +1,13 @@
-"""Decoders whose layers all attend: Llama, Qwen2, Qwen3 and Qwen3-MoE."""
+"""Decoders whose layers all attend: Llama, Qwen2, Qwen2-MoE, Qwen3 and Qwen3-MoE."""
 
 from typing import Any
 
+from engine.model import sparse_layers
 from engine.model.config import ModelConfig
 from engine.model.fields import Fields
 from engine.model.layers import Attention, Dense, LayerSpec, Moe
+
+MOE = ("qwen2_moe", "qwen3_moe")
 
 
 def read(text: Fields, outer: dict[str, Any]) -> ModelConfig:
@@ -27,7 +30,9 @@ def read(text: Fields, outer: dict[str, Any]) -> ModelConfig:
         head_dim=head_dim,
         rope=text.rope(head_dim, partial_rotary_factor=1.0),
         normed=family.startswith("qwen3"),
-        qkv_bias=bias or family == "qwen2",
+        qkv_bias=bias
+        or family == "qwen2"
+        or (family == "qwen2_moe" and text.flag("qkv_bias", True)),
         o_bias=bias,
     )
     return ModelConfig.of(
@@ -37,19 +42,6 @@ def read(text: Fields, outer: dict[str, Any]) -> ModelConfig:
 
 def _mlps(text: Fields, family: str) -> list[Dense | Moe]:
     """The MLP of each layer."""
-    num_layers = text.positive("num_hidden_layers")
-    if family != "qwen3_moe":
-        return [Dense(text.positive("intermediate_size"))] * num_layers
-    # Released checkpoints name it num_experts, those that transformers 5 writes num_local_experts.
-    listed = text.get("num_experts", None) is not None
-    moe = Moe(
-        num_experts=text.positive("num_experts" if listed else "num_local_experts"),
-        num_experts_per_tok=text.positive("num_experts_per_tok"),
-        moe_intermediate_size=text.positive("moe_intermediate_size"),
-        norm_topk_prob=text.flag("norm_topk_prob", False),
-    )
-    every, dense = text.get("decoder_sparse_step", 1), set(text.get("mlp_only_layers", []))
-    return [
-        Dense(text.positive("intermediate_size")) if i in dense or (i + 1) % every else moe
-        for i in range(num_layers)
-    ]
+    if family in MOE:
+        return sparse_layers.mlps(text, shared=family == "qwen2_moe", renormalised=False)
+    return [Dense(text.positive("intermediate_size"))] * text.positive("num_hidden_layers")

@@ -11,7 +11,7 @@ from engine.fp8_places import QuantisingPlace, ScalePlace
 from engine.model.matrix import FP8, Matrix
 from engine.model.quantization import BLOCK, Quantization
 from engine.plan import FP8 as STORED_FP8
-from engine.plan import Place, Plan, Target
+from engine.plan import Interleaving, Place, Plan, Target
 
 SCALES = "_scale_inv"
 """Suffix of the name of a converted tensor's scales."""
@@ -19,21 +19,17 @@ SCALES = "_scale_inv"
 
 @dataclass(frozen=True)
 class Part:
-    """Rows of a fused matrix that are one checkpoint tensor.
-
-    ``interleaved`` (n, m): the checkpoint's rows are n runs of m runs of rows; here they are m
-    runs of n.
-    """
+    """Rows of a fused matrix that are one checkpoint tensor, there in another ``order`` if it is
+    given."""
 
     name: str
     rows: int
-    interleaved: tuple[int, int] | None = None
+    order: Interleaving | None = None
 
     @property
     def run(self) -> int:
-        """Number of adjacent rows that stay together."""
-        n, m = self.interleaved or (1, 1)
-        return self.rows // (n * m)
+        """A length of runs of rows that stay together."""
+        return gcd(*self.order.sizes) if self.order else self.rows
 
 
 @dataclass(frozen=True)
@@ -171,21 +167,21 @@ class WeightBuilder:
     def _targets(self, rows: _Rows, part: Part) -> dict[str, Target]:
         """The targets of a part, by the suffix of the tensor's name."""
         std = rows.values.shape[-1] ** -0.5
-        values = _place(rows.values, part, rows.values.shape, std)
+        values = Place(rows.values, tuple(rows.values.shape), part.order, 0.0, std)
         if rows.scales is None:
             return {"": values}
         *lead, num_rows, _ = rows.values.shape
         stored = (*lead, -(-num_rows // BLOCK), rows.scales.shape[-1])
         num_groups = rows.scales.shape[-2]
         group = num_rows // num_groups
-        placed = _place(rows.scales, part, stored, 0.0)
-        fp8 = Place(values.into, values.shape, values.view, 0.0, std, STORED_FP8)
+        order = part.order.of_groups(group) if part.order else None
+        fp8 = Place(values.into, values.shape, part.order, 0.0, std, STORED_FP8)
         at_load = self._quantization.source == "load"
         if group == BLOCK and not at_load:
             # In stored order, without indices: these would be some 60,000 small tensors on the GPU.
-            return {"": fp8, SCALES: placed}
+            return {"": fp8, SCALES: Place(rows.scales, stored, order)}
         blocks = torch.arange(num_groups, device=self._device) * group // BLOCK
-        scales = ScalePlace(placed.into, stored, blocks, placed.view)
+        scales = ScalePlace(rows.scales, stored, blocks, order)
         if at_load:
             return {"": QuantisingPlace(values, scales, self._dtype)}
         return {"": fp8, SCALES: scales}
@@ -194,14 +190,3 @@ class WeightBuilder:
         tensor = torch.empty(shape, dtype=dtype or self._dtype, device=self._device)
         self.num_bytes += tensor.nbytes
         return tensor
-
-
-def _place(rows: torch.Tensor, part: Part, shape: Sequence[int], std: float) -> Place:
-    """The place of a tensor of ``shape``: its rows, or groups of rows, fill ``rows`` in the order
-    of the fused matrix."""
-    if part.interleaved is None:
-        return Place(rows, tuple(shape), None, 0.0, std)
-    n, m = part.interleaved
-    length, columns = rows.shape[0] // (n * m), rows.shape[1]
-    into = rows.view(m, n, length, columns).transpose(0, 1)
-    return Place(into, tuple(shape), (n, m, length, columns), 0.0, std)

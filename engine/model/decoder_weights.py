@@ -19,6 +19,7 @@ from engine.model.weights import (
     MtpWeights,
     Weights,
 )
+from engine.plan import Interleaving
 
 
 class DecoderWeights:
@@ -74,15 +75,23 @@ class DecoderWeights:
     def _deltanet(self, name: str, spec: DeltaNet) -> DeltaNetWeights:
         new, hidden = self.new, self.config.hidden_size
         heads = spec.linear_num_value_heads
+        projections = [
+            Part(name + "in_proj_qkv.weight", spec.conv_channels),
+            Part(name + "in_proj_z.weight", spec.value_dim),
+            Part(name + "in_proj_b.weight", heads),
+            Part(name + "in_proj_a.weight", heads),
+        ]
+        if spec.interleaved:
+            keys, key_dim = spec.linear_num_key_heads, spec.linear_key_head_dim
+            values, group = spec.value_dim // keys, heads // keys
+            qkvz = Interleaving(keys, (key_dim, key_dim, values, values))
+            ba = Interleaving(keys, (group, group))
+            projections = [
+                Part(name + "in_proj_qkvz.weight", spec.conv_channels + spec.value_dim, qkvz),
+                Part(name + "in_proj_ba.weight", 2 * heads, ba),
+            ]
         return DeltaNetWeights(
-            in_proj=new.matrix(
-                hidden,
-                Part(name + "in_proj_qkv.weight", spec.conv_channels),
-                Part(name + "in_proj_z.weight", spec.value_dim),
-                Part(name + "in_proj_b.weight", heads),
-                Part(name + "in_proj_a.weight", heads),
-                aligned=True,
-            ),
+            in_proj=new.matrix(hidden, *projections, aligned=True),
             conv=new.conv(name + "conv1d.weight", spec.conv_channels, spec.linear_conv_kernel_dim),
             neg_exp_a=new.vector(name + "A_log", heads, mean=1.0, std=0.5),
             dt_bias=new.vector(name + "dt_bias", heads, mean=1.0),
@@ -98,7 +107,7 @@ class DecoderWeights:
         # first.
         q = Part(name + "q_proj.weight", heads * dim)
         if spec.gated:
-            q = Part(name + "q_proj.weight", 2 * heads * dim, interleaved=(heads, 2))
+            q = Part(name + "q_proj.weight", 2 * heads * dim, order=Interleaving(heads, (dim, dim)))
         biases = (
             (name + "v_proj.bias", kv_heads * dim),
             (name + "k_proj.bias", kv_heads * dim),

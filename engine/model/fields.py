@@ -26,8 +26,8 @@ class Fields:
             raise ValueError(f"{self.within}{name}: missing in {self.folder / 'config.json'}")
         return value
 
-    def positive(self, name: str) -> int:
-        value = self._need(name)
+    def positive(self, name: str, default: int | None = None) -> int:
+        value = self._need(name) if default is None else self.get(name, default)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise ValueError(f"{self.within}{name}: {value!r} is not a positive integer")
         return value
@@ -87,6 +87,8 @@ class Fields:
             if not isinstance(own, dict):
                 raise ValueError(f"{self.within}rope_scaling: {own!r} is not an object")
             values = {"rope_theta": self.values["rope_theta"], **own}
+        if (factor := self.get("partial_rotary_factor", None)) is not None:
+            defaults["partial_rotary_factor"] = factor
         rope = Fields({**defaults, **values}, self.folder, within=f"{name}.")
         scaling = rope.scaling()
         rotary_dim = int(head_dim * rope.number("partial_rotary_factor"))

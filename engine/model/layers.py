@@ -51,13 +51,15 @@ class Attention:
 
 @dataclass(frozen=True)
 class DeltaNet:
-    """Gated DeltaNet."""
+    """Gated DeltaNet. ``interleaved``: the checkpoint has one projection of q, k, v and z and one
+    of b and a, each with all rows of a key head together."""
 
     linear_conv_kernel_dim: int
     linear_num_key_heads: int
     linear_num_value_heads: int
     linear_key_head_dim: int
     linear_value_head_dim: int
+    interleaved: bool = False
 
     def __post_init__(self) -> None:
         _require_multiple(

@@ -18,8 +18,8 @@ ONLY = {
     "weight_block_size": [BLOCK, BLOCK],
 }
 KEPT = (
-    "lm_head", "embed_tokens", "linear_attn.in_proj_a", "linear_attn.in_proj_b", "mlp.gate",
-    "mlp.shared_expert_gate", "mtp",
+    "lm_head", "embed_tokens", "linear_attn.in_proj_a", "linear_attn.in_proj_b",
+    "linear_attn.in_proj_ba", "mlp.gate", "mlp.shared_expert_gate", "mtp",
 )  # fmt: skip
 """Modules that the official conversion keeps in BF16, beside norms and convolutions."""
 _BOUNDARY = r"(?:(?<=\.)|(?=\.|$))"

@@ -16,28 +16,38 @@ def read(text: Fields, outer: dict[str, Any]) -> ModelConfig:
     text.must_be("attention_bias", False)
     text.must_be("attn_output_gate", True)
     text.must_be("mtp_use_dedicated_embeddings", False)
+    full, linear = attention(text), deltanet(text)
+    mlp = _moe(text) if "moe" in outer["model_type"] else Dense(text.positive("intermediate_size"))
+    return ModelConfig.of(
+        text,
+        outer,
+        tuple(LayerSpec(linear if kind == LINEAR else full, mlp) for kind in kinds(text)),
+        plus_one_norms=True,
+        num_mtp_layers=min(1, text.count("mtp_num_hidden_layers")),
+    )
+
+
+def attention(text: Fields, **defaults: float) -> Attention:
+    """The gated attention; ``defaults`` of fields of the rotary positions."""
     head_dim = text.positive("head_dim")
-    attention = Attention(
+    return Attention(
         num_attention_heads=text.positive("num_attention_heads"),
         num_key_value_heads=text.positive("num_key_value_heads"),
         head_dim=head_dim,
-        rope=text.rope(head_dim),
+        rope=text.rope(head_dim, **defaults),
         gated=True,
     )
-    deltanet = DeltaNet(
+
+
+def deltanet(text: Fields, *, interleaved: bool = False) -> DeltaNet:
+    """The Gated DeltaNet, its projections stored ``interleaved`` or not."""
+    return DeltaNet(
         linear_conv_kernel_dim=text.positive("linear_conv_kernel_dim"),
         linear_num_key_heads=text.positive("linear_num_key_heads"),
         linear_num_value_heads=text.positive("linear_num_value_heads"),
         linear_key_head_dim=text.positive("linear_key_head_dim"),
         linear_value_head_dim=text.positive("linear_value_head_dim"),
-    )
-    mlp = _moe(text) if "moe" in outer["model_type"] else Dense(text.positive("intermediate_size"))
-    return ModelConfig.of(
-        text,
-        outer,
-        tuple(LayerSpec(deltanet if kind == LINEAR else attention, mlp) for kind in _kinds(text)),
-        plus_one_norms=True,
-        num_mtp_layers=min(1, text.count("mtp_num_hidden_layers")),
+        interleaved=interleaved,
     )
 
 
@@ -51,7 +61,8 @@ def _moe(text: Fields) -> Moe:
     )
 
 
-def _kinds(text: Fields) -> tuple[str, ...]:
+def kinds(text: Fields) -> tuple[str, ...]:
+    """The mixer of each layer, ``LINEAR`` or ``FULL``."""
     listed = text.layer_types(LINEAR, FULL)
     if listed is None:
         every = text.positive("full_attention_interval")

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from engine.model import attention_only, qwen35
+from engine.model import attention_only, qwen3_next, qwen35
 from engine.model.config import ModelConfig
 from engine.model.decoder import Decoder
 from engine.model.fields import Fields, read_json
@@ -17,21 +17,25 @@ from engine.model.model import Model
 @dataclass(frozen=True)
 class Family:
     """``read`` makes the configuration of the text model's fields and the whole ``config.json``.
-    ``multimodal``: the text model's fields are its ``text_config``."""
+    ``multimodal``: the text model's fields are its ``text_config``. ``gpu``: GPUs compute it, too.
+    """
 
     read: Callable[[Fields, dict[str, Any]], ModelConfig]
     multimodal: bool = False
+    gpu: bool = False
     build: Callable[[ModelConfig, torch.dtype, torch.device], Model] = Decoder
 
 
 FAMILIES = {
-    "qwen3_5_moe": Family(qwen35.read, multimodal=True),
-    "qwen3_5_moe_text": Family(qwen35.read),
+    "qwen3_5_moe": Family(qwen35.read, multimodal=True, gpu=True),
+    "qwen3_5_moe_text": Family(qwen35.read, gpu=True),
     "qwen3_5": Family(qwen35.read, multimodal=True),
     "qwen3_5_text": Family(qwen35.read),
+    "qwen3_next": Family(qwen3_next.read),
     "qwen3": Family(attention_only.read),
     "qwen3_moe": Family(attention_only.read),
     "qwen2": Family(attention_only.read),
+    "qwen2_moe": Family(attention_only.read),
     "llama": Family(attention_only.read),
 }
 

@@ -209,6 +209,7 @@ def _write_fused(model: Qwen3_5MoeForCausalLM, folder: Path, *, multimodal: bool
 KEPT_IN_BF16 = (
     "in_proj_a",
     "in_proj_b",
+    "in_proj_ba",
     "mlp.gate",
     "shared_expert_gate",
     "lm_head",

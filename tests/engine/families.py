@@ -35,6 +35,7 @@ LLAMA3 = {
 MOE: dict[str, Any] = {
     "num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 40, "norm_topk_prob": True
 }  # fmt: skip
+SHARED: dict[str, Any] = MOE | {"shared_expert_intermediate_size": 44, "norm_topk_prob": False}
 HYBRID = BASE | {"intermediate_size": 96}
 
 SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -47,6 +48,45 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
         "qwen3_5_text",
         HYBRID
         | {"tie_word_embeddings": True, "num_key_value_heads": 4, "linear_conv_kernel_dim": 2},
+    ),
+    "qwen3_5_moe": ("qwen3_5_moe_text", BASE),
+    # The ratios of the 122B's heads.
+    "qwen3_5_moe-wide": (
+        "qwen3_5_moe_text",
+        BASE
+        | {
+            "num_attention_heads": 16, "num_key_value_heads": 1, "head_dim": 8,
+            "linear_num_value_heads": 8, "num_experts": 12, "num_experts_per_tok": 10,
+        },
+    ),
+    "qwen3_5_moe-odd": (
+        "qwen3_5_moe_text",
+        BASE
+        | ODD
+        | {
+            "linear_num_key_heads": 3, "linear_num_value_heads": 3, "num_experts": 5,
+            "tie_word_embeddings": True,
+        },
+    ),
+    "qwen3_next": ("qwen3_next", HYBRID),
+    "qwen3_next-odd": (
+        "qwen3_next",
+        HYBRID
+        | ODD
+        | MOE
+        | {
+            "linear_num_key_heads": 3, "linear_num_value_heads": 9, "linear_key_head_dim": 8,
+            "linear_value_head_dim": 20, "norm_topk_prob": False, "mlp_only_layers": [1],
+        },
+    ),
+    "qwen3_next-tied": (
+        "qwen3_next",
+        HYBRID
+        | {
+            "tie_word_embeddings": True, "linear_num_key_heads": 4, "decoder_sparse_step": 2,
+            "num_experts": 7, "num_experts_per_tok": 5,
+            "layer_types": ["full_attention", "linear_attention"] * 2,
+        },
     ),
     "qwen3": ("qwen3", ATTENTION),
     "qwen3-odd": ("qwen3", ATTENTION | ODD),
@@ -66,6 +106,21 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2": ("qwen2", ATTENTION),
     "qwen2-odd": ("qwen2", ATTENTION | FIVE),
     "qwen2-tied": ("qwen2", ATTENTION | TIED),
+    "qwen2_moe": ("qwen2_moe", ATTENTION | SHARED),
+    "qwen2_moe-odd": (
+        "qwen2_moe",
+        ATTENTION | FIVE | SHARED | {"norm_topk_prob": True, "mlp_only_layers": [0, 2]},
+    ),
+    "qwen2_moe-tied": (
+        "qwen2_moe",
+        ATTENTION
+        | TIED
+        | SHARED
+        | {
+            "decoder_sparse_step": 2, "num_experts": 5, "num_experts_per_tok": 5,
+            "qkv_bias": False,
+        },
+    ),
 }  # fmt: skip
 
 

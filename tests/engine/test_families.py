@@ -72,7 +72,7 @@ def test_handoff_to_another_engine(name: str) -> None:
         assert tokens == truth(name, length)
 
 
-@pytest.mark.parametrize("name", [name for name in SHAPES if name.startswith("qwen3_5")])
+@pytest.mark.parametrize("name", [name for name in SHAPES if SHAPES[name][0] == "qwen3_5_text"])
 def test_drafts_of_a_dense_layer_change_no_token(name: str) -> None:
     engine = load_engine(with_dense_draft_layer(name), max_drafts=2)
     assert engine.max_drafts == 2
@@ -105,19 +105,31 @@ def test_what_is_not_computed_is_refused_by_name(
         read_config(tmp_path)
 
 
-def test_older_checkpoints_have_rope_theta_beside_rope_scaling(tmp_path: Path) -> None:
-    config = json.loads((family_checkpoint("llama") / "config.json").read_text())
+@pytest.mark.parametrize("name", ["llama", "qwen3_next"])
+def test_older_checkpoints_have_the_fields_of_rope_beside_rope_scaling(
+    name: str, tmp_path: Path
+) -> None:
+    config = json.loads((family_checkpoint(name) / "config.json").read_text())
     rope = config.pop("rope_parameters")
-    config |= {"rope_theta": rope.pop("rope_theta"), "rope_scaling": rope}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    assert read_config(tmp_path) == read_config(family_checkpoint("llama"))
+    for field in ("rope_theta", "partial_rotary_factor"):
+        config[field] = rope.pop(field, None)
+    (tmp_path / "config.json").write_text(json.dumps(config | {"rope_scaling": rope or None}))
+    assert read_config(tmp_path) == read_config(family_checkpoint(name))
 
 
-def test_a_gpu_is_refused_before_anything_is_read() -> None:
+def test_qwen3_next_may_name_the_interval_of_full_attention(tmp_path: Path) -> None:
+    config = json.loads((family_checkpoint("qwen3_next") / "config.json").read_text())
+    del config["layer_types"]
+    (tmp_path / "config.json").write_text(json.dumps(config | {"full_attention_interval": 4}))
+    assert read_config(tmp_path) == read_config(family_checkpoint("qwen3_next"))
+
+
+@pytest.mark.parametrize("name", ["qwen3", "qwen3_next"])
+def test_a_gpu_is_refused_before_anything_is_read(name: str) -> None:
     config = EngineConfig(
-        model_dir=family_checkpoint("qwen3"), num_pages=8, num_state_slots=2, device="cuda"
+        model_dir=family_checkpoint(name), num_pages=8, num_state_slots=2, device="cuda"
     )
-    with pytest.raises(ValueError, match="device: models of type qwen3 run on CPUs only"):
+    with pytest.raises(ValueError, match=f"device: models of type {name} run on CPUs only"):
         read_model(config)
 
 

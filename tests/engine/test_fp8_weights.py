@@ -20,9 +20,11 @@ from engine.model.registry import build, read_config
 from engine.plan import FLOATS
 from tests.engine.checkpoints import SHAPES, checkpoint, convert_to_fp8, reference, write_checkpoint
 from tests.engine.driver import GREEDY, Driver, Request, load_engine
+from tests.engine.families import SHAPES as FAMILY_SHAPES
+from tests.engine.families import family_checkpoint
 
 # Heads and experts of sizes that blocks of 128 rows straddle, columns that fill no block.
-NAMES = ("per_expert", "fused", "multimodal", "odd")
+NAMES = ("per_expert", "fused", "multimodal", "odd", "qwen3_next", "qwen3_next-odd")
 PROMPT = tuple(range(5, 70))
 
 
@@ -32,8 +34,12 @@ def answer(folder: Path, **settings: Any) -> list[int]:
     return request.tokens
 
 
+def plain_checkpoint(name: str) -> Path:
+    return family_checkpoint(name) if name in FAMILY_SHAPES else checkpoint(name)
+
+
 def fp8_copy(name: str, tmp_path: Path, **settings: Any) -> tuple[Path, dict[str, torch.Tensor]]:
-    folder = Path(shutil.copytree(checkpoint(name), tmp_path / "fp8"))
+    folder = Path(shutil.copytree(plain_checkpoint(name), tmp_path / "fp8"))
     return folder, convert_to_fp8(folder, **settings)
 
 
@@ -50,7 +56,7 @@ def test_the_official_layout_means_its_dequantised_values(name: str, tmp_path: P
     folder, meant = fp8_copy(name, tmp_path)
     model = build(read_config(folder), torch.float32, torch.device("cpu"))
     weights.load(model.plan, checkpoints.read_entries(folder))
-    plain_folder = Path(shutil.copytree(checkpoint(name), tmp_path / "plain"))
+    plain_folder = Path(shutil.copytree(plain_checkpoint(name), tmp_path / "plain"))
     save_file(meant, plain_folder / "model.safetensors")
     plain = build(read_config(plain_folder), torch.float32, torch.device("cpu"))
     weights.load(plain.plan, checkpoints.read_entries(plain_folder))
@@ -94,9 +100,9 @@ def test_quantised_at_load_is_the_official_conversion_but_for_rounded_scales(
     folder, _ = fp8_copy(name, tmp_path)
     stored = build(read_config(folder), torch.float32, torch.device("cpu"))
     weights.load(stored.plan, checkpoints.read_entries(folder))
-    config = read_config(checkpoint(name)).quantised()
+    config = read_config(plain_checkpoint(name)).quantised()
     made = build(config, torch.float32, torch.device("cpu"))
-    weights.load(made.plan, checkpoints.read_entries(checkpoint(name)))
+    weights.load(made.plan, checkpoints.read_entries(plain_checkpoint(name)))
     assert made.num_bytes == stored.num_bytes
     for ours, theirs in zip(matrices(made), matrices(stored), strict=True):
         assert (ours.num_fp8, ours.group) == (theirs.num_fp8, theirs.group)
