@@ -149,7 +149,7 @@ class KVTransferQueue:
         it. None if every handoff is verified: the same tokens' KV may differ in its last bits."""
         if sequence.keys is None or offer.digest:
             return None
-        prefix = self._allocator.kept.longest(sequence.keys, offer.num_tokens)
+        prefix = self._allocator.prefixes.longest(sequence.keys, offer.num_tokens)
         if prefix is None or not self._allocator.can_share(num_pages, prefix):
             return None
         return prefix

@@ -36,8 +36,8 @@ class Scoring:
 @dataclass(frozen=True)
 class Keep:
     """A state to keep for the prefix cache: the state behind a prefill chunk's first ``num_tokens``
-    tokens is also stored in ``state_slot``. ``num_tokens`` is a multiple of 64, or the whole chunk.
-    No row of the batch has that slot."""
+    tokens is also stored in ``state_slot``. ``num_tokens`` is a multiple of 64, or the whole chunk,
+    unless states are empty. No row of the batch has that slot."""
 
     num_tokens: int
     state_slot: int

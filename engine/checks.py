@@ -73,9 +73,11 @@ class Checks:
         return self._problem_of_keep(row.keep, row.length) if row.keep else ""
 
     def _problem_of_keep(self, keep: Keep, length: int) -> str:
-        if not 0 <= keep.state_slot < self._pools.num_state_slots:
-            return f"keeps a state in {keep.state_slot}, of {self._pools.num_state_slots} slots"
+        num_slots = self._layout.num_slots(self._pools)
+        if not 0 <= keep.state_slot < num_slots:
+            return f"keeps a state in {keep.state_slot}, of {num_slots} slots"
         if not 0 < keep.num_tokens <= length:
             return f"keeps the state behind {keep.num_tokens} of its {length} tokens"
         aligned = keep.num_tokens % CHUNK_ALIGNMENT == 0 or keep.num_tokens == length
+        aligned = aligned or not self._layout.has_states
         return "" if aligned else f"keeps the state behind {keep.num_tokens} tokens: unaligned"

@@ -49,7 +49,7 @@ class PrefixReuse:
         """The longest kept prefix of the sequence that leaves at least one token to compute."""
         if sequence.keys is None:
             return None
-        return self._allocator.kept.longest(sequence.keys, sequence.num_tokens - 1)
+        return self._allocator.prefixes.longest(sequence.keys, sequence.num_tokens - 1)
 
     def shareable(self, sequence: Sequence, num_pages: int) -> KeptPrefix | None:
         """The prefix that ``find`` returns, if ``num_pages`` pages that begin with it fit in
@@ -121,6 +121,7 @@ class PrefixReuse:
                 branch=sequence.num_seen,
                 page_size=self._layout.page_size,
                 min_saved=self._min_saved,
+                has_states=self._layout.has_states,
             )
         )
 
@@ -162,7 +163,9 @@ class PrefixReuse:
             kept = sequence.making.pop(0)
             if self._allocator.prefixes.finish(kept):
                 sequence.made.append(kept)
-                self._seen.note_kept(kept.pages_key)
+                found_by = kept.page_keys[-1:] if self._layout.has_states else kept.page_keys
+                for key in found_by:
+                    self._seen.note_kept(key)
                 if kept.num_tokens <= sequence.num_seen:  # another prompt began like this too
                     self._allocator.kept.touch(kept.key)
 

@@ -86,6 +86,7 @@ def _memory_problem(offer: Offer, worker: Worker) -> str:
         return f"an offer of {len(offer.block_table)} pages, not {num_pages}"
     if max(offer.block_table) >= pools.num_pages:
         return f"an offer of page {max(offer.block_table)}, of {pools.num_pages}"
-    if offer.state_slot >= pools.num_state_slots:
-        return f"an offer of state slot {offer.state_slot}, of {pools.num_state_slots}"
+    num_slots = worker.layout.num_slots(pools)
+    if offer.state_slot >= num_slots:
+        return f"an offer of state slot {offer.state_slot}, of {num_slots}"
     return ""

@@ -43,7 +43,8 @@ class CacheAllocator:
 
     ``on_reserve`` is called with a newly reserved slot, ``on_free`` when a slot (or None) and pages
     have become free: a worker publishes the slot's epoch there, and tests poison memory.
-    ``prefixes``: the memory of prefixes that are being made or ``kept``.
+    ``prefixes``: the memory of prefixes that are being made or ``kept``. Without states
+    (``has_states``) pages alone are a prefix, whose slot is empty and comes from a pool of its own.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class CacheAllocator:
         size: PoolSize,
         *,
         page_size: int = 1,
+        has_states: bool = True,
         on_reserve: Callable[[StateSlot], None] = _nothing,
         on_free: Callable[[StateSlot | None, Sequence[int]], None] = _nothing_freed,
     ) -> None:
@@ -58,7 +60,15 @@ class CacheAllocator:
         self._page_size = page_size
         self._pages = PagePool(size.num_pages)
         self._slots = SlotPool(size.num_state_slots)
-        self.prefixes = PrefixMemory(self._pages, self._slots, page_size, on_reserve, on_free)
+        self._has_states = has_states
+        slots = self._slots
+        if not has_states:
+            slots = SlotPool(size.num_pages, first=size.num_state_slots)
+        self._num_slots = size.num_state_slots + (0 if has_states else size.num_pages)
+        self._prefix_slots = slots
+        self.prefixes = PrefixMemory(
+            self._pages, slots, page_size, on_reserve, on_free, pages_alone=not has_states
+        )
         self.kept = self.prefixes.kept
         self._on_reserve = on_reserve
         self._on_free = on_free
@@ -72,7 +82,8 @@ class CacheAllocator:
     @property
     def free_state_slots(self) -> int:
         """Number of state slots that no sequence holds; some of them may be cached."""
-        return self._slots.num_free + self.kept.num_evictable
+        num_cached = self.kept.num_evictable if self._has_states else 0
+        return self._slots.num_free + num_cached
 
     @property
     def num_pages_cached(self) -> int:
@@ -95,7 +106,7 @@ class CacheAllocator:
     def can_share(self, num_pages: int, prefix: KeptPrefix) -> bool:
         """True if ``reserve`` can succeed without evicting ``prefix`` itself."""
         num_new = num_pages - prefix.num_tokens // self._page_size
-        num_slots = self.free_state_slots - (not prefix.num_users)
+        num_slots = self.free_state_slots - (self._has_states and not prefix.num_users)
         if num_slots <= 0 or num_new > self.free_pages:
             return False
         return num_new <= self.free_pages - self._pages.count_only_kept(prefix.pages)
@@ -159,28 +170,36 @@ class CacheAllocator:
         self, allocation: CacheAllocation, keys: PrefixKeys, num_tokens: int
     ) -> KeptPrefix | None:
         """Release an allocation, but keep its state slot, whose state is behind ``num_tokens``
-        tokens, and the pages of these tokens as a prefix. If that prefix is kept already, release
-        everything and return None."""
+        tokens, and the pages of these tokens as a prefix. If that prefix is kept already, or no
+        slot is left for a prefix without a state, release everything and return None."""
         key = keys.prefix(num_tokens)
         if key in self.kept:
             self.kept.touch(key)
             self.release(allocation)
             return None
-        self._forget(allocation)
-        self.publish(allocation)
-        return self.prefixes.take_over(allocation.pages, keys, num_tokens, allocation.slot)
+        if self._has_states:
+            self._forget(allocation)
+            self.publish(allocation)
+            return self.prefixes.take_over(allocation.pages, keys, num_tokens, allocation.slot)
+        making = self.prefixes.begin(allocation.pages, keys, num_tokens, "answer")
+        if making is not None:
+            self.prefixes.finish(making)
+        self.release(allocation)
+        return making
 
     def check(self) -> str:
         """The problem with the allocator's counts; "" if every page and state slot is accounted
         for."""
         num_uses, num_keeps = self.prefixes.references
         references = num_uses + sum(len(a.pages) for a in self._allocations), num_keeps
-        slots = self._slots.num_free + len(self._allocations) + self.prefixes.num_state_slots
-        if references == self._pages.references and slots == self.size.num_state_slots:
+        slots = self._slots.num_free + len(self._allocations) + self.prefixes.num_slots
+        if not self._has_states:
+            slots += self._prefix_slots.num_free
+        if references == self._pages.references and slots == self._num_slots:
             return ""
         return (
             f"sequences and kept prefixes hold {references} pages, the pool says "
-            f"{self._pages.references}; {slots} of {self.size.num_state_slots} state slots "
+            f"{self._pages.references}; {slots} of {self._num_slots} slots "
             "accounted for"
         )
 
@@ -192,7 +211,7 @@ class CacheAllocator:
     def _make_room(self, num_pages: int, num_slots: int) -> None:
         """Evict kept prefixes until that much is free; evict none if all of them are not enough."""
         if num_pages <= self.free_pages and num_slots <= self.free_state_slots:
-            self.prefixes.make_room(num_pages, num_slots)
+            self.prefixes.make_room(num_pages, num_slots if self._has_states else 0)
 
 
 def too_long(num_tokens: int, layout: CacheLayout, size: PoolSize) -> str:

@@ -17,8 +17,7 @@ from dataclasses import dataclass, field, replace
 
 from engine.cache.allocator import CacheAllocator
 from engine.cache.host_blocks import HostBlocks
-from engine.cache.kept import KeptPrefix, KeptPrefixes
-from engine.cache.slots import StateSlot
+from engine.cache.kept import NO_SLOT, KeptPrefix, KeptPrefixes
 from transport.copy.host_copy import HostCopier, HostCopy
 from transport.copy.pull import Pull
 from transport.wire.layout import CacheLayout, PoolSize
@@ -29,7 +28,6 @@ MAX_BATCH_BYTES = 512 << 20
 """Size of a batch: about 10 ms through PCIe 5. The last prefix of a batch may exceed it."""
 MIN_PAGES_AHEAD, MIN_SLOTS_AHEAD = 256, 8
 """Least memory of the device to keep free: a prompt of 16,000 tokens, the states of two prompts."""
-NO_SLOT = StateSlot(-1, 0)
 
 
 @dataclass(eq=False)
@@ -62,7 +60,12 @@ class HostTier:
         self._copier = copier
         self._allocator = allocator
         self._blocks = HostBlocks(copier.num_blocks)
-        self._kept = KeptPrefixes(layout.page_size, self._blocks.num_kept_once, allocator.kept)
+        self._kept = KeptPrefixes(
+            layout.page_size,
+            self._blocks.num_kept_once,
+            allocator.kept,
+            by_page=not layout.has_states,
+        )
         self._saving = _Batch()
         self._fetching: list[tuple[KeptPrefix, Pull]] = []
         self.on_evict: Callable[[KeptPrefix], None] = lambda kept: None
@@ -103,8 +106,16 @@ class HostTier:
             self._start_saves()
 
     def longest(self, keys: PrefixKeys, max_tokens: int) -> KeptPrefix | None:
-        """The longest prefix in host memory, of at most ``max_tokens`` tokens, of the prompt."""
-        return self._kept.longest(keys, max_tokens)
+        """The longest prefix in host memory, of at most ``max_tokens`` tokens, of the prompt. As in
+        ``PrefixMemory.longest``, it may be a part of a longer prefix, unless the device keeps that
+        part."""
+        found = self._kept.longest(keys, max_tokens)
+        part = self._kept.longer_part(keys, max_tokens, found)
+        if part is None or part.key in self._allocator.kept:
+            return found
+        self._blocks.keep_prefix(part)
+        self._kept.add(part)
+        return part
 
     def continuations(self, name: PrefixName) -> list[KeptPrefix]:
         """This prefix, and the longer ones that have its whole pages."""
@@ -166,7 +177,7 @@ class HostTier:
         while num_bytes < MAX_BATCH_BYTES and (kept := self._next_to_save()) is not None:
             num_freed = self._allocator.kept.worth(kept).num_pages
             num_new = self._add(batch, kept)
-            if num_new:
+            if num_new is not None:
                 kept.leaving = True
                 batch.num_freed += num_freed
                 num_bytes += num_new * self._copier.block_bytes
@@ -184,8 +195,9 @@ class HostTier:
             self.ahead.num_pages - num_pages, self.ahead.num_state_slots - num_slots
         )
 
-    def _add(self, batch: _Batch, kept: KeptPrefix) -> int:
-        """Add a prefix to a batch if there is room; returns the number of blocks to copy."""
+    def _add(self, batch: _Batch, kept: KeptPrefix) -> int | None:
+        """Add a prefix to a batch; returns the number of blocks to copy, which is 0 if its pages are
+        here already and it has no state. None: there is no room."""
         # A prefix that is valid at the batch's end has held its pages all the time, so their copy
         # is good, even if it was begun for another prefix that has been evicted meanwhile.
         copied = {page: batch.pages[page] for page in kept.pages if page in batch.pages}
@@ -197,7 +209,7 @@ class HostTier:
         num_new = len(missing) + num_state
         if not self._make_room(num_new):
             self._blocks.release(shared)
-            return 0
+            return None
         new = sorted(self._blocks.reserve(num_new))  # adjacent blocks are copied together
         state, fresh = tuple(new[:num_state]), dict(zip(missing, new[num_state:], strict=True))
         blocks |= fresh

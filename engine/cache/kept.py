@@ -2,8 +2,9 @@
 
 A kept prefix is a state slot with the state behind its last token, and the pages of all its tokens.
 If its last page is not full, only the prefix's own positions count: the sequence that wrote the
-page may go on writing behind them. Pages without a state behind them are of no use to this model,
-so pages are never kept alone.
+page may go on writing behind them. Pages without a state behind them are of no use to a model with
+states. The state of a model without DeltaNet layers is empty: its slot has only an epoch, by which
+peers see whether the prefix is still there, and any whole pages of a kept prefix are a prefix, too.
 """
 
 from collections import Counter
@@ -11,11 +12,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from engine.cache.eviction import EvictionOrder, Resource, UseClock, Uses, Worth
+from engine.cache.page_index import PageIndex
 from engine.cache.place_kinds import Kind, UseOdds
 from engine.cache.slots import StateSlot
 from transport.wire.offers import PrefixName
 from transport.wire.prefix import KnownPrefixes, PrefixKeys
 
+NO_SLOT = StateSlot(-1, 0)
 MAX_ANSWERS = 16
 """Remembered results of ``longest``, with the prompts' keys. Only the prompts that wait first are
 looked up in every round."""
@@ -59,13 +62,16 @@ class KeptPrefix:
 
 class KeptPrefixes:
     """All kept prefixes of one worker, by key. ``num_kept_once`` counts the pages of a prefix that
-    no other prefix keeps. ``beside`` is the other memory tier, if there is one."""
+    no other prefix keeps. ``beside`` is the other memory tier, if there is one. ``by_page``:
+    prefixes are found by each of their pages, too."""
 
     def __init__(
         self,
         page_size: int,
         num_kept_once: Callable[[Sequence[int]], int],
         beside: "KeptPrefixes | None" = None,
+        *,
+        by_page: bool = False,
     ) -> None:
         self.clock: UseClock = beside.clock if beside is not None else UseClock()
         self.odds: UseOdds = beside.odds if beside is not None else UseOdds()
@@ -78,6 +84,7 @@ class KeptPrefixes:
         )
         self._ends: dict[bytes, list[KeptPrefix]] = {}  # by the key of their whole pages
         self._beside = beside
+        self._pages = PageIndex[KeptPrefix](page_size) if by_page else None
         self._known = KnownPrefixes(page_size)
         self._begins: Counter[bytes] = Counter()  # how many prefixes begin with a page, by its key
         self._kept: dict[bytes, KeptPrefix] = {}
@@ -117,6 +124,21 @@ class KeptPrefixes:
             self._answers[asked] = None if found is None else self._kept[found[0]]
         return self._answers[asked]
 
+    def longer_part(
+        self, keys: PrefixKeys, max_tokens: int, found: KeptPrefix | None
+    ) -> KeptPrefix | None:
+        """The first pages of a kept prefix, if the prompt's first ``max_tokens`` tokens begin with
+        more of them than of ``found``: a prefix without a slot, which is not kept yet. None if
+        there are none, or prefixes are not found by their pages."""
+        if self._pages is None or (most := self._pages.longest(keys, max_tokens)) is None:
+            return None
+        longer, num_pages = most
+        num_tokens = num_pages * self._page_size
+        if found is not None and num_tokens <= found.num_tokens:
+            return None
+        page_keys, pages = longer.page_keys[: num_pages + 1], longer.pages[:num_pages]
+        return KeptPrefix(page_keys[-1], page_keys, num_tokens, pages, NO_SLOT, "branch")
+
     def continuations(self, name: PrefixName) -> list[KeptPrefix]:
         """This prefix, and the longer ones that have its whole pages."""
         return [kept for kept in self._kept.values() if kept.continues(name)]
@@ -128,6 +150,8 @@ class KeptPrefixes:
         self._kept[kept.key] = self._new[kept.key] = kept
         self._known.add(kept.key, kept.pages_key, kept.num_tokens)
         self._answers.clear()
+        if self._pages is not None:
+            self._pages.add(kept)
         if kept.num_tokens >= self._page_size:
             self._begins[kept.page_keys[1]] += 1
             self._ends.setdefault(kept.pages_key, []).append(kept)
@@ -193,6 +217,8 @@ class KeptPrefixes:
         self._known.remove(kept.key, kept.pages_key)
         self._answers.clear()
         self._order.remove(kept)
+        if self._pages is not None:
+            self._pages.remove(kept)
         if kept.num_tokens >= self._page_size:
             ends = self._ends[kept.pages_key]
             ends.remove(kept)

@@ -17,7 +17,8 @@ from transport.wire.prefix import PrefixKeys
 
 
 class PrefixMemory:
-    """The pages and state slots that prefixes hold; sequences hold the others of the two pools.
+    """The pages and slots that prefixes hold; sequences hold the others of the two pools.
+    ``pages_alone``: the model has no states, so ``slots`` are empty and only prefixes have them.
 
     ``on_reserve`` and ``on_free`` are the CacheAllocator's. ``on_keep`` is called with each prefix
     that becomes kept, ``on_evict`` with each that can no longer be found.
@@ -30,11 +31,13 @@ class PrefixMemory:
         page_size: int,
         on_reserve: Callable[[StateSlot], None],
         on_free: Callable[[StateSlot | None, Sequence[int]], None],
+        *,
+        pages_alone: bool = False,
     ) -> None:
         self.on_keep: Callable[[KeptPrefix], None] = lambda kept: None
         self.on_evict: Callable[[KeptPrefix], None] = lambda kept: None
         self._pages, self._slots, self._page_size = pages, slots, page_size
-        self.kept = KeptPrefixes(page_size, pages.num_kept_once)
+        self.kept = KeptPrefixes(page_size, pages.num_kept_once, by_page=pages_alone)
         self._on_reserve = on_reserve
         self._on_free = on_free
         self._making: set[KeptPrefix] = set()
@@ -52,9 +55,26 @@ class PrefixMemory:
         return num_uses, sum(len(kept.pages) for kept in self.kept)
 
     @property
-    def num_state_slots(self) -> int:
-        """State slots that prefixes hold, kept or being made."""
+    def num_slots(self) -> int:
+        """Number of slots that prefixes hold, kept or being made."""
         return len(self.kept) + len(self._making)
+
+    def longest(self, keys: PrefixKeys, max_tokens: int) -> KeptPrefix | None:
+        """The longest kept prefix of at most ``max_tokens`` tokens that the prompt begins with.
+
+        Where pages alone are a prefix, this may be the first pages of a longer prefix: these are
+        kept as a prefix of their own from then on.
+        """
+        found = self.kept.longest(keys, max_tokens)
+        part = self.kept.longer_part(keys, max_tokens, found)
+        if part is None or not self._slots.num_free:
+            return found
+        part.slot = self._slots.reserve()
+        self._on_reserve(part.slot)
+        self._pages.keep(part.pages)
+        self.kept.add(part)
+        self.on_keep(part)
+        return part
 
     # ---- made and kept
 

@@ -50,5 +50,10 @@ def allocator_for(engine: Engine) -> CacheAllocator:
                 engine.poison_slot(slot.id)
 
     epochs.fill_(FREE_EPOCH)
-    page_size = engine.layout.page_size
-    return CacheAllocator(engine.pools, page_size=page_size, on_reserve=publish, on_free=withdraw)
+    return CacheAllocator(
+        engine.pools,
+        page_size=engine.layout.page_size,
+        has_states=engine.layout.has_states,
+        on_reserve=publish,
+        on_free=withdraw,
+    )

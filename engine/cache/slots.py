@@ -1,4 +1,4 @@
-"""The pool of state slots: which slots are held, and in which epoch."""
+"""A pool of slots: which slots are held, and in which epoch."""
 
 from typing import NamedTuple
 
@@ -13,15 +13,15 @@ class StateSlot(NamedTuple):
 
 
 class SlotPool:
-    """Hands out state slots; each reservation bumps the slot's epoch.
+    """Hands out state slots, from the id ``first`` on; each reservation bumps the slot's epoch.
 
     A slot belongs to the caller until it releases it with the epoch it got. Releasing a stale or
     foreign slot is a bug and fails an assertion: callers check outdated epochs before.
     """
 
-    def __init__(self, num_state_slots: int) -> None:
-        self._epochs = [0] * num_state_slots
-        self._free = list(range(num_state_slots - 1, -1, -1))
+    def __init__(self, num_slots: int, first: int = 0) -> None:
+        self._epochs = dict.fromkeys(range(first, first + num_slots), 0)
+        self._free = [*reversed(self._epochs)]
         self._held: set[int] = set()
 
     @property
@@ -55,4 +55,4 @@ class SlotPool:
         free = set(self._free)
         assert len(free) == len(self._free), "a state slot is free twice"
         assert not free & self._held, f"slots both free and held: {sorted(free & self._held)}"
-        assert free | self._held == set(range(len(self._epochs))), "slots lost or invented"
+        assert free | self._held == set(self._epochs), "slots lost or invented"

@@ -48,17 +48,22 @@ class Running:
 class Memory:
     """An allocator, what it is told to do, and what it should have then."""
 
-    def __init__(self, rng: random.Random) -> None:
-        self.rng = rng
+    def __init__(self, rng: random.Random, *, has_states: bool) -> None:
+        self.rng, self.has_states = rng, has_states
         self.allocator = CacheAllocator(
-            SIZE, page_size=PAGE, on_reserve=self.on_reserve, on_free=self.on_free
+            SIZE,
+            page_size=PAGE,
+            has_states=has_states,
+            on_reserve=self.on_reserve,
+            on_free=self.on_free,
         )
+        self.allocator.prefixes.on_keep = self.on_keep
         self.allocator.prefixes.on_evict = self.on_evict
         self.contents: list[list[int]] = [[-1] * PAGE for _ in range(SIZE.num_pages)]
         self.states: dict[int, Tokens] = {}
         self.free = set(range(SIZE.num_pages))
         self.published: dict[int, int] = {}
-        self.last_epoch = [0] * SIZE.num_state_slots
+        self.last_epoch = [0] * (SIZE.num_state_slots + SIZE.num_pages)
         self.running: list[Running] = []
         self.kept: dict[KeptPrefix, Tokens] = {}
         self.pins: list[KeptPrefix] = []
@@ -81,6 +86,11 @@ class Memory:
             assert self.published.pop(slot.id) == slot.epoch
             self.states.pop(slot.id, None)
 
+    def on_keep(self, kept: KeptPrefix) -> None:
+        if kept.kind == "branch":  # a part of a longer prefix
+            tokens = next(t for k, t in self.kept.items() if kept.key in k.page_keys[1:])
+            self.kept[kept] = tokens[: kept.num_tokens]
+
     def on_evict(self, kept: KeptPrefix) -> None:
         assert kept.invalidated or kept not in self.pins, "evicted under a reader"
         assert kept not in self.lost, "evicted twice"
@@ -97,7 +107,7 @@ class Memory:
         num_pages = pages_for(len(tokens))
         prefix = None
         if self.rng.random() < 0.8:
-            prefix = self.allocator.kept.longest(keys_of(tokens), len(tokens) - 1)
+            prefix = self.allocator.prefixes.longest(keys_of(tokens), len(tokens) - 1)
         if prefix is None:
             promised = self.allocator.can_reserve(num_pages)
         else:
@@ -174,7 +184,7 @@ class Memory:
         keys = keys_of(running.tokens)
         known = keys.prefix(len(tokens)) in self.allocator.kept
         kept = self.allocator.turn_into_prefix(running.allocation, keys, len(tokens))
-        assert (kept is None) == known
+        assert (kept is None) == known or not self.has_states
         if kept is not None:
             self.kept[kept] = tokens
 
@@ -247,7 +257,10 @@ class Memory:
         assert allocator.free_pages == SIZE.num_pages - len(used)
         assert allocator.num_pages_cached == len(cached)
         assert self.free == set(range(SIZE.num_pages)) - used - cached
-        num_used = len(self.running) + len(making) + len(set(self.pins))
+        num_used = len(self.running)
+        if self.has_states:
+            num_used += len(making) + len(set(self.pins))
+        allocator._prefix_slots.check()
         assert allocator.free_state_slots == SIZE.num_state_slots - num_used
         owners = [each.allocation.slot for each in self.running]
         owners += [kept.slot for kept in [*self.kept, *making]]
@@ -273,26 +286,36 @@ class Memory:
         for pages, slot, tokens in holders:
             found = [token for page in pages for token in self.contents[page]]
             assert tuple(found[: len(tokens)]) == tokens
-            assert self.states[slot.id] == tokens
+            assert not self.has_states or self.states[slot.id] == tokens
 
     def check_lookups(self) -> None:
         assert set(self.allocator.kept) == set(self.kept)
         assert set(self.lost) & set(self.kept) == {kept for kept in self.kept if kept.invalidated}
-        for tokens in self.kept.values():
+        for tokens in list(self.kept.values()):
             keys = self.keys.setdefault(tokens, keys_of((*tokens, 0, 1)))
-            found = self.allocator.kept.longest(keys, len(tokens))
-            begins = [
-                kept
-                for kept, other in self.kept.items()
-                if tokens[: len(other)] == other and not kept.invalidated
-            ]
-            assert found is max(begins, key=lambda kept: kept.num_tokens, default=None)
+            any_free = self.allocator._prefix_slots.num_free > 0
+            found = self.allocator.prefixes.longest(keys, len(tokens))
+            valid = {kept: other for kept, other in self.kept.items() if not kept.invalidated}
+            begins = [kept for kept, other in valid.items() if tokens[: len(other)] == other]
+            best = max(begins, key=lambda kept: kept.num_tokens, default=None)
+            assert found is best
+            if not self.has_states and any_free:
+                # A part is kept by now, so it is among those that the tokens begin with.
+                shared = max((num_shared(tokens, other) for other in valid.values()), default=0)
+                assert shared <= (best.num_tokens if best is not None else 0)
 
 
+def num_shared(a: Tokens, b: Tokens) -> int:
+    """Length of the whole pages that both begin with."""
+    same = next((i for i, pair in enumerate(zip(a, b, strict=False)) if len(set(pair)) > 1), None)
+    return (min(len(a), len(b)) if same is None else same) // PAGE * PAGE
+
+
+@pytest.mark.parametrize("has_states", [True, False], ids=["states", "pages alone"])
 @settings(max_examples=120, deadline=None)
 @given(seed=st.integers(0, 2**32))
-def test_what_sequences_and_prefixes_hold_stays_theirs(seed: int) -> None:
-    memory = Memory(random.Random(seed))
+def test_what_sequences_and_prefixes_hold_stays_theirs(has_states: bool, seed: int) -> None:
+    memory = Memory(random.Random(seed), has_states=has_states)
     for _ in range(120):
         memory.step()
         memory.check()

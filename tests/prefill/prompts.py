@@ -29,6 +29,8 @@ from transport.wire.sampling import SamplingParams, StopRule
 from transport.wire.token_ids import packed
 
 LAYOUT = CacheLayout("float32", 16, 1, 1, 1, 1, 1, 1, 1, 1, 1)
+PAGES_ALONE = CacheLayout("float32", 16, 1, 1, 1, 0, 0, 0, 0, 0, 0)
+"""Of a model without states."""
 PEER = "peer"
 TIMEOUT_S = 5.0
 
@@ -80,24 +82,27 @@ class Prompts:
         rows: int = 4,
         enabled: bool = True,
         host_blocks: int = 0,
+        layout: CacheLayout = LAYOUT,
     ) -> None:
-        self.rng, self.now = rng, 0.0
+        self.rng, self.now, self.layout = rng, 0.0, layout
         self.size = PoolSize(num_pages, slots)
-        self.allocator = CacheAllocator(self.size, page_size=LAYOUT.page_size)
+        self.allocator = CacheAllocator(
+            self.size, page_size=layout.page_size, has_states=layout.has_states
+        )
         self.peer = Peer(rng)
-        buffer = torch.zeros(Region.of(LAYOUT, self.size).size_bytes, dtype=torch.uint8)
-        cache = CacheTensors.over(buffer, LAYOUT, self.size)
+        buffer = torch.zeros(Region.of(layout, self.size).size_bytes, dtype=torch.uint8)
+        cache = CacheTensors.over(buffer, layout, self.size)
         self.copier = LateHostCopier(cache, 1, host_blocks) if host_blocks else NoHostMemory()
         ahead = PoolSize(num_pages // 4, slots // 4)
-        self.host = HostTier(LAYOUT, self.copier, self.allocator, ahead)
+        self.host = HostTier(layout, self.copier, self.allocator, ahead)
         self.allocator.prefixes.on_keep = self.host.returned
-        reuse = PrefixReuse(self.allocator, LAYOUT, 64, self.host) if enabled else None
+        reuse = PrefixReuse(self.allocator, layout, 64, self.host) if enabled else None
         self.pulls = pulls = PrefixPulls(
             self.allocator, self.peer, {PEER}, self.host,
             CopyQueue(cache, TIMEOUT_S, lambda: self.now), min_saved_tokens=64,
         )  # fmt: skip
         self.plan = PrefillScheduler(
-            self.allocator, LAYOUT, PrefillLimits(tokens, rows), lambda: 0, reuse, pulls
+            self.allocator, layout, PrefillLimits(tokens, rows), lambda: 0, reuse, pulls
         )
         self.launched: list[Scheduled] = []
         self.offered: list[Sequence] = []
@@ -140,7 +145,8 @@ class Prompts:
             if row.keep is not None:
                 assert 0 < row.keep.num_tokens <= row.length
                 kept_at = start + row.keep.num_tokens
-                assert (kept_at - sequence.beginning.num_tokens) % CHUNK_ALIGNMENT == 0
+                aligned = (kept_at - sequence.beginning.num_tokens) % CHUNK_ALIGNMENT == 0
+                assert aligned or not self.layout.has_states
                 assert kept_at < sequence.num_tokens
                 assert row.keep.state_slot != row.state_slot
         self.launched.append(batch)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from engine.sequence import Sequence
-from tests.prefill.prompts import LAYOUT, TIMEOUT_S, Prompts, draw, prompts_of
+from tests.prefill.prompts import LAYOUT, PAGES_ALONE, TIMEOUT_S, Prompts, draw, prompts_of
 
 
 @settings(max_examples=80, deadline=None)
@@ -61,7 +61,7 @@ class Events:
         self.prompts = Prompts(
             rng, num_pages=rng.choice([50, 80, 300]), slots=rng.randint(2, 12),
             tokens=rng.choice([64, 128, 512]), rows=rng.choice([1, 4]), enabled=enabled,
-            host_blocks=rng.choice([0, 60, 400]),
+            host_blocks=rng.choice([0, 60, 400]), layout=rng.choice([LAYOUT, PAGES_ALONE]),
         )  # fmt: skip
         self.drawn, self.ended = prompts_of(rng), list[Sequence]()
         self.most = rng.randint(5, 40)
@@ -248,3 +248,33 @@ def test_a_prompt_is_computed_behind_what_came_from_a_peer() -> None:
     prompts.run()
     assert (first.beginning.num_tokens, first.beginning.reused) == (205, "peer")
     prompts.check_empty()
+
+
+def test_pages_alone_are_a_hit_at_any_page_boundary() -> None:
+    rng = random.Random(3)
+    prompts = Prompts(rng, slots=2, layout=PAGES_ALONE)
+    long = draw(rng, 1_000)
+    for length in (1_000, 999, 500, 333, 40, 17, 16):
+        prompts.add([*long[:length], *draw(rng, 9)])
+        prompts.run()
+    hits = [each.beginning.num_tokens for each in prompts.done]
+    assert hits == [0, 992, 496, 320, 32, 16, 16]
+    assert prompts.allocator.free_state_slots == 2, "a kept prefix takes no state slot"
+    prompts.check_empty()
+
+
+def test_an_evicted_prefix_is_found_at_any_page_boundary_in_host_memory() -> None:
+    rng = random.Random(4)
+    prompts = Prompts(rng, num_pages=30, slots=2, layout=PAGES_ALONE, host_blocks=200)
+    long = draw(rng, 400)
+    for tokens in (long, draw(rng, 400), draw(rng, 400)):
+        prompts.add(tokens)
+        prompts.run()
+        prompts.host.poll()
+        prompts.settle()
+    prompts.add([*long[:300], *draw(rng, 9)])
+    while prompts.plan.sequences():
+        prompts.launch()
+        prompts.settle()
+    assert prompts.done[-1].beginning.reused == "host"
+    assert prompts.done[-1].beginning.num_tokens == 288

@@ -19,7 +19,14 @@ from coordinator.core.workers.registry import Registry
 from prefill.scheduler import PrefillLimits
 from tests.coordinator.counted import assert_counted
 from tests.engine.late_host_copies import LateHostCopier
-from tests.simulation.fake_engine import LAYOUT, Died, FakeEngine, Killed, expected_rows
+from tests.simulation.fake_engine import (
+    LAYOUT,
+    PAGES_ALONE,
+    Died,
+    FakeEngine,
+    Killed,
+    expected_rows,
+)
 from tests.simulation.late_copies import LateCopies
 from tests.simulation.node import ChangingDrafts, Node
 from tests.worker.made import make_worker
@@ -65,6 +72,7 @@ class Cluster:
             enabled=rng.random() < 0.8, min_saved_tokens=rng.choice([64, 64, 128])
         )
         self.host_blocks = rng.choice([0, 15, 40, 200])
+        self.layout = rng.choice([LAYOUT, LAYOUT, PAGES_ALONE])
         self.registry = Registry(breakers)
         self.effects: list[Effect] = []
         self.lifecycle = Lifecycle(
@@ -98,8 +106,9 @@ class Cluster:
         engine = FakeEngine(
             size, nan=lambda: self.rng.random() < (1.0 if nan else self.nan_share),
             dies_at=self.dies_at, guesses_right=lambda: self.rng.random() < 0.7,
+            layout=self.layout,
         )  # fmt: skip
-        export = MemoryExport("shm", instance, 1, LAYOUT, size)
+        export = MemoryExport("shm", instance, 1, self.layout, size)
         longest = size.num_pages * LAYOUT.page_size
         group = self._spread_membership(instance, role, engine)
         hello = Hello(

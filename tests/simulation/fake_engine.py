@@ -29,6 +29,8 @@ POISON = 99
 UNEXPECTED = -1_000_003
 """What NaN reads as: a token that nobody expects, as it would on a real device."""
 LAYOUT = CacheLayout("float32", 16, 1, 1, 1, 1, 1, 1, 1, 1, 1)
+PAGES_ALONE = CacheLayout("float32", 16, 1, 1, 1, 0, 0, 0, 0, 0, 0)
+"""Of a model without states: the running hash is made of the tokens in the pages."""
 
 
 def advance(state: int, token: int) -> int:
@@ -89,19 +91,20 @@ class FakeEngine:
         nan: Callable[[], bool] = lambda: False,
         dies_at: int = 0,
         guesses_right: Callable[[], bool] = lambda: False,
+        layout: CacheLayout = LAYOUT,
     ) -> None:
-        self.layout, self.pools, self.nan, self.dies_at = LAYOUT, size, nan, dies_at
+        self.layout, self.pools, self.nan, self.dies_at = layout, size, nan, dies_at
         self.fingerprint, self.epoch_stream = "m", None
         self.guesses_right, self.num_ids = guesses_right, VOCAB
         self.slots = [FakeSlot() for _ in range(size.num_state_slots)]
-        buffer = torch.zeros(Region.of(LAYOUT, size).size_bytes, dtype=torch.uint8)
-        self.cache = CacheTensors.over(buffer, LAYOUT, size)
+        buffer = torch.zeros(Region.of(layout, size).size_bytes, dtype=torch.uint8)
+        self.cache = CacheTensors.over(buffer, layout, size)
         # numpy reads and writes single values in a tenth of torch's time.
         self.kv, self.conv = self.cache.kv.numpy(), self.cache.conv.numpy()
         self.recurrent = self.cache.recurrent.numpy()
         self.next_token = [0] * size.num_state_slots
         self.queue: deque[FakeStep | Queued] = deque()
-        self.checks = Checks(LAYOUT, size, 1 << 30)
+        self.checks = Checks(layout, size, 1 << 30)
         self.config = SimpleNamespace(poison=True)
         self.unread_spread = 0
         self.compiling: list[Future] = []
@@ -221,7 +224,7 @@ class FakeStep:
 
     def _row(self, index: int, row) -> Sampled | None:
         engine, slot, states = self.engine, row.state_slot, list[int]()
-        state = 0 if row.start == 0 else _int(engine.recurrent[slot].item())
+        state = self._state(row, row.start)
         for offset, token in enumerate(row.token_ids):
             self._write(row, row.start + offset, token)
             state = advance(state, token)
@@ -251,7 +254,11 @@ class FakeStep:
         room = len(row.block_table) * LAYOUT.page_size
         drafts = slot.drafts[: min(self.most_drafts(row), room - length - 1)]
         self.num_drafts.append(len(drafts))
-        state, sampled = engine.apply_pending(id), list[Sampled]()
+        if engine.layout.has_states:
+            state = engine.apply_pending(id)
+        else:
+            state, slot.pending = self._state(row, length), []
+        sampled = list[Sampled]()
         for place, token in enumerate([engine.next_token[id], *drafts]):
             self._write(row, length + place, token)
         for place, token in enumerate([engine.next_token[id], *drafts]):
@@ -284,6 +291,16 @@ class FakeStep:
     def _write(self, row, position: int, token: int) -> None:
         page = row.block_table[position // LAYOUT.page_size]
         self.engine.kv[page, 0, :, position % LAYOUT.page_size] = float(token)
+
+    def _state(self, row, length: int) -> int:
+        """The state behind ``length`` tokens, whose state the row's slot has."""
+        state = 0
+        if not self.engine.layout.has_states:
+            for token in self._context(row, length):
+                state = advance(state, token)
+        elif length:
+            state = _int(self.engine.recurrent[row.state_slot].item())
+        return state
 
     def _context(self, row, length: int) -> list[int]:
         values = self.engine.kv[list(row.block_table), 0, 0].reshape(-1)[:length]

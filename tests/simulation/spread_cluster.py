@@ -15,7 +15,7 @@ from decode.lockstep import LockstepTimes
 from decode.spread_record import Record
 from decode.spread_trials import Point
 from tests.simulation.cluster import Cluster, Node
-from tests.simulation.fake_engine import FakeEngine, Killed
+from tests.simulation.fake_engine import LAYOUT, FakeEngine, Killed
 from tests.simulation.fake_exchange import (
     Exchange,
     FakeLending,
@@ -46,6 +46,7 @@ class SpreadCluster(Cluster):
 
     def __init__(self, rng: random.Random, *, lookahead: int, size: PoolSize, **more) -> None:
         super().__init__(rng, lookahead=lookahead, size=size, **more)
+        self.layout = LAYOUT  # models that spread steps have states
         self.exchange = Exchange(rng, self._wait)
         self.groups = SpreadGroups(self.registry, self._send, lambda: self.now, 1)
         self.disturb: Callable[[], None] = lambda: None

@@ -54,3 +54,13 @@ def test_pieces_do_not_matter(cache: CacheTensors, monkeypatch: pytest.MonkeyPat
     whole = digest(cache, PAGES, SLOT, TOKENS)
     monkeypatch.setattr(module, "WORDS_AT_ONCE", 5)
     assert digest(cache, PAGES, SLOT, TOKENS) == whole
+
+
+def test_a_model_without_states_has_a_digest_of_its_pages_alone() -> None:
+    layout = CacheLayout("bfloat16", 16, 2, 2, 8, 0, 0, 0, 0, 0, 0)
+    buffer = torch.zeros(Region.of(layout, SIZE).size_bytes, dtype=torch.uint8)
+    cache = CacheTensors.over(buffer, layout, SIZE)
+    before = digest(cache, PAGES, SLOT, TOKENS)
+    assert digest(cache, PAGES, 0, TOKENS) == before
+    flip(cache.kv[PAGES[0]], 0)
+    assert digest(cache, PAGES, SLOT, TOKENS) != before

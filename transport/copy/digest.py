@@ -43,8 +43,9 @@ def _blocks(
         yield cache.kv[list(pages[first : min(first + at_once, num_full)])]
     if left_over:
         yield cache.kv[pages[num_full]][:, :, :left_over]
-    yield cache.conv[state_slot]
-    yield cache.recurrent[state_slot]
+    for states in (cache.conv, cache.recurrent):
+        if states[state_slot].numel():  # a model without states has none
+            yield states[state_slot]
 
 
 def _words(block: Tensor) -> Tensor:

@@ -2,17 +2,18 @@
 
 Each worker has one region: allocated and exported once, never freed while the process lives.
 
-    epochs  [num_state_slots] int64   incremented when a state slot gets another sequence
+    epochs       [num_slots] int64    incremented when a slot gets another sequence or prefix
     kv           [num_pages, *page_shape]
-    conv         [num_state_slots, *conv_shape]
-    recurrent    [num_state_slots, *recurrent_shape] float32
+    conv         [num_slots, *conv_shape]
+    recurrent    [num_slots, *recurrent_shape] float32
     probe        the same four parts once more, for ``PROBE`` pages and state slots
 
 The probe is a small cache that no request uses. The content of its first half is known, so a peer
 can pull it at any time, also while the pools are full, to test the path between the two
 (selftest.py).
 
-Layout and pool size determine the offsets, so exporter and puller do not send them.
+``CacheLayout.num_slots`` counts the state slots and, for a model without states, empty slots of kept
+prefixes. Layout and pool size determine the offsets, so exporter and puller do not send them.
 """
 
 from dataclasses import dataclass, replace
@@ -45,14 +46,14 @@ class Region:
     @classmethod
     def without_probe(cls, layout: CacheLayout, pools: PoolSize) -> "Region":
         """The four parts alone, as the pools and the probe each have them."""
-        epochs = 0
-        kv = _aligned(epochs + pools.num_state_slots * 8)
+        epochs, num_slots = 0, layout.num_slots(pools)
+        kv = _aligned(epochs + num_slots * 8)
         conv = _aligned(kv + pools.num_pages * layout.page_bytes)
         conv_elements = layout.conv_shape[0] * layout.conv_shape[1] * layout.conv_shape[2]
         conv_bytes = conv_elements * DTYPE_BYTES[layout.kv_dtype]
-        recurrent = _aligned(conv + pools.num_state_slots * conv_bytes)
+        recurrent = _aligned(conv + num_slots * conv_bytes)
         recurrent_bytes = layout.state_slot_bytes - conv_bytes
-        size = _aligned(recurrent + pools.num_state_slots * recurrent_bytes)
+        size = _aligned(recurrent + num_slots * recurrent_bytes)
         return cls(epochs, kv, conv, recurrent, size, size)
 
 

@@ -14,9 +14,9 @@ TORCH_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 class CacheTensors:
     """Views into one region. They keep its buffer alive, and are valid as long as it is.
 
-    ``epochs`` [num_state_slots] int64, ``kv`` [num_pages, layers, 2, page_size, kv_heads,
-    head_dim], ``conv`` [num_state_slots, layers, channels, state_len], ``recurrent``
-    [num_state_slots, layers, v_heads, k_dim, v_dim] float32. ``probe`` is the small cache
+    ``epochs`` [num_slots] int64, ``kv`` [num_pages, layers, 2, page_size, kv_heads,
+    head_dim], ``conv`` [num_slots, layers, channels, state_len], ``recurrent``
+    [num_slots, layers, v_heads, k_dim, v_dim] float32. ``probe`` is the small cache
     behind the pools that only self-tests use; the probe itself has none.
     """
 
@@ -42,7 +42,7 @@ class CacheTensors:
     def _views(cls, buffer: torch.Tensor, layout: CacheLayout, pools: PoolSize) -> "CacheTensors":
         region = Region.without_probe(layout, pools)
         dtype = TORCH_DTYPES[layout.kv_dtype]
-        slots = pools.num_state_slots
+        slots = layout.num_slots(pools)
 
         def view(offset: int, shape: tuple[int, ...], of: torch.dtype) -> torch.Tensor:
             num_bytes = torch.Size(shape).numel() * of.itemsize

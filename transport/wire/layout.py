@@ -22,7 +22,8 @@ class CacheLayout(Struct, frozen=True, forbid_unknown_fields=True):
     (index 0 of the second axis is K, 1 is V) and contiguous, so a handoff copies whole pages.
     A state slot is a conv state ``[num_deltanet_layers, conv_channels, conv_state_len]`` of
     ``kv_dtype`` and a recurrent state ``[num_deltanet_layers, num_v_heads, k_dim, v_dim]``,
-    always float32 (bf16 recurrent state loses accuracy on this model).
+    always float32 (bf16 recurrent state loses accuracy on this model). Without DeltaNet layers it
+    is empty.
     """
 
     kv_dtype: CacheDtype
@@ -61,6 +62,16 @@ class CacheLayout(Struct, frozen=True, forbid_unknown_fields=True):
     def state_slot_bytes(self) -> int:
         conv = _product(self.conv_shape) * DTYPE_BYTES[self.kv_dtype]
         return conv + _product(self.recurrent_shape) * DTYPE_BYTES["float32"]
+
+    @property
+    def has_states(self) -> bool:
+        """True if a sequence has a state beside its pages."""
+        return self.num_deltanet_layers > 0
+
+    def num_slots(self, pools: "PoolSize") -> int:
+        """Number of slots that have an epoch: the state slots and, if they are empty, a slot of a
+        kept prefix for each page. So such prefixes leave all state slots to sequences."""
+        return pools.num_state_slots + (0 if self.has_states else pools.num_pages)
 
     def pages_for(self, num_tokens: int) -> int:
         """Number of pages that hold ``num_tokens`` tokens."""

@@ -1,0 +1,48 @@
+"""Finds prefixes by each of their whole pages. Pure."""
+
+from typing import Generic, Protocol, TypeVar
+
+from transport.wire.prefix import PrefixKeys
+
+
+class HasPages(Protocol):
+    """A prefix with the keys of its first 0, 1, ... whole pages."""
+
+    @property
+    def page_keys(self) -> tuple[bytes, ...]: ...
+
+
+P = TypeVar("P", bound=HasPages)
+
+
+class PageIndex(Generic[P]):
+    """The prefixes that have a page, by the page's key. ``page_size`` is in tokens."""
+
+    def __init__(self, page_size: int) -> None:
+        self._page_size = page_size
+        self._having: dict[bytes, dict[P, None]] = {}
+
+    def add(self, prefix: P) -> None:
+        for key in prefix.page_keys[1:]:
+            self._having.setdefault(key, {})[prefix] = None
+
+    def remove(self, prefix: P) -> None:
+        for key in prefix.page_keys[1:]:
+            having = self._having[key]
+            del having[prefix]
+            if not having:
+                del self._having[key]
+
+    def longest(self, keys: PrefixKeys, max_tokens: int) -> tuple[P, int] | None:
+        """A prefix that has the most whole pages of the prompt's first ``max_tokens`` tokens, with
+        their number; None if no prefix has the first page."""
+        low, high = 0, min(max_tokens // self._page_size, keys.num_pages)
+        if not high or keys.pages(1) not in self._having:
+            return None
+        while low < high:  # a prefix that has a page has all pages before it
+            middle = (low + high + 1) // 2
+            if keys.pages(middle) in self._having:
+                low = middle
+            else:
+                high = middle - 1
+        return next(iter(self._having[keys.pages(low)])), low
