@@ -24,7 +24,7 @@ DTYPES = {
     "F16": torch.float16,
     "F8_E4M3": torch.float8_e4m3fn,
 }
-VISION = re.compile(r"^(model\.)?visual\.")
+VISION = re.compile(r"^(model\.)?(visual|vision_tower|multi_modal_projector)\.")
 MTP = "mtp."
 """Prefix of the names of a draft layer's tensors."""
 MTP_FILE = "mtp.safetensors"

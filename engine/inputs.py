@@ -38,6 +38,7 @@ class Rows:
     page_rows: int
     keeps: tuple[Keep | None, ...] = ()
     _behind: ragged.BehindHistory | None = field(default=None, init=False)
+    _window_masks: dict[int, torch.Tensor] = field(default_factory=dict, init=False)
 
     @classmethod
     def of(
@@ -121,6 +122,14 @@ class Rows:
             return None
         positions = torch.arange(self.max_end, device=self.ends.device)
         return (positions < self.ends.unsqueeze(1))[:, None, None]
+
+    def window_mask(self, window: int) -> torch.Tensor:
+        """True at the last ``window`` tokens of each row, bool [rows, 1, 1, max_end]."""
+        if window not in self._window_masks:
+            positions, ends = torch.arange(self.max_end, device=self.ends.device), self.ends
+            mask = (positions < ends.unsqueeze(1)) & (positions >= (ends - window).unsqueeze(1))
+            self._window_masks[window] = mask[:, None, None]
+        return self._window_masks[window]
 
 
 @dataclass

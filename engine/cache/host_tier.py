@@ -196,8 +196,8 @@ class HostTier:
         )
 
     def _add(self, batch: _Batch, kept: KeptPrefix) -> int | None:
-        """Add a prefix to a batch; returns the number of blocks to copy, which is 0 if its pages are
-        here already and it has no state. None: there is no room."""
+        """Add a prefix to a batch; returns the number of blocks to copy, 0 if its pages are here
+        already and it has no state. None: there is no room."""
         # A prefix that is valid at the batch's end has held its pages all the time, so their copy
         # is good, even if it was begun for another prefix that has been evicted meanwhile.
         copied = {page: batch.pages[page] for page in kept.pages if page in batch.pages}

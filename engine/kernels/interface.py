@@ -105,7 +105,7 @@ class Kernels(Protocol):
         """Causal attention up to its output projection -> [tokens, heads * head_dim].
 
         ``x @ in_proj.T`` is [tokens, (v | k | q | gate) heads * head_dim]; without a norm, a
-        gate or a bias where ``weights`` has none. Norm and rotate k and
+        gate or a bias where ``weights`` has none, and within its ``window``. Norm and rotate k and
         q, write k and v to attention layer ``layer``'s pages, attend, times ``sigmoid(gate)``. kv
         is the page pool [pages, layers, 2, page_size, kv_heads, head_dim]; inv_freq
         [rotary_dim / 2] float32 are the rotations per position, halves of ``rotary_dim`` paired.
@@ -163,7 +163,8 @@ class Kernels(Protocol):
         eps: float,
         weights: DenseWeights,
     ) -> tuple[torch.Tensor, Pending]:
-        """With (h, x) = ``add_norm``: h + down(silu(gate) * up), possibly as summands."""
+        """With (h, x) = ``add_norm``: h + down(activation(gate) * up), the latter normed if
+        ``weights`` has an ``out_norm``; possibly as summands."""
         ...
 
     def final_norm(
@@ -233,8 +234,19 @@ class Operators(Protocol):
         """Write k and v [tokens, kv_heads, head_dim] to the pages of attention layer ``layer``."""
         ...
 
-    def attend(self, q: torch.Tensor, kv: torch.Tensor, layer: int, inputs: Inputs) -> torch.Tensor:
-        """Causal attention of q [tokens, heads, head_dim] to the pages -> the same shape."""
+    def attend(
+        self,
+        q: torch.Tensor,
+        kv: torch.Tensor,
+        layer: int,
+        inputs: Inputs,
+        *,
+        window: int | None = None,
+        scale: float | None = None,
+    ) -> torch.Tensor:
+        """Causal attention of q [tokens, heads, head_dim] to the pages -> the same shape; to the
+        last ``window`` tokens only, and with another ``scale`` than ``head_dim ** -0.5``, if
+        given."""
         ...
 
     def add_experts(

@@ -131,7 +131,7 @@ class ReferenceKernels:
         weights: DenseWeights,
     ) -> tuple[torch.Tensor, None]:
         hidden, x = self.add_norm(hidden, pending, norm, eps)
-        return decoder.dense(self, hidden, x.tensor, weights), None
+        return decoder.dense(self, hidden, x.tensor, weights, eps), None
 
     def final_norm(
         self,
@@ -221,14 +221,19 @@ class ReferenceKernels:
         kv: torch.Tensor,
         layer: int,
         inputs: Inputs,
+        *,
+        window: int | None = None,
+        scale: float | None = None,
     ) -> torch.Tensor:
-        n = inputs.num_decode
+        n, span = inputs.num_decode, torch_attention.Span(window, scale)
         k_rows, v_rows = torch_attention.layer_rows(kv, layer)
         parts = []
         if inputs.decode:
-            parts.append(torch_attention.attend_decode(q[:n], k_rows, v_rows, inputs.decode))
+            parts.append(torch_attention.attend_decode(q[:n], k_rows, v_rows, inputs.decode, span))
         if inputs.prefill:
-            parts.append(torch_attention.attend_prefill(q[n:], k_rows, v_rows, inputs.prefill))
+            parts.append(
+                torch_attention.attend_prefill(q[n:], k_rows, v_rows, inputs.prefill, span)
+            )
         return _joined(parts)
 
     def add_experts(

@@ -8,11 +8,21 @@ A softmax over all experts renormalised over the chosen is the same as one over 
 import torch
 import torch.nn.functional as F
 
+from engine.model.layers import Activation
+
 
 def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
     """silu(gate) * up: [tokens, 2 * dim], gate first -> [tokens, dim]."""
     dim = gate_up.shape[-1] // 2
     return F.silu(gate_up[:, :dim]).mul_(gate_up[:, dim:])
+
+
+def gate_mul(gate_up: torch.Tensor, activation: Activation) -> torch.Tensor:
+    """activation(gate) * up, as ``silu_mul``."""
+    if activation == "silu":
+        return silu_mul(gate_up)
+    gate, up = gate_up.chunk(2, dim=-1)
+    return F.gelu(gate, approximate="tanh").mul_(up)
 
 
 def route(

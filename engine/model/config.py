@@ -9,15 +9,16 @@ from engine.model.layers import Attention, DeltaNet, LayerSpec, Moe
 from engine.model.quantization import Quantization
 from transport.wire.layout import CacheDtype, CacheLayout
 
-T = TypeVar("T", Attention, DeltaNet, Moe)
+T = TypeVar("T", DeltaNet, Moe)
 
 
 @dataclass(frozen=True)
 class ModelConfig:
     """What a model computes; names follow the checkpoint.
 
-    All attention layers are alike, and all DeltaNet layers (``cache_layout`` has one kind of each).
-    ``plus_one_norms``: the checkpoint stores ``w`` of norms that multiply by ``1 + w``.
+    All attention layers have the same heads, and all DeltaNet layers are alike: ``cache_layout``
+    has one kind of each. ``plus_one_norms``: the checkpoint stores ``w`` of norms that multiply by
+    ``1 + w``. ``embedding_scale``: what embeddings are multiplied by.
     """
 
     model_type: str
@@ -29,6 +30,7 @@ class ModelConfig:
     tie_word_embeddings: bool
     plus_one_norms: bool
     quantization: Quantization
+    embedding_scale: float = 1.0
     num_mtp_layers: int = 0
     """1 if the checkpoint has a draft layer (multi-token prediction) and it is used, else 0."""
 
@@ -40,6 +42,7 @@ class ModelConfig:
         layers: tuple[LayerSpec, ...],
         *,
         plus_one_norms: bool = False,
+        embedding_scale: float = 1.0,
         num_mtp_layers: int = 0,
     ) -> "ModelConfig":
         """The configuration with these layers; ``text`` has the other fields, and ``outer`` is the
@@ -55,6 +58,7 @@ class ModelConfig:
                 outer.get("tie_word_embeddings", text.get("tie_word_embeddings", False))
             ),
             plus_one_norms=plus_one_norms,
+            embedding_scale=embedding_scale,
             quantization=Quantization.read(
                 outer.get("quantization_config", text.get("quantization_config", None)),
                 text.folder,
@@ -62,10 +66,22 @@ class ModelConfig:
             num_mtp_layers=num_mtp_layers,
         )
 
+    def __post_init__(self) -> None:
+        heads = {
+            (mixer.num_attention_heads, mixer.num_key_value_heads, mixer.head_dim)
+            for mixer in self._mixers
+            if isinstance(mixer, Attention)
+        }
+        assert len(heads) == 1, f"{self.model_type}: attention layers with heads {heads}"
+
+    @property
+    def _mixers(self) -> list[Attention | DeltaNet]:
+        return [layer.mixer for layer in self.layers]
+
     @property
     def attention(self) -> Attention:
-        """The attention of this model."""
-        return self._only(Attention, lambda layer: layer.mixer)
+        """The attention of this model's first attention layer; the others have the same heads."""
+        return next(mixer for mixer in self._mixers if isinstance(mixer, Attention))
 
     @property
     def deltanet(self) -> DeltaNet:

@@ -21,14 +21,20 @@ import torch
 import torch.nn.functional as F
 
 from engine.inputs import Inputs
-from engine.kernels.interface import Kernels, Operators
+from engine.kernels.interface import Activation, Kernels, Operators, Pending
 from engine.kernels.torch_delta_rule import split_qk
-from engine.kernels.torch_experts import route, silu_mul
-from engine.kernels.torch_norm import gated_rms_norm, norm_rope, rope_table, rotate
+from engine.kernels.torch_experts import gate_mul, route, silu_mul
+from engine.kernels.torch_norm import gated_rms_norm, norm_rope, rms_norm, rope_table, rotate
 from engine.model.builder import WeightBuilder
 from engine.model.config import ModelConfig
 from engine.model.decoder_weights import DecoderWeights
-from engine.model.weights import AttentionWeights, DeltaNetWeights, DenseWeights, MoeWeights
+from engine.model.weights import (
+    AttentionWeights,
+    DeltaNetWeights,
+    DenseWeights,
+    LayerWeights,
+    MoeWeights,
+)
 from engine.plan import Plan
 from transport.copy.tensors import CacheTensors
 
@@ -47,7 +53,7 @@ class Decoder:
             ignored=frozenset({"lm_head.weight"} if config.tie_word_embeddings else ())
         )
         new = WeightBuilder(self.plan, config.quantization, dtype, device)
-        self.weights = DecoderWeights(config, new).allocate(device)
+        self.weights = DecoderWeights(config, new, device).allocate()
         self.num_bytes = new.num_bytes
 
     @torch.inference_mode()
@@ -55,15 +61,11 @@ class Decoder:
         """Turn stored parameters into the form the forward pass uses, in place."""
         norms = [self.weights.norm]
         for layer in self.weights.layers:
-            norms += [layer.input_norm, layer.post_norm]
-            if isinstance(layer.mixer, AttentionWeights):
-                norms.append(layer.mixer.kq_norm)
-            else:
+            norms += layer.norms
+            if isinstance(layer.mixer, DeltaNetWeights):
                 layer.mixer.neg_exp_a.exp_().neg_()
         if mtp := self.weights.mtp:
-            assert isinstance(mtp.layer.mixer, AttentionWeights), "a draft layer attends"
-            norms += [mtp.embedding_norm, mtp.hidden_norm, mtp.norm]
-            norms += [mtp.layer.input_norm, mtp.layer.post_norm, mtp.layer.mixer.kq_norm]
+            norms += [mtp.embedding_norm, mtp.hidden_norm, mtp.norm, *mtp.layer.norms]
         for norm in norms if self.config.plus_one_norms else []:
             norm.add_(1.0)
 
@@ -82,7 +84,7 @@ class Decoder:
         Updates the pages and state slots of the rows in ``inputs``.
         """
         weights, eps = self.weights, self.config.rms_norm_eps
-        hidden, pending = kernels.embed(ids, weights.embed), None
+        hidden, pending = self._embedded(ids, kernels), None
         deltanet = attention = 0
         for layer in weights.layers:
             mixer, mlp = layer.mixer, layer.mlp
@@ -93,12 +95,10 @@ class Decoder:
                 deltanet += 1
             else:
                 mixed = kernels.attention(
-                    x, mixer, eps, weights.inv_freq, cache.kv, attention, inputs
+                    x, mixer, eps, mixer.inv_freq, cache.kv, attention, inputs
                 )
                 attention += 1
-            hidden, pending = kernels.linear_add(hidden, mixed, mixer.out_proj)
-            if isinstance(mixer, AttentionWeights) and mixer.out_bias is not None:
-                hidden = hidden + mixer.out_bias
+            hidden, pending = self._add_mixed(hidden, mixed, layer, kernels)
             if isinstance(mlp, MoeWeights):
                 hidden, pending = kernels.moe_add(
                     hidden, pending, layer.post_norm, eps, mlp, mlp.top_k, inputs
@@ -108,6 +108,25 @@ class Decoder:
         index = inputs.sample_index
         every = every_token or index.shape[0] == hidden.shape[0]
         return kernels.final_norm(hidden, pending, weights.norm, eps, None if every else index)
+
+    def _embedded(self, ids: torch.Tensor, kernels: Kernels) -> torch.Tensor:
+        hidden, scale = kernels.embed(ids, self.weights.embed), self.config.embedding_scale
+        # Rounded to the compute dtype first, as in training.
+        return hidden if scale == 1.0 else hidden * torch.tensor(scale, dtype=hidden.dtype)
+
+    def _add_mixed(
+        self, hidden: torch.Tensor, mixed: Activation, layer: LayerWeights, kernels: Kernels
+    ) -> tuple[torch.Tensor, Pending]:
+        """Add the projection of a mixer's result, with its bias, and normed if there is a norm."""
+        mixer, norm, eps = layer.mixer, layer.mixer_norm, self.config.rms_norm_eps
+        bias = mixer.out_bias if isinstance(mixer, AttentionWeights) else None
+        if norm is None:
+            hidden, pending = kernels.linear_add(hidden, mixed, mixer.out_proj)
+            return hidden if bias is None else hidden + bias, pending
+        start = torch.zeros_like(hidden) if bias is None else bias.expand_as(hidden)
+        projected, pending = kernels.linear_add(start, mixed, mixer.out_proj)
+        _, normed = kernels.add_norm(projected, pending, norm, eps)
+        return hidden + normed.tensor, None
 
     def logits(
         self,
@@ -144,15 +163,22 @@ def attention(
     projected = projected.view(x.shape[0], -1, head_dim)
     gates = heads if weights.gated else 0
     v, kq, gate = projected.split_with_sizes((kv_heads, kv_heads + heads, gates), dim=1)
-    rope = inputs.once("rope", lambda: rope_table(inputs.positions, inv_freq))
+    rope = _rope(inputs, inv_freq)
     if weights.normed:
         kq = norm_rope(kq, weights.kq_norm, rope, eps)
     else:
         kq = rotate(kq.float(), rope).to(kq.dtype)
     k, q = kq[:, :kv_heads], kq[:, kv_heads:]
     ops.store_kv(k, v, kv, layer, inputs)
-    attended = ops.attend(q, kv, layer, inputs)
+    attended = ops.attend(q, kv, layer, inputs, window=weights.window, scale=weights.scale)
     return (attended * gate.sigmoid() if weights.gated else attended).flatten(1)
+
+
+def _rope(inputs: Inputs, inv_freq: torch.Tensor) -> torch.Tensor:
+    """The rotations of a pass's positions; layers with the same frequencies share them."""
+    return inputs.once(
+        f"rope {inv_freq.data_ptr()}", lambda: rope_table(inputs.positions, inv_freq)
+    )
 
 
 def attention_kv(
@@ -169,7 +195,7 @@ def attention_kv(
     kv_heads, head_dim = kv.shape[-2:]
     rows = weights.in_proj.first(2 * kv_heads * head_dim)
     v, k = ops.linear(x, rows).view(x.shape[0], 2, kv_heads, head_dim).unbind(1)
-    rope = inputs.once("rope", lambda: rope_table(inputs.positions, inv_freq))
+    rope = _rope(inputs, inv_freq)
     k = norm_rope(k, weights.kq_norm[:kv_heads], rope, eps)
     ops.store_kv(k, v, kv, layer, inputs)
 
@@ -227,7 +253,11 @@ def moe(
 
 
 def dense(
-    ops: Operators, hidden: torch.Tensor, x: torch.Tensor, weights: DenseWeights
+    ops: Operators, hidden: torch.Tensor, x: torch.Tensor, weights: DenseWeights, eps: float
 ) -> torch.Tensor:
-    """hidden + down(silu(gate) * up) -> [tokens, hidden]; gate and up are ``x @ gate_up.T``."""
-    return ops.add_linear(hidden, silu_mul(ops.linear(x, weights.gate_up)), weights.down)
+    """hidden + down(activation(gate) * up) -> [tokens, hidden], normed before the sum if there is
+    an ``out_norm``; gate and up are ``x @ gate_up.T``."""
+    activated = gate_mul(ops.linear(x, weights.gate_up), weights.activation)
+    if weights.out_norm is None:
+        return ops.add_linear(hidden, activated, weights.down)
+    return hidden + rms_norm(ops.linear(activated, weights.down), weights.out_norm, eps)

@@ -9,7 +9,7 @@ import torch
 
 from engine.model.builder import Part, WeightBuilder
 from engine.model.config import ModelConfig
-from engine.model.layers import Attention, DeltaNet, LayerSpec, Moe, Rope
+from engine.model.layers import Attention, DeltaNet, Dense, LayerSpec, LinearScaling, Moe, Rope
 from engine.model.weights import (
     AttentionWeights,
     DeltaNetWeights,
@@ -25,10 +25,12 @@ from engine.plan import Interleaving
 class DecoderWeights:
     """Allocates a model's weights, and registers the checkpoint tensor of each part."""
 
-    def __init__(self, config: ModelConfig, new: WeightBuilder) -> None:
+    def __init__(self, config: ModelConfig, new: WeightBuilder, device: torch.device) -> None:
         self.config, self.new = config, new
+        ropes = {m.rope for layer in config.layers if isinstance(m := layer.mixer, Attention)}
+        self._inv_freqs = {rope: frequencies(rope).to(device) for rope in ropes}
 
-    def allocate(self, device: torch.device) -> Weights:
+    def allocate(self) -> Weights:
         """The weights, allocated but not filled; the loading plan of ``new`` fills them."""
         config, new = self.config, self.new
         shape = config.vocab_size, config.hidden_size
@@ -41,7 +43,6 @@ class DecoderWeights:
             layers=tuple(self._layer(f"layers.{i}.", spec) for i, spec in enumerate(config.layers)),
             norm=new.vector("norm.weight", config.hidden_size),
             lm_head=lm_head,
-            inv_freq=frequencies(config.attention.rope).to(device),
             mtp=self._mtp() if config.num_mtp_layers else None,
         )
 
@@ -56,7 +57,11 @@ class DecoderWeights:
         )
 
     def _layer(self, name: str, spec: LayerSpec) -> LayerWeights:
-        hidden = self.config.hidden_size
+        hidden, after = self.config.hidden_size, spec.norms_after
+        mixer_norm, post_norm = None, "post_attention_layernorm.weight"
+        if after:
+            mixer_norm = self.new.vector(name + post_norm, hidden)
+            post_norm = "pre_feedforward_layernorm.weight"
         return LayerWeights(
             input_norm=self.new.vector(name + "input_layernorm.weight", hidden),
             mixer=(
@@ -64,12 +69,13 @@ class DecoderWeights:
                 if isinstance(spec.mixer, DeltaNet)
                 else self._attention(name + "self_attn.", spec.mixer)
             ),
-            post_norm=self.new.vector(name + "post_attention_layernorm.weight", hidden),
+            post_norm=self.new.vector(name + post_norm, hidden),
             mlp=(
                 self._moe(name + "mlp.", spec.mlp)
                 if isinstance(spec.mlp, Moe)
-                else self._dense(name + "mlp.", spec.mlp.intermediate_size)
+                else self._dense(name, spec.mlp, after=after)
             ),
+            mixer_norm=mixer_norm,
         )
 
     def _deltanet(self, name: str, spec: DeltaNet) -> DeltaNetWeights:
@@ -122,17 +128,24 @@ class DecoderWeights:
             ),
             kq_norm=new.norms(dim, *(norms if spec.normed else ())),
             out_proj=new.matrix(heads * dim, Part(name + "o_proj.weight", hidden)),
+            inv_freq=self._inv_freqs[spec.rope],
             gated=spec.gated,
             bias=new.biases(*biases) if spec.qkv_bias else None,
             out_bias=new.biases((name + "o_proj.bias", hidden)) if spec.o_bias else None,
+            window=spec.window,
+            scale=spec.scale,
         )
 
-    def _dense(self, name: str, size: int) -> DenseWeights:
-        new, hidden = self.new, self.config.hidden_size
+    def _dense(self, layer: str, spec: Dense, *, after: bool) -> DenseWeights:
+        new, hidden, size = self.new, self.config.hidden_size, spec.intermediate_size
+        name = layer + "mlp."
         halves = Part(name + "gate_proj.weight", size), Part(name + "up_proj.weight", size)
+        norm = layer + "post_feedforward_layernorm.weight"
         return DenseWeights(
             gate_up=new.matrix(hidden, *halves),
             down=new.matrix(size, Part(name + "down_proj.weight", hidden)),
+            activation=spec.activation,
+            out_norm=new.vector(norm, hidden) if after else None,
         )
 
     def _moe(self, name: str, spec: Moe) -> MoeWeights:
@@ -163,13 +176,16 @@ class DecoderWeights:
 def frequencies(rope: Rope) -> torch.Tensor:
     """The rotations per position, float32 [rotary_dim / 2].
 
-    Llama 3's scaling divides frequencies of long wavelengths by ``factor``, keeps those of short
-    ones, and interpolates between. Source: transformers' ``_compute_llama3_parameters``.
+    Linear scaling divides all frequencies by ``factor``. Llama 3's scaling divides frequencies of
+    long wavelengths by ``factor``, keeps those of short ones, and interpolates between. Source:
+    transformers' ``_compute_llama3_parameters``.
     """
     half = torch.arange(0, rope.rotary_dim, 2, dtype=torch.float32) / rope.rotary_dim
     plain = 1.0 / rope.rope_theta**half
     if (scaling := rope.scaling) is None:
         return plain
+    if isinstance(scaling, LinearScaling):
+        return plain / scaling.factor
     low, high = scaling.low_freq_factor, scaling.high_freq_factor
     turns = scaling.original_max_position_embeddings * plain / (2 * math.pi)
     kept = ((turns - low) / (high - low)).clamp(0.0, 1.0)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engine.model.layers import Llama3Scaling, Rope
+from engine.model.layers import LinearScaling, Llama3Scaling, Rope, Scaling
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,9 @@ class Fields:
             raise ValueError(f"{self.within}{name}: {value!r} is not a positive integer")
         return value
 
-    def count(self, name: str) -> int:
-        """A non-negative integer; 0 if it is absent."""
-        value = self.get(name, 0)
+    def count(self, name: str, default: int = 0) -> int:
+        """A non-negative integer; ``default`` if it is absent."""
+        value = self.get(name, default)
         if not isinstance(value, int) or isinstance(value, bool) or value < 0:
             raise ValueError(f"{self.within}{name}: {value!r} is not a count")
         return value
@@ -98,13 +98,16 @@ class Fields:
             )
         return Rope(rope.number("rope_theta"), rotary_dim, scaling)
 
-    def scaling(self) -> Llama3Scaling | None:
+    def scaling(self) -> Scaling | None:
         kind = self.get("rope_type", self.get("type", "default"))
         if kind == "default":
             return None
+        if kind == "linear":
+            return LinearScaling(self.number("factor"))
         if kind != "llama3":
             raise ValueError(
-                f"{self.within}rope_type: {kind!r}; only 'default' and 'llama3' are supported"
+                f"{self.within}rope_type: {kind!r}; only 'default', 'linear' and 'llama3' are "
+                "supported"
             )
         return Llama3Scaling(
             factor=self.number("factor"),

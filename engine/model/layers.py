@@ -4,6 +4,10 @@ Names of dimensions follow the checkpoints' ``config.json``.
 """
 
 from dataclasses import dataclass
+from typing import Literal
+
+Activation = Literal["silu", "gelu_tanh"]
+"""``gelu_tanh``: GELU in its approximation by tanh."""
 
 
 @dataclass(frozen=True)
@@ -17,12 +21,22 @@ class Llama3Scaling:
 
 
 @dataclass(frozen=True)
+class LinearScaling:
+    """All rotary frequencies are divided by ``factor``."""
+
+    factor: float
+
+
+Scaling = Llama3Scaling | LinearScaling
+
+
+@dataclass(frozen=True)
 class Rope:
     """Rotary positions of the first ``rotary_dim`` dims of each head."""
 
     rope_theta: float
     rotary_dim: int
-    scaling: Llama3Scaling | None = None
+    scaling: Scaling | None = None
 
 
 @dataclass(frozen=True)
@@ -30,7 +44,8 @@ class Attention:
     """Causal attention with grouped heads.
 
     ``normed``: an RMS norm for each head of q and k. ``gated``: the output times a sigmoid.
-    ``qkv_bias``, ``o_bias``: the projections have a bias.
+    ``qkv_bias``, ``o_bias``: the projections have a bias. ``window``: a token attends to so
+    many tokens, the last one itself; None: to all. ``scale`` of q . k; None: ``head_dim ** -0.5``.
     """
 
     num_attention_heads: int
@@ -41,6 +56,8 @@ class Attention:
     gated: bool = False
     qkv_bias: bool = False
     o_bias: bool = False
+    window: int | None = None
+    scale: float | None = None
 
     def __post_init__(self) -> None:
         _require_multiple(
@@ -87,9 +104,10 @@ class DeltaNet:
 
 @dataclass(frozen=True)
 class Dense:
-    """An MLP down(silu(gate) * up)."""
+    """An MLP down(activation(gate) * up)."""
 
     intermediate_size: int
+    activation: Activation = "silu"
 
 
 @dataclass(frozen=True)
@@ -112,10 +130,14 @@ class Moe:
 
 @dataclass(frozen=True)
 class LayerSpec:
-    """One layer: hidden += mixer(norm(hidden)); hidden += mlp(norm(hidden))."""
+    """One layer: hidden += mixer(norm(hidden)); hidden += mlp(norm(hidden)).
+
+    ``norms_after``: mixer and MLP each have a norm behind them too, before their result is added.
+    """
 
     mixer: Attention | DeltaNet
     mlp: Dense | Moe
+    norms_after: bool = False
 
 
 def _require_multiple(**sizes: int) -> None:

@@ -46,14 +46,14 @@ def draft_hidden(
     ids [tokens]: for each position of ``inputs``, the token that follows it. hidden [tokens,
     hidden]: the trunk's (or this function's) state at the position itself. Writes the layer's KV.
     """
-    weights, eps, (mtp, mixer) = model.weights, model.config.rms_norm_eps, _layer(model)
+    eps, (mtp, mixer) = model.config.rms_norm_eps, _layer(model)
     layer, last = mtp.layer, cache.kv.shape[1] - 1
     x, y = _entered(model, ids, hidden, kernels)
     if chosen is not None:
-        kernels.write_kv(y, mixer, eps, weights.inv_freq, cache.kv, last, inputs)
+        kernels.write_kv(y, mixer, eps, mixer.inv_freq, cache.kv, last, inputs)
         x, y = x.index_select(0, chosen.index), Activation(y.tensor.index_select(0, chosen.index))
         inputs = chosen.inputs
-    mixed = kernels.attention(y, mixer, eps, weights.inv_freq, cache.kv, last, inputs)
+    mixed = kernels.attention(y, mixer, eps, mixer.inv_freq, cache.kv, last, inputs)
     x, pending = kernels.linear_add(x, mixed, mixer.out_proj)
     mlp, norm = layer.mlp, layer.post_norm
     if isinstance(mlp, MoeWeights):
@@ -72,11 +72,11 @@ def draft_kv(
     kernels: Kernels,
 ) -> None:
     """Write only the KV that ``draft_hidden`` writes."""
-    weights, eps = model.weights, model.config.rms_norm_eps
+    eps = model.config.rms_norm_eps
     _, mixer = _layer(model)
     _, y = _entered(model, ids, hidden, kernels)
     last = cache.kv.shape[1] - 1
-    kernels.write_kv(y, mixer, eps, weights.inv_freq, cache.kv, last, inputs)
+    kernels.write_kv(y, mixer, eps, mixer.inv_freq, cache.kv, last, inputs)
 
 
 def _layer(model: Model) -> tuple[MtpWeights, AttentionWeights]:

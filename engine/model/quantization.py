@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 BLOCK = 128
-PREFIX = re.compile(r"^model\.(language_model\.)?")
+PREFIX = re.compile(r"^(language_model\.)?(model\.)?(language_model\.)?")
+"""What precedes the names of a text model's tensors, by the checkpoint's class and age."""
 ONLY = {
     "quant_method": "fp8",
     "fmt": "e4m3",

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from engine.model import attention_only, qwen3_next, qwen35
+from engine.model import attention_only, gemma3, qwen3_next, qwen35
 from engine.model.config import ModelConfig
 from engine.model.decoder import Decoder
 from engine.model.fields import Fields, read_json
@@ -37,6 +37,8 @@ FAMILIES = {
     "qwen2": Family(attention_only.read),
     "qwen2_moe": Family(attention_only.read),
     "llama": Family(attention_only.read),
+    "gemma3": Family(gemma3.read, multimodal=True),
+    "gemma3_text": Family(gemma3.read),
 }
 
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
+from engine.model.layers import Activation
 from engine.model.matrix import Matrix
 
 
@@ -24,14 +25,19 @@ class DeltaNetWeights:
 class AttentionWeights:
     """Weights of an attention mixer. Rows of ``in_proj``: v, k, q, and gate if ``gated``; k and q
     share one norm and rotation pass, without a norm if ``kq_norm`` has no rows. Biases of
-    ``in_proj`` [rows] and ``out_proj`` [hidden], or None."""
+    ``in_proj`` [rows] and ``out_proj`` [hidden], or None. ``inv_freq`` float32 [rotary_dim / 2]:
+    rotations per position, one tensor for all layers with the same. ``window`` and ``scale`` as in
+    ``layers.Attention``."""
 
     in_proj: Matrix
     kq_norm: torch.Tensor
     out_proj: Matrix
+    inv_freq: torch.Tensor
     gated: bool = True
     bias: torch.Tensor | None = None
     out_bias: torch.Tensor | None = None
+    window: int | None = None
+    scale: float | None = None
 
     @property
     def normed(self) -> bool:
@@ -54,18 +60,35 @@ class MoeWeights:
 
 @dataclass(frozen=True)
 class DenseWeights:
-    """Weights of a dense MLP. Rows of ``gate_up``: gate, then up."""
+    """Weights of a dense MLP. Rows of ``gate_up``: gate, then up. ``out_norm``: norm of its result,
+    or None."""
 
     gate_up: Matrix
     down: Matrix
+    activation: Activation = "silu"
+    out_norm: torch.Tensor | None = None
 
 
 @dataclass(frozen=True)
 class LayerWeights:
+    """Weights of a layer. ``post_norm`` is before the MLP; ``mixer_norm``: norm of the mixer's
+    result, or None."""
+
     input_norm: torch.Tensor
     mixer: DeltaNetWeights | AttentionWeights
     post_norm: torch.Tensor
     mlp: MoeWeights | DenseWeights
+    mixer_norm: torch.Tensor | None = None
+
+    @property
+    def norms(self) -> list[torch.Tensor]:
+        """The norms of a layer that may be stored as ``w`` for use as ``1 + w``."""
+        norms = [self.input_norm, self.post_norm, self.mixer_norm]
+        if isinstance(self.mixer, AttentionWeights):
+            norms.append(self.mixer.kq_norm)
+        if isinstance(self.mlp, DenseWeights):
+            norms.append(self.mlp.out_norm)
+        return [norm for norm in norms if norm is not None]
 
 
 @dataclass(frozen=True)
@@ -86,5 +109,4 @@ class Weights:
     layers: tuple[LayerWeights, ...]
     norm: torch.Tensor
     lm_head: torch.Tensor
-    inv_freq: torch.Tensor
     mtp: MtpWeights | None = None

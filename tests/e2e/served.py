@@ -22,10 +22,15 @@ LONG = 16_000
 
 @cache
 def served(name: str) -> Path:
-    """A copy of the folder of checkpoint ``name``, with its tokenizer and chat template: engine
-    tests in the same process use the folder without."""
-    folder = checkpoint(name).parent / "served" / name
-    shutil.copytree(checkpoint(name), folder)
+    """``with_tokenizer`` of checkpoint ``name``."""
+    return with_tokenizer(checkpoint(name))
+
+
+def with_tokenizer(model: Path) -> Path:
+    """A copy of the folder ``model``, with its tokenizer and chat template: engine tests in the
+    same process use the folder without."""
+    folder = model.parent / "served" / model.name
+    shutil.copytree(model, folder)
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     backend = Tokenizer(models.BPE({text: i for i, text in enumerate(alphabet)}, []))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

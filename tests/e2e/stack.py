@@ -9,6 +9,7 @@ import httpx
 import redis
 
 from bench import stack
+from bench.prometheus import series
 from bench.stack import setting
 from tests.deploy.running import all_dead
 from tests.e2e.waiting import eventually
@@ -55,6 +56,13 @@ class Stack(stack.Stack):
         assert answer.status_code == 200, answer.text
         status: dict[str, Any] = answer.json()
         return status
+
+    async def moved(self) -> dict[str, float]:
+        """How many requests have moved, by outcome."""
+        async with httpx.AsyncClient(timeout=5.0, headers=self.headers()) as http:
+            text = (await http.get(f"{self.url}/metrics")).text
+        found = {labels["outcome"]: value for labels, value in series(text, "baton_moves_total")}
+        return {"moved": 0.0, "stayed": 0.0} | found
 
     async def idle(self, num_workers: int, deadline_s: float = 20.0) -> dict[str, Any]:
         """Wait until all workers are there, nothing is open and everything is free."""

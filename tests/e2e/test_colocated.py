@@ -7,10 +7,8 @@ import signal
 from collections.abc import Iterator
 from typing import Any
 
-import httpx
 import pytest
 
-from bench.prometheus import series
 from tests.cut import Cut
 from tests.e2e.limits import no_more
 from tests.e2e.records import outcomes, settled
@@ -65,14 +63,6 @@ async def expected(baton: Stack, split_texts: list[Seen]) -> list[Seen]:
             assert (await stream(baton, number).ended()).seen == split_texts[number]
         assert {finish for _, _, finish in split_texts} == {"length"}
     return split_texts
-
-
-async def moved(baton: Stack) -> dict[str, float]:
-    """How many requests have moved, by outcome."""
-    async with httpx.AsyncClient(timeout=5.0) as http:
-        text = (await http.get(f"{baton.url}/metrics")).text
-    found = {labels["outcome"]: value for labels, value in series(text, "baton_moves_total")}
-    return {"moved": 0.0, "stayed": 0.0} | found
 
 
 @pytest.fixture(scope="module")
@@ -167,7 +157,7 @@ async def test_a_worker_drains_and_the_whole_drains(colocated: Stack, expected: 
     await all_ended(one_leaves)
     assert [s.seen for s in one_leaves] == expected
     await colocated.idle(NUM_WORKERS)
-    assert (await moved(colocated))["moved"] >= 1, "its streams went on at the other worker"
+    assert (await colocated.moved())["moved"] >= 1, "its streams went on at the other worker"
     assert colocated.pids()["colocated-2"] != leaving
     all_leave = streams(colocated)
     await some_reach(all_leave, 4, num_tokens=10)

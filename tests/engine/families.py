@@ -36,6 +36,16 @@ MOE: dict[str, Any] = {
     "num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 40, "norm_topk_prob": True
 }  # fmt: skip
 SHARED: dict[str, Any] = MOE | {"shared_expert_intermediate_size": 44, "norm_topk_prob": False}
+WINDOW: dict[str, Any] = {"use_sliding_window": True, "sliding_window": 21, "max_window_layers": 1}
+GEMMA: dict[str, Any] = ATTENTION | {
+    "sliding_window": 21, "query_pre_attn_scalar": 24, "num_hidden_layers": 4,
+    "tie_word_embeddings": True,
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "full_attention"],
+    "rope_parameters": {
+        "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+        "full_attention": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 8.0},
+    },
+}  # fmt: skip
 HYBRID = BASE | {"intermediate_size": 96}
 
 SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -99,6 +109,28 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3_moe-tied": (
         "qwen3_moe",
         ATTENTION | TIED | MOE | {"decoder_sparse_step": 2, "num_experts_per_tok": 1},
+    ),
+    "qwen3_moe-window": ("qwen3_moe", ATTENTION | MOE | WINDOW),
+    "qwen3-window": ("qwen3", ATTENTION | ODD | WINDOW | {"sliding_window": 64}),
+    "qwen2-window": ("qwen2", ATTENTION | WINDOW | {"sliding_window": 1}),
+    "qwen2_moe-window": ("qwen2_moe", ATTENTION | SHARED | WINDOW | {"max_window_layers": 28}),
+    "gemma3_text": ("gemma3_text", GEMMA),
+    "gemma3_text-odd": (
+        "gemma3_text",
+        GEMMA
+        | FIVE
+        | {"sliding_window": 70, "attention_bias": True, "tie_word_embeddings": False},
+    ),
+    "gemma3_text-tied": (
+        "gemma3_text",
+        GEMMA
+        | TIED
+        | {"layer_types": None, "num_hidden_layers": 7, "rope_parameters": None}
+    ),
+    "llama-linear": (
+        "llama",
+        ATTENTION
+        | {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0}},
     ),
     "llama": ("llama", ATTENTION | {"rope_parameters": LLAMA3}),
     "llama-odd": ("llama", ATTENTION | FIVE | {"attention_bias": True}),

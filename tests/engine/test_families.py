@@ -85,7 +85,9 @@ def test_drafts_of_a_dense_layer_change_no_token(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "changes", "message"),
     [
-        ("qwen2", {"use_sliding_window": True}, "use_sliding_window: True; only False"),
+        ("qwen2", {"use_sliding_window": True, "sliding_window": 0}, "sliding_window: 0 is not"),
+        ("gemma3_text", {"final_logit_softcapping": 30.0}, "final_logit_softcapping: 30.0"),
+        ("gemma3_text", {"hidden_activation": "silu"}, "hidden_activation: 'silu'"),
         ("llama", {"mlp_bias": True}, "mlp_bias: True; only False"),
         ("llama", {"rope_parameters": {"rope_type": "llama3", "rope_theta": 1e4}},
          "factor: missing"),
