@@ -12,8 +12,8 @@ The probe is a small cache that no request uses. The content of its first half i
 can pull it at any time, also while the pools are full, to test the path between the two
 (selftest.py).
 
-``CacheLayout.num_slots`` counts the state slots and, for a model without states, empty slots of kept
-prefixes. Layout and pool size determine the offsets, so exporter and puller do not send them.
+``CacheLayout.num_slots`` counts the state slots and, for a model without states, the empty slots of
+kept prefixes. Layout and pool size determine the offsets, so exporter and puller do not send them.
 """
 
 from dataclasses import dataclass, replace
