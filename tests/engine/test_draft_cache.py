@@ -17,6 +17,7 @@ from engine.inputs import Inputs, Rows
 from engine.kernels import torch_attention
 from engine.kernels.interface import Pending
 from engine.kernels.reference import ReferenceKernels
+from engine.kernels.torch_attention import Span
 from engine.kernels.torch_linear import Linear
 from engine.model.weights import MoeWeights
 from engine.runner import Engine
@@ -66,8 +67,11 @@ class OneToken(ReferenceKernels):
         return torch.cat(added), None
 
 
-def attend(q: torch.Tensor, k_rows: torch.Tensor, v_rows: torch.Tensor, rows: Rows) -> torch.Tensor:
+def attend(
+    q: torch.Tensor, k_rows: torch.Tensor, v_rows: torch.Tensor, rows: Rows, span: Span
+) -> torch.Tensor:
     """``attend_decode`` of each row alone: shorter ones are not padded."""
+    assert span == Span(), "of layers without a window"
     outputs = []
     for i, end in enumerate(rows.ends.tolist()):
         index = rows.context_rows[i, :end]
