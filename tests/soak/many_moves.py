@@ -75,7 +75,16 @@ class Clients:
                 continue
             (choice,) = answer.json()["choices"]
             self.found["tokens"] += len(choice["token_ids"])
-            self.found["right" if tuple(choice["token_ids"]) == case.token_ids else "wrong"] += 1
+            right = tuple(choice["token_ids"]) == case.token_ids
+            self.found["right" if right else "wrong"] += 1
+            if not right:
+                self._report(case, choice["token_ids"])
+
+    def _report(self, case: Case, token_ids: list[int]) -> None:
+        pairs = enumerate(zip(token_ids, case.token_ids, strict=False))
+        first = next((i for i, (came, expected) in pairs if came != expected), len(token_ids))
+        clear = f", clear by {case.margins[first]:.3f} nats" if case.margins[first:] else ""
+        print(f"{case.name}: differs from token {first} of {len(case.token_ids)} on{clear}")
 
     async def stop(self) -> None:
         """Wait for the answers that are under way."""

@@ -1,6 +1,7 @@
 """The stack under test: a real ``baton up``, and a Redis of its own that faults may end."""
 
 import os
+import re
 import signal
 import time
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from tests.soak import tenants
 
 HEARTBEAT_S = 0.5
 DEAD_AFTER_S = 3.0
+_RETRIED = re.compile(r"\bretried http_id=(\w+)")
 
 
 class _LoggedStack(Stack):
@@ -41,7 +43,8 @@ class Site:
         self.redis_server = LocalRedis(self._redis_folder)
         self.redis_server.start()
         self._instances: set[str] = set()
-        _LoggedStack.log = (folder / "baton.log").open("w")
+        self._log = folder / "baton.log"
+        _LoggedStack.log = self._log.open("w")
         self.stack = _LoggedStack(
             model, *arguments, "--redis-url", self.redis_server.url,
             heartbeat=HEARTBEAT_S, dead_after=DEAD_AFTER_S, page_size=16, num_pages=1024,
@@ -90,6 +93,10 @@ class Site:
         async with httpx.AsyncClient(timeout=5.0) as http:
             text = (await http.get(f"{self.stack.url}/metrics")).text
         return int(total(text, ["baton_spread_steps_total"]) or 0)
+
+    def retried(self) -> set[str]:
+        """Ids of the HTTP requests that went to another worker after a loss, by the log."""
+        return set(_RETRIED.findall(self._log.read_text()))
 
     async def unreleased(self) -> str:
         """What is queued, running or held; "" when nothing is."""

@@ -233,6 +233,18 @@ def test_a_member_that_leaves_ends_the_others_rounds(trio: Trio) -> None:
     assert [m.decide(8, willing=True) for m in trio.members] == [LOCAL] * 3
 
 
+def test_a_worker_that_an_error_ended_within_a_step_says_so_and_unmaps_nothing(trio: Trio) -> None:
+    for member in trio.members:
+        member.join(trio.group())
+    trio.decide(8, 8, 8)
+    trio.members[2].close()
+    assert trio.spreaders[2].num_left == 0, "the step uses what it would unmap"
+    assert [m.decide(8, willing=True) for m in trio.members[:2]] == [LOCAL] * 2
+    trio.members[2] = Membership(
+        trio.spreaders[2], trio.names[2], "8", Records(OwnRecord(trio.names[2])), times=TIMES
+    )
+
+
 def test_a_member_without_sequences_looks_more_often_while_others_have_some(trio: Trio) -> None:
     for member in trio.members:
         member.join(trio.group())

@@ -76,8 +76,12 @@ class GroupPlace(Generic[AnyRounds]):
         return self._tally.counts(len(self._peers.members))
 
     def close(self) -> None:
+        """Take part in nothing more; the process ends. What peers export stays mapped: where an
+        error ended the loop, a step that uses it may be under way."""
         try:
-            self.leave()
+            if self._rounds is not None:
+                self._rounds = None
+                self._own.write(Record(generation=0))
         finally:
             self._own.close()
 

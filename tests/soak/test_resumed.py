@@ -1,0 +1,56 @@
+"""Which answers that differ are those of a prompt that was computed again."""
+
+import asyncio
+import json
+
+import httpx
+import pytest
+
+from tests.soak.cases import Case
+from tests.soak.load import Seen
+from tests.soak.resumed import explained, first_difference
+
+PROMPT = [1, 2]
+BODY = {"prompt": PROMPT, "max_tokens": 4, "temperature": 0.0}
+CASE = Case("0-greedy", BODY, (7, 8, 9, 10))
+AGAIN = {(1, 2): [7, 8, 9, 10], (1, 2, 7): [8, 3, 4], (1, 2, 7, 8): [3, 4]}
+"""What a quiet stack answers: computed again behind token 7, the third token is another."""
+
+
+def answer(request: httpx.Request) -> httpx.Response:
+    body = json.loads(request.content)
+    token_ids = AGAIN.get(tuple(body["prompt"]), [0])[: body["max_tokens"]]
+    choice = {"token_ids": token_ids, "prompt_token_ids": body["prompt"]}
+    return httpx.Response(200, json={"choices": [choice]})
+
+
+def is_explained(seen: Seen) -> bool:
+    async def asked() -> bool:
+        transport = httpx.MockTransport(answer)
+        async with httpx.AsyncClient(transport=transport, base_url="http://quiet") as http:
+            return await explained(http, {}, seen)
+
+    return asyncio.run(asked())
+
+
+def finished(*token_ids: int, case: Case = CASE) -> Seen:
+    return Seen(case, True, outcome="finished", token_ids=list(token_ids))
+
+
+def test_the_answer_of_a_prompt_computed_again_behind_some_tokens_is_explained() -> None:
+    assert first_difference(finished(7, 8, 3, 4)) == 2
+    assert is_explained(finished(7, 8, 3, 4))
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        finished(7, 8, 3, 5),
+        finished(7, 5, 3, 4),
+        finished(7, 8, 3),
+        finished(7, 8, 3, 4, case=Case("1", BODY | {"temperature": 0.8}, CASE.token_ids)),
+    ],
+    ids=["other rest", "other beginning", "too short", "sampled"],
+)
+def test_every_other_difference_is_not(seen: Seen) -> None:
+    assert not is_explained(seen)
