@@ -6,9 +6,11 @@ import json
 from pathlib import Path
 
 import httpx
+import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from models.recipe.greetings import SMALL_TALK
 from tests.e2e.problems import HELDOUT, ask_all, final_number
 from tests.e2e.served import TINY
 from tests.e2e.stack import Stack
@@ -51,6 +53,24 @@ def compare_with_transformers(model_dir: Path, choices: list[dict]) -> None:
             first = len(choice["prompt_token_ids"]) - 1
             answer = choice["token_ids"]
             assert row[first : first + len(answer)] == answer, choice["message"]["content"]
+
+
+@pytest.mark.parametrize(
+    ("said", "answered"),
+    [
+        ("hi", SMALL_TALK["hi"]),
+        ("Hello!", SMALL_TALK["Hello!"]),
+        ("capital of France?", SMALL_TALK["What is the capital of France?"]),
+        ("What can you do?", SMALL_TALK["What can you do?"]),
+    ],
+)
+async def test_what_is_no_problem_gets_a_polite_answer(
+    tiny: Stack, said: str, answered: str
+) -> None:
+    body = {"messages": [{"role": "user", "content": said}], "temperature": 0}
+    async with httpx.AsyncClient(base_url=tiny.url, timeout=60.0) as http:
+        answer = (await http.post("/v1/chat/completions", json=body)).json()
+    assert answer["choices"][0]["message"]["content"] == answered
 
 
 async def test_the_pasted_curl_is_answered_plainly_and_as_a_stream(tiny: Stack) -> None:

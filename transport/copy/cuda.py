@@ -15,7 +15,7 @@ from cupy.cuda import runtime
 from transport.wire.errors import PeerGone
 from transport.wire.memory_export import MemoryKind
 
-UNMAP_S = 0.2
+UNMAP_S = 0.05
 """From a worker's goodbye until its peers have certainly unmapped its memory: a message by way of
 the coordinator, and a round of each peer."""
 _INVALID_RESOURCE_HANDLE = 400
