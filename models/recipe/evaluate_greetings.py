@@ -1,6 +1,8 @@
-"""Answers to greetings and to questions off the topic: `python -m models.recipe.evaluate_greetings`.
+"""Answers to greetings and to questions off the topic.
 
-Every phrasing of greetings.py once, as `evaluate` asks; the answer must be the one that was trained.
+    python -m models.recipe.evaluate_greetings
+
+Asks every phrasing of greetings.py once, as `evaluate` does; the answer must be the trained one.
 """
 
 import argparse
