@@ -47,10 +47,15 @@ def with_tokenizer(model: Path) -> Path:
 
 @cache
 def served_long(name: str) -> Path:
-    """The same model for sequences of up to ``LONG`` tokens: with as many to come, no stream is
-    over before a test acts, however slow the machine is."""
-    folder = served(name).with_name(f"{name}-long")
-    shutil.copytree(served(name), folder)
+    """``for_long`` of ``served``."""
+    return for_long(served(name))
+
+
+def for_long(model: Path) -> Path:
+    """A copy of a folder whose model takes sequences of up to ``LONG`` tokens: with as many to
+    come, no stream is over before a test acts, however slow the machine is."""
+    folder = model.with_name(f"{model.name}-long")
+    shutil.copytree(model, folder)
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"max_position_embeddings": LONG}))
     return folder
