@@ -27,7 +27,7 @@ from coordinator.http.response_schemas import (
     Usage,
 )
 from coordinator.text.answer_parser import AnswerParser, Parts
-from coordinator.text.tool_parser import Arguments, CallBegins
+from coordinator.text.tool_events import Arguments, CallBegins
 
 
 class ChatWriter:

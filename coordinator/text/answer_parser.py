@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from coordinator.text.detokenizer import may_begin
-from coordinator.text.tool_parser import Content, Event, ToolParser
+from coordinator.text.tool_events import Content, Event
+from coordinator.text.tool_parser import ToolParser
 from coordinator.text.tool_values import Schema
 
 CLOSE = "</think>"

@@ -15,41 +15,15 @@ argument."""
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum, auto
 
 from coordinator.text.detokenizer import may_begin
+from coordinator.text.tool_events import Arguments, CallBegins, Content, Event
 from coordinator.text.tool_values import ONLY_STRING, Schema, as_json, resolved, types_of
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 FUNCTION, END_FUNCTION = "<function=", "</function>"
 PARAMETER, END_PARAMETER = "<parameter=", "</parameter>"
-
-
-@dataclass(frozen=True)
-class Content:
-    """Text that belongs to no call."""
-
-    text: str
-
-
-@dataclass(frozen=True)
-class CallBegins:
-    """Call number ``index`` of the output, to the function ``name``."""
-
-    index: int
-    name: str
-
-
-@dataclass(frozen=True)
-class Arguments:
-    """A further piece of the JSON object that call ``index`` has for arguments."""
-
-    index: int
-    text: str
-
-
-Event = Content | CallBegins | Arguments
 
 
 class _At(Enum):

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from coordinator.text.tool_parser import Arguments, CallBegins, Content, ToolParser
+from coordinator.text.tool_events import Arguments, CallBegins, Content
+from coordinator.text.tool_parser import ToolParser
 from models.recipe.definitions import Definition
 from models.recipe.evaluate import final_of
 from models.recipe.tool_loop import Ask, Message, run, tasks

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.text.answer_parser import Divided, ThoughtDivider
-from coordinator.text.tool_parser import Arguments, CallBegins, Content, ToolParser
+from coordinator.text.tool_events import Arguments, CallBegins, Content
+from coordinator.text.tool_parser import ToolParser
 from coordinator.text.tool_values import ALL_TYPES, as_json, types_of
 
 PARAMETERS: dict[str, dict[str, Any]] = {

@@ -12,7 +12,8 @@ import pytest
 from tokenizers import Tokenizer
 
 from coordinator.text.chat_template import ChatTemplate
-from coordinator.text.tool_parser import Arguments, CallBegins, ToolParser
+from coordinator.text.tool_events import Arguments, CallBegins
+from coordinator.text.tool_parser import ToolParser
 from models.recipe import mixture
 from models.recipe.calculators import value_of
 from models.recipe.chat_form import Message, Pieces, pieces_of

@@ -20,7 +20,7 @@ from coordinator.http.messages.bodies import (
 )
 from coordinator.text.answer_parser import Piece, Thought
 from coordinator.text.cut_json import completed_object
-from coordinator.text.tool_parser import Arguments, CallBegins, Content
+from coordinator.text.tool_events import Arguments, CallBegins, Content
 
 
 class BlockEvents:

@@ -16,7 +16,7 @@ from coordinator.http.responses.open_items import (
 )
 from coordinator.http.responses.schemas import ItemStatus, OutputItem
 from coordinator.text.answer_parser import AnswerParser, Parts, Thought
-from coordinator.text.tool_parser import Arguments, CallBegins, Content
+from coordinator.text.tool_events import Arguments, CallBegins, Content
 
 
 class Output:
