@@ -11,6 +11,7 @@ from coordinator.text import grammars
 from coordinator.text.grammars import BadGrammar, compiler
 from coordinator.text.relaxation import Relaxation
 from coordinator.text.structural_tags import structural_tag
+from coordinator.text.tool_formats import QWEN3_CODER, format_named
 from coordinator.text.tool_forms import compiled_calls
 
 _MAX_PROBLEM_LEN = 1_000
@@ -24,13 +25,15 @@ Kind = Literal[
 class Form(Struct, frozen=True, omit_defaults=True):
     """The form of an output. ``kind`` says what ``value`` is; "" for any text. ``functions`` are
     tools, each with ``name`` and perhaps ``parameters``. Calls of them are ``required``, or may
-    accompany the text; with ``parallel`` there may be several."""
+    accompany the text; with ``parallel`` there may be several. ``tool_format``: the name of the
+    format that calls have."""
 
     kind: Kind = ""
     value: Any = None
     functions: list[dict[str, Any]] = []
     required: bool = False
     parallel: bool = True
+    tool_format: str = QWEN3_CODER.name
 
 
 class Verdict(Struct, frozen=True, omit_defaults=True):
@@ -61,8 +64,8 @@ def verdict(form: Form, tokenizer: LLTokenizer) -> Verdict:
         else:
             of_tools = True
             grammar, problem, found = compiled_calls(
-                form.functions, tokenizer, required=form.required, parallel=form.parallel,
-                answer=grammar,
+                form.functions, tokenizer, format_named(form.tool_format), required=form.required,
+                parallel=form.parallel, answer=grammar,
             )  # fmt: skip
             warnings = [*found]
     except BadGrammar as error:

@@ -11,7 +11,8 @@ from llguidance import LLTokenizer
 from coordinator.text import grammars
 from coordinator.text.grammars import BadGrammar, compiler
 from coordinator.text.relaxation import Relaxation
-from coordinator.text.tool_grammars import parameters_of, place_of, tool_calls
+from coordinator.text.tool_formats import ToolFormat
+from coordinator.text.tool_grammars import parameters_of
 
 _AT_LINE = re.compile(r"at (\d+)\(\d+\): (?:failed to compile JSON schema: )?(.*)")
 _REGEX_ERROR = re.compile(r"^error: (.*)", re.MULTILINE)
@@ -59,49 +60,53 @@ class _Tool:
 def compiled_calls(
     functions: Sequence[Mapping[str, Any]],
     tokenizer: LLTokenizer,
+    form: ToolFormat,
     *,
     required: bool,
     parallel: bool,
     answer: str,
 ) -> Calls:
-    """The grammar of calls of ``functions``; the other arguments are those of ``tool_calls``.
-    Raises BadGrammar that names the tool and the place in its schema."""
+    """The grammar of calls of ``functions`` in the format ``form``; the other arguments are those
+    of ``tool_grammars.tool_calls``. Raises BadGrammar that names the tool and the place in its
+    schema."""
     tools = [_Tool(function) for function in functions]
     for tool in tools:
         tool.check_strict()
 
     def made() -> tuple[str, str]:
         given = [tool.relaxed for tool in tools]
-        grammar = tool_calls(given, required=required, parallel=parallel, answer=answer)
+        grammar = form.grammar(given, required=required, parallel=parallel, answer=answer)
         return grammar, grammars.problem(grammar, tokenizer)
 
     grammar, problem = made()
-    if (number := _tool_at_fault(grammar, problem)) is not None:
+    if (number := _tool_at_fault(form, grammar, problem)) is not None:
         for tool in tools:
             if tool is tools[number] or not tool.is_strict:
                 tool.relax(tokenizer)
         tools[number].check_strict()
         grammar, problem = made()
-    if (number := _tool_at_fault(grammar, problem)) is not None:
-        problem = tools[number].named(_reason(grammar, problem, tools[number].parameters))
+    if (number := _tool_at_fault(form, grammar, problem)) is not None:
+        problem = tools[number].named(_reason(form, grammar, problem, tools[number].parameters))
     warnings = [
         tool.named(f"{path} is not enforced") for tool in tools for path in tool.relaxation.left_out
     ]
     return Calls(grammar, problem, warnings)
 
 
-def _tool_at_fault(grammar: str, problem: str) -> int | None:
+def _tool_at_fault(form: ToolFormat, grammar: str, problem: str) -> int | None:
     """The number of the tool whose parameters do not compile; None if the problem is another."""
     found = _AT_LINE.match(problem)
-    place = place_of(grammar, int(found[1])) if found else None
-    return place and place[0]
+    place = form.place_of(grammar, int(found[1])) if found else None
+    return place.tool if place else None
 
 
-def _reason(grammar: str, problem: str, parameters: Any) -> str:
+def _reason(form: ToolFormat, grammar: str, problem: str, parameters: Any) -> str:
     found = _AT_LINE.match(problem)
     assert found is not None, "the problem is at a line"
-    place = place_of(grammar, int(found[1]))
-    assert place is not None, "the line is that of a parameter"
-    name = list(parameters_of(parameters))[place[1]]
+    place = form.place_of(grammar, int(found[1]))
+    assert place is not None, "the line is that of a tool"
+    where = "parameters"
+    if place.parameter is not None:
+        where += f".properties.{list(parameters_of(parameters))[place.parameter]}"
     regex = _REGEX_ERROR.search(problem)
-    return f"parameters.properties.{name}: {regex[1] if regex else found[2]}"
+    return f"{where}: {regex[1] if regex else found[2]}"

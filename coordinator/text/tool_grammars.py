@@ -1,9 +1,9 @@
-"""Writes the grammars of tool calls, for llguidance. Pure."""
+"""Writes the grammars of tool calls in the format of Qwen3.5, for llguidance. Pure."""
 
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from coordinator.text.grammars import WHITE_SPACE, BadGrammar, check_len, quoted, schema_text
 from coordinator.text.json_schemas import Definitions
@@ -13,6 +13,14 @@ from coordinator.text.tool_values import resolved, types_of
 
 _END_VALUE = "\n</parameter>\n"
 _RULE_OF_VALUE = re.compile(r"value_(\d+)_(\d+)\b", re.IGNORECASE)
+
+
+class Place(NamedTuple):
+    """The part of the tools that a line of a grammar is about: the numbers of the tool and of its
+    parameter; None if the line is about all parameters."""
+
+    tool: int
+    parameter: int | None = None
 
 
 def tool_calls(
@@ -34,22 +42,27 @@ def tool_calls(
     start = f"start: text ({calls})?\ntext: /(?s:.*)/"
     if required or answer:
         start = f"start: {calls}" if required else f"start: {calls} | @answer"
-    grammar = "\n".join([start, *rules, TEXT])
+    return with_answer([start, *rules, TEXT], "" if required else answer)
+
+
+def with_answer(rules: Sequence[str], answer: str) -> str:
+    """The grammar that ``rules`` are, which may name the grammar ``answer`` as ``@answer``. Raises
+    BadGrammar if it is too long."""
+    grammar = "\n".join(rules)
     check_len(grammar, "the tools' parameters")
     found = [{"name": "calls", "lark_grammar": grammar}]
-    if answer and not required:
+    if answer:
         is_json = answer.startswith("{")
         named = json.loads(answer)["grammars"][0] if is_json else {"lark_grammar": answer}
         found.append({**named, "name": "answer"})
     return json.dumps({"grammars": found})
 
 
-def place_of(grammar: str, line: int) -> tuple[int, int] | None:
-    """The numbers of the tool and of its parameter that a line of the grammar (from 1) is about;
-    None if it is about no parameter."""
+def place_of(grammar: str, line: int) -> Place | None:
+    """The parameter that a line of the grammar (from 1) is about; None if it is about none."""
     lines = json.loads(grammar)["grammars"][0]["lark_grammar"].split("\n")
     rule = _RULE_OF_VALUE.match(lines[line - 1]) if 0 < line <= len(lines) else None
-    return rule and (int(rule[1]), int(rule[2]))
+    return Place(int(rule[1]), int(rule[2])) if rule else None
 
 
 def parameters_of(root: Any) -> Mapping[str, Any]:
@@ -63,6 +76,17 @@ def parameters_of(root: Any) -> Mapping[str, Any]:
     return properties
 
 
+def required_of(root: Any) -> Sequence[str]:
+    """The names of a tool's required parameters. Raises BadGrammar for names of no parameters."""
+    properties = parameters_of(root)
+    required = resolved(root, root).get("required") or []
+    if not isinstance(required, list) or not all(isinstance(each, str) for each in required):
+        raise BadGrammar("parameters.required is not a list of names")
+    if unknown := set(required) - set(properties):
+        raise BadGrammar(f"parameters.required: {sorted(unknown)} are not properties")
+    return required
+
+
 def _function(i: int, tool: Mapping[str, Any]) -> list[str]:
     try:
         return _rules(i, tool["name"], tool.get("parameters") or {})
@@ -71,12 +95,7 @@ def _function(i: int, tool: Mapping[str, Any]) -> list[str]:
 
 
 def _rules(i: int, tool_name: str, root: Any) -> list[str]:
-    properties = parameters_of(root)
-    required = resolved(root, root).get("required") or []
-    if not isinstance(required, list) or not all(isinstance(each, str) for each in required):
-        raise BadGrammar("parameters.required is not a list of names")
-    if unknown := set(required) - set(properties):
-        raise BadGrammar(f"parameters.required: {sorted(unknown)} are not properties")
+    properties, required = parameters_of(root), required_of(root)
     definitions = Definitions(root)
     parts, rules = [quoted(f"{FUNCTION}{tool_name}>\n")], []
     for j, (name, value) in enumerate(properties.items()):

@@ -1,0 +1,108 @@
+"""Finds tool calls in an output, in the format of Hermes, which Qwen2.5 and Qwen3 have. Pure.
+
+    <tool_call>
+    {"name": NAME, "arguments": {...}}
+    </tool_call>
+
+Arguments are passed on piece by piece. A call that breaks the format before its arguments is text;
+one that breaks it later keeps the arguments that it has."""
+
+from collections.abc import Mapping
+from enum import Enum, auto
+
+from coordinator.text.detokenizer import may_begin
+from coordinator.text.json_call import JsonCall
+from coordinator.text.tool_events import Arguments, CallBegins, Content, Event
+from coordinator.text.tool_values import Schema
+
+OPEN, CLOSE = "<tool_call>", "</tool_call>"
+
+
+class _At(Enum):
+    TEXT = auto()
+    CALL = auto()  # behind <tool_call>
+    END = auto()  # behind the object
+
+
+class HermesParser:
+    """Parses the text of one output, given in pieces of any length. A CallParser."""
+
+    def __init__(self, _: Mapping[str, Schema]) -> None:
+        self._at = _At.TEXT
+        self._held = ""
+        self._call = JsonCall()
+        self._after_call = False  # white space that follows belongs to no text
+        self._num_calls = 0
+        self._last_is_whole = False
+
+    @property
+    def last_is_whole(self) -> bool:
+        return self._last_is_whole
+
+    def push(self, text: str) -> list[Event]:
+        self._held += text
+        events: list[Event] = []
+        while (found := self._step()) is not None:
+            events += found
+        return events
+
+    def flush(self) -> list[Event]:
+        held, self._held = self._held, ""
+        if self._at is _At.CALL and not self._call.begun:
+            held = OPEN + self._call.raw
+        elif self._at is not _At.TEXT:
+            return []
+        return [Content(held)] if held and not (self._num_calls and held.isspace()) else []
+
+    def _step(self) -> "list[Event] | None":
+        """One step through the text held; None when more is needed."""
+        match self._at:
+            case _At.TEXT:
+                return self._text()
+            case _At.CALL:
+                return self._object()
+            case _At.END:
+                return self._end()
+
+    def _text(self) -> "list[Event] | None":
+        if self._after_call:
+            self._held = self._held.lstrip()
+            self._after_call = not self._held
+        text, tag, rest = self._held.partition(OPEN)
+        if tag:
+            self._held, self._at, self._call = rest, _At.CALL, JsonCall()
+            return [Content(text)] if (text := text.rstrip()) else []
+        sure = self._held[: len(self._held) - may_begin(self._held, OPEN)].rstrip()
+        if not sure:
+            return None
+        self._held = self._held[len(sure) :]
+        return [Content(sure)]
+
+    def _object(self) -> "list[Event] | None":
+        if not self._held:
+            return None
+        call, had_begun = self._call, self._call.begun
+        piece, self._held = call.push(self._held), ""
+        if call.ended or call.broken:
+            self._held, self._at = call.rest, _At.END
+        if not call.begun:
+            if self._at is not _At.END:
+                return []
+            # What follows the opening tag may have a call yet.
+            self._held, self._at = call.raw, _At.TEXT
+            return [Content(OPEN)]
+        self._num_calls += not had_begun
+        self._last_is_whole = call.arguments_ended
+        index = self._num_calls - 1
+        begins: list[Event] = [] if had_begun else [CallBegins(index, call.name)]
+        return [*begins, Arguments(index, piece)] if piece else begins
+
+    def _end(self) -> "list[Event] | None":
+        """Drop the text before the next tag."""
+        found = [at for tag in (CLOSE, OPEN) if (at := self._held.find(tag)) >= 0]
+        if not found:
+            self._held = self._held[len(self._held) - may_begin(self._held, CLOSE, OPEN) :]
+            return None
+        self._held = self._held[min(found) :].removeprefix(CLOSE)
+        self._at, self._after_call = _At.TEXT, True
+        return []
