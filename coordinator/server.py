@@ -85,6 +85,8 @@ async def serve(settings: CoordinatorSettings, inherited: socket.socket | None =
     async with AsyncExitStack() as stack:
         listener = stack.enter_context(inherited or listening_socket(settings.host, settings.port))
         tokenizer = Tokenizer.load(settings.model)
+        level = logging.WARNING if tokenizer.dialect.problems else logging.INFO
+        log.log(level, "dialect of %s: %s", settings.model, tokenizer.dialect.summary)
         stack.callback(tokenizer.close)
         tokenizer.grammar_checks.start()
         if settings.hub.max_open_tokens < tokenizer.info.max_position:

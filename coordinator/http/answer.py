@@ -23,6 +23,7 @@ from coordinator.http.response_schemas import (
     CompletionTokensDetails,
     Usage,
 )
+from coordinator.text.thoughts import ThoughtIds, ThoughtMeter
 from transport.wire.token_ids import TokenIds
 
 _encode = msgspec.json.Encoder().encode
@@ -87,7 +88,7 @@ class Head:
 
 class ChunkedAnswer:
     """A chat or a completion as events: one chunk per delta, at the end the usage if the request
-    asks for it, and ``[DONE]``. ``thought_end``: the token that ends the thoughts of a chat; None
+    asks for it, and ``[DONE]``. ``thought``: the tokens around the thoughts of a chat; None
     if it has none."""
 
     def __init__(
@@ -95,7 +96,7 @@ class ChunkedAnswer:
         writer: Writer,
         request: GenerationRequest,
         prompt_tokens: int,
-        thought_end: int | None = None,
+        thought: ThoughtIds | None = None,
     ) -> None:
         options = request.stream_options
         self._writer = writer
@@ -107,7 +108,7 @@ class ChunkedAnswer:
             options and options.continuous_usage_stats and options.include_usage is not False
         )
         self._counts_thoughts = isinstance(request, ChatRequest)
-        self._thoughts = ThoughtTokens(thought_end)
+        self._thoughts = ThoughtTokens(thought)
 
     def events(self, index: int, delta: Delta) -> bytes:
         self._count(index, delta)
@@ -195,21 +196,17 @@ class CompletionWriter:
 
 
 class ThoughtTokens:
-    """Counts the tokens of the thoughts of all choices, the token that ends each one included."""
+    """Counts the tokens of the thoughts of all choices, those around each one included."""
 
-    def __init__(self, thought_end: int | None) -> None:
-        self._end = thought_end
-        self._ended: set[int] = set()
+    def __init__(self, thought: ThoughtIds | None) -> None:
+        self._thought = thought
+        self._meters: dict[int, ThoughtMeter] = {}
         self.total = 0
 
     def add(self, index: int, delta: Delta) -> None:
-        if self._end is None or index in self._ended:
-            return
-        for token in delta.tokens:
-            self.total += 1
-            if token.token_id == self._end:
-                self._ended.add(index)
-                return
+        if self._thought is not None:
+            meter = self._meters.setdefault(index, ThoughtMeter(self._thought))
+            self.total += sum(meter.has(token.token_id) for token in delta.tokens)
 
 
 class CachedTokens:

@@ -1,13 +1,12 @@
 """Makes the bodies of a chat from its choices: thought, content and tool calls, whole or in
 chunks."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from secrets import token_hex
 
 from msgspec import UNSET, Struct, UnsetType, structs
 
 from coordinator.http.answer import Head
-from coordinator.http.answer_form import tool_parameters
 from coordinator.http.choice import Delta
 from coordinator.http.logprobs import chat_logprobs
 from coordinator.http.request_schemas import ChatRequest
@@ -31,12 +30,20 @@ from coordinator.text.tool_events import Arguments, CallBegins
 
 
 class ChatWriter:
-    """Writes one conversation with n choices. ``thinks``: answers begin with a thought. The request
-    is not kept: it may be large, and a stream may be long."""
+    """Writes one conversation with n choices. ``parser``: makes the parser of one choice.
+    ``thinks``: answers may begin with a thought. The request is not kept: it may be large, and a
+    stream may be long."""
 
-    def __init__(self, head: Head, request: ChatRequest, *, thinks: bool) -> None:
+    def __init__(
+        self,
+        head: Head,
+        request: ChatRequest,
+        parser: Callable[[], AnswerParser],
+        *,
+        thinks: bool,
+    ) -> None:
         self._head = head
-        self._tools = tool_parameters(request)
+        self._new_parser = parser
         self._thinks = thinks
         self._includes_thought = request.include_reasoning is not False
         self._parsers: dict[int, AnswerParser] = {}
@@ -121,7 +128,7 @@ class ChatWriter:
 
     def _parser(self, index: int) -> AnswerParser:
         if index not in self._parsers:
-            self._parsers[index] = AnswerParser(thinks=self._thinks, tools=self._tools)
+            self._parsers[index] = self._new_parser()
         return self._parsers[index]
 
     def _delta(self, parts: Parts) -> ChatDelta:

@@ -2,6 +2,7 @@
 
 import logging
 
+from msgspec import structs
 from starlette.requests import Request
 
 from coordinator.http.answer_form import form_of
@@ -28,23 +29,27 @@ async def constraint_for(
     """The constraint of the request's tokens, or None. Raises ApiError for a schema or grammar that
     cannot be served, and ClientDisconnected."""
     request, grammar = prepared.request, ""
-    if (form := form_of(request)) is not None:
-        work = _checked(*form, tokenizer, owner_of(http))
+    if (asked := form_of(request)) is not None:
+        form, param = asked
+        if form.functions and (tools := tokenizer.dialect.tools) is not None:
+            form = structs.replace(form, tool_format=tools.name)
+        work = _checked(form, param, tokenizer, owner_of(http))
         verdict = await while_connected(work, http.receive)
         grammar = verdict.grammar
         for warning in verdict.warnings:
             warn(http.scope, warning)
     budget = request.thinking_token_budget if isinstance(request, ChatRequest) else None
-    thinks = isinstance(request, ChatRequest) and tokenizer.opens_thought(prepared.prompts[0])
-    if not grammar and not (thinks and budget is not None):
+    is_chat = isinstance(request, ChatRequest)
+    thought = tokenizer.thought_of(prepared.prompts[0]) if is_chat else None
+    if not grammar and not (thought and budget is not None):
         return None
     if request.min_tokens:
         raise invalid("min_tokens", "cannot be combined with a constrained output")
-    if not thinks:
+    if thought is None:
         return Constraint(grammar)
     return Constraint(
         grammar,
-        thought_end=tokenizer.thought_end,
+        thought_end=thought.end,
         thought_budget=budget,
         closing_ids=tuple(tokenizer.encode(_CLOSE, add_special_tokens=False)),
         answer_ids=tuple(tokenizer.encode(_ANSWER, add_special_tokens=False)),

@@ -6,6 +6,7 @@ The endpoints of other APIs (responses/routes.py, messages/routes.py) make their
 
 import hashlib
 import secrets
+from functools import partial
 
 from fastapi import APIRouter, Request
 from msgspec import structs
@@ -13,6 +14,7 @@ from starlette.responses import Response
 
 from coordinator.core.contract import SequenceRequest
 from coordinator.http.answer import ChunkedAnswer, CompletionWriter, Head
+from coordinator.http.answer_form import tool_parameters
 from coordinator.http.app_context import AppContext, new_id
 from coordinator.http.auth.accounts import account_of
 from coordinator.http.bodies.bodies import Bodies
@@ -29,6 +31,7 @@ from coordinator.http.respond import respond
 from coordinator.http.response_names import noted_name
 from coordinator.http.response_schemas import ChatCompletion, ChatCompletionChunk, Completion
 from coordinator.http.warning_header import warn
+from coordinator.text.thoughts import Opener
 from coordinator.text.tokenizer import Tokenizer
 from telemetry.logs import bound_request
 from transport.wire.sampling import SamplingParams, StopRule
@@ -64,10 +67,12 @@ def generate_routes(context: AppContext, bodies: Bodies) -> APIRouter:
         request, request_id = prepared.request, new_id()
         assert isinstance(request, ChatRequest)
         specs = await sequence_requests(context, http, prepared, request_id)
-        thinks = context.tokenizer.opens_thought(prepared.prompts[0])
-        writer = ChatWriter(head(http, prepared, "chatcmpl", request_id), request, thinks=thinks)
-        thought_end = context.tokenizer.thought_end if thinks else None
-        answer = ChunkedAnswer(writer, request, prepared.prompt_tokens, thought_end)
+        tokenizer = context.tokenizer
+        thought = tokenizer.thought_of(prepared.prompts[0])
+        parser = partial(tokenizer.dialect.answer_parser, thought, tool_parameters(request))
+        named = head(http, prepared, "chatcmpl", request_id)
+        writer = ChatWriter(named, request, parser, thinks=thought is not None)
+        answer = ChunkedAnswer(writer, request, prepared.prompt_tokens, thought)
         return await respond(context, http, request, specs, answer)
 
     @router.post(
@@ -107,6 +112,9 @@ async def sequence_requests(
     for name, reason in WARNED.items():
         if getattr(request, name):
             warn(http.scope, f"{name} is ignored: {reason}")
+    thinks = isinstance(request, ChatRequest) and request.reasoning_effort not in (None, "none")
+    if thinks and tokenizer.dialect.opener is Opener.NOBODY:
+        warn(http.scope, "the answer has no thought: this model's chat template has none")
     constraint = await constraint_for(http, prepared, tokenizer)
     account, chat, n = account_of(http.scope), isinstance(request, ChatRequest), request.n or 1
     salt = context.of_key(account.name).salt(request.cache_salt)

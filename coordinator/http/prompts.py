@@ -6,6 +6,7 @@ from typing import Annotated, Any, Protocol, TypeVar
 
 import msgspec
 
+from coordinator.http.answer_form import form_of
 from coordinator.http.app_context import AppContext
 from coordinator.http.chat_schemas import Tool
 from coordinator.http.errors import ApiError, invalid
@@ -32,8 +33,10 @@ class Conversation(Protocol):
 
 
 def conversation_ids(context: AppContext, request: ChatRequest, max_len: int) -> TokenIds:
-    """Token ids of a chat, with the tools and the salt of its request."""
-    return chat_ids(
+    """Token ids of a chat, with the tools and the salt of its request. A thought that the model
+    would open is opened here if its length is limited or a form follows it: the form's grammar
+    begins where the thought ends."""
+    ids = chat_ids(
         context.tokenizer,
         request,
         () if request.tool_choice == "none" else request.tools or (),
@@ -41,6 +44,9 @@ def conversation_ids(context: AppContext, request: ChatRequest, max_len: int) ->
         max_len=max_len,
         salt=context.salt(request.cache_salt),
     )
+    if request.thinking_token_budget is not None or form_of(request) is not None:
+        return context.tokenizer.with_thought(ids)
+    return ids
 
 
 def chat_ids(
@@ -52,7 +58,11 @@ def chat_ids(
     max_len: int,
     salt: str,
 ) -> TokenIds:
-    """Token ids of a conversation. A refusal by the template is a 400."""
+    """Token ids of a conversation. A refusal by the template is a 400, and so are tools that it
+    cannot show to the model."""
+    if tools and (reason := tokenizer.dialect.no_tools):
+        message = f"{reason}; send none, or set tool_choice to none"
+        raise invalid("tools", message, "unsupported_parameter")
     told = {"tools": [msgspec.to_builtins(tool) for tool in tools]} if tools else {}
     rendered = [message.rendered() for message in request.messages]
 

@@ -271,6 +271,8 @@ class ServerInfo(Body, kw_only=True):
     model_path: str
     served_model_name: str
     context_length: int
+    tool_call_parser: str | None
+    reasoning_parser: str | None
     status: Literal["ready", "not ready"]
 
 

@@ -53,6 +53,8 @@ def other_servers_routes(context: AppContext) -> APIRouter:
                 model_path=tokenizer.info.root,
                 served_model_name=settings.served_model_name,
                 context_length=context.max_model_len,
+                tool_call_parser=tokenizer.dialect.tool_call_parser,
+                reasoning_parser=tokenizer.dialect.reasoning_parser,
                 status="ready" if status.ready and not status.draining else "not ready",
             )
         )

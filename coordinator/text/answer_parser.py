@@ -1,18 +1,15 @@
 """Divides the text of one answer into thought, content and tool calls. Pure.
 
-The prompt of an answer that thinks ends with ``<think>``, so the output begins inside the thought;
-``</think>`` ends it. The white space around the thought and the tag belongs to neither.
+The output begins inside the thought if the prompt ends with ``<think>``; otherwise the model may
+begin with the tag. ``</think>`` ends the thought. The white space around the thought and the tags
+belongs to neither.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from coordinator.text.detokenizer import may_begin
-from coordinator.text.tool_events import Content, Event
-from coordinator.text.tool_parser import ToolParser
-from coordinator.text.tool_values import Schema
-
-CLOSE = "</think>"
+from coordinator.text.thoughts import CLOSE, OPEN
+from coordinator.text.tool_events import CallParser, Content, Event
 
 
 @dataclass(frozen=True)
@@ -57,15 +54,27 @@ class Divided:
 
 
 class ThoughtDivider:
-    """Divides the text of one output, given in pieces of any length, into thought and answer."""
+    """Divides the text of one output, given in pieces of any length, into thought and answer.
+    ``opened``: the output begins inside the thought; otherwise it has one only if it begins with
+    the tag."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, opened: bool = True) -> None:
+        self._opened = opened
         self._thinking = True
         self._at_start = True
         self._held = ""
 
     def push(self, text: str) -> Divided:
         """Feed text; returns what is now known to be thought or answer."""
+        if not self._opened:
+            self._held += text
+            begun = self._held.lstrip()
+            if OPEN.startswith(begun) and begun != OPEN:
+                return Divided()
+            self._opened = True
+            self._thinking = self._at_start = begun.startswith(OPEN)
+            text = begun.removeprefix(OPEN) if self._thinking else self._held
+            self._held = ""
         if not self._thinking:
             return Divided(answer=self._without_lead(text))
         self._held += text
@@ -79,7 +88,9 @@ class ThoughtDivider:
         return Divided(self._without_lead(sure))
 
     def flush(self) -> Divided:
-        """End the output; the text held back is thought."""
+        """End the output; the text held back is thought, unless no thought has begun."""
+        if not self._opened:
+            return Divided(answer=self._held)
         held, self._held = self._held.rstrip(), ""
         return Divided(self._without_lead(held)) if self._thinking else Divided()
 
@@ -92,15 +103,14 @@ class ThoughtDivider:
 
 
 class AnswerParser:
-    """Parses the text of one answer, given in pieces of any length.
+    """Parses the text of one answer, given in pieces of any length. ``thought``: divides it from a
+    thought, if it may begin with one. ``tools``: finds calls, if it may have some."""
 
-    ``thinks``: the answer begins with a thought. ``tools``: the parameters of each tool that may be
-    called; None if the text has no calls to look for.
-    """
-
-    def __init__(self, *, thinks: bool, tools: Mapping[str, Schema] | None) -> None:
-        self._thought = ThoughtDivider() if thinks else None
-        self._tools = ToolParser(tools) if tools is not None else None
+    def __init__(
+        self, thought: ThoughtDivider | None = None, tools: CallParser | None = None
+    ) -> None:
+        self._thought = thought
+        self._tools = tools
 
     @property
     def calls_tools(self) -> bool:
@@ -114,7 +124,8 @@ class AnswerParser:
             divided = self._thought.push(text)
             thought, text = divided.thought, divided.answer
             if last:
-                thought += self._thought.flush().thought
+                rest = self._thought.flush()
+                thought, text = thought + rest.thought, text + rest.answer
         pieces: list[Piece] = [Thought(thought)] if thought else []
         if self._tools is not None:
             pieces += self._tools.push(text)

@@ -13,7 +13,9 @@ import tokenizers
 from coordinator.text.boundaries import Boundaries
 from coordinator.text.chat_template import ChatTemplate, TemplateRefused
 from coordinator.text.detokenizer import TokenBytes
+from coordinator.text.dialect import dialect_of
 from coordinator.text.grammar_checks import GrammarChecks
+from coordinator.text.thoughts import CLOSE, OPEN, ThoughtIds
 from coordinator.text.turn_ids import TurnIds
 from transport.checkpoint_folder import (
     CONFIG,
@@ -75,7 +77,8 @@ class Tokenizer:
     """A checkpoint's tokenizer. Safe to use from several threads.
 
     ``num_valid_ids`` is one more than the highest id the tokenizer has (the model may have more
-    rows, as padding); ``special_ids`` are skipped in text unless a request wants them.
+    rows, as padding); ``special_ids`` are skipped in text unless a request wants them. ``dialect``:
+    how its chats are written.
     """
 
     def __init__(
@@ -95,13 +98,18 @@ class Tokenizer:
         self.info = info
         self.num_valid_ids = max(backend.get_vocab(with_added_tokens=True).values()) + 1
         added = backend.get_added_tokens_decoder()
-        self.special_ids = frozenset(i for i, token in added.items() if token.special)
+        self.dialect = dialect_of(template, {token.content for token in added.values()})
+        self.special_ids = frozenset(
+            i
+            for i, token in added.items()
+            if token.special and token.content not in self.dialect.tags
+        )
         self.token_bytes = TokenBytes(backend)
-        self.boundaries = Boundaries(backend)
-        self._turn_ids = TurnIds(backend)
+        self.boundaries = Boundaries(backend, self.dialect.turns)
+        self._turn_ids = TurnIds(backend, start=self.dialect.turns.start)
         self._adds_tokens = backend.num_special_tokens_to_add(is_pair=False) > 0
-        self.thought_start = backend.token_to_id("<think>")
-        self.thought_end = backend.token_to_id("</think>")
+        self._thought = backend.token_to_id(OPEN), backend.token_to_id(CLOSE)
+        self._header = self.encode(self.dialect.header, add_special_tokens=False)
 
     @classmethod
     def load(cls, folder: Path) -> "Tokenizer":
@@ -116,10 +124,24 @@ class Tokenizer:
             raise ValueError(f"{file} is not a tokenizer: {error}") from error
         return cls(backend, ChatTemplate.read(folder), info, folder)
 
-    def opens_thought(self, prompt: TokenIds) -> bool:
-        """Whether the output of ``prompt`` begins inside a thought."""
-        last = list(prompt[-_THOUGHT_LEN:])
-        return self.thought_start in last and self.thought_end not in last
+    def thought_of(self, prompt: TokenIds) -> ThoughtIds | None:
+        """The tokens around the thought with which an answer to ``prompt`` may begin; None if it
+        has no thought."""
+        (start, end), last = self._thought, list(prompt[-_THOUGHT_LEN:])
+        if start is None or end is None:
+            return None
+        if start in last and end not in last:
+            return ThoughtIds(end)
+        if self._header and prompt[-len(self._header) :] == self._header:
+            return ThoughtIds(end, start)
+        return None
+
+    def with_thought(self, prompt: TokenIds) -> TokenIds:
+        """``prompt`` with the beginning of a thought behind it, if the model would write that."""
+        thought = self.thought_of(prompt)
+        if thought is None or thought.start is None:
+            return prompt
+        return prompt + self.encode(f"{OPEN}\n", add_special_tokens=False)
 
     @property
     def has_template(self) -> bool:

@@ -2,8 +2,8 @@
 
 Each request of a conversation has all its earlier turns, and encoding takes 2 ms per thousand
 tokens. A tokenizer finds its added tokens in a text first and encodes what lies between them by
-itself, so a text may be cut where such a token begins. Texts are cut before ``<|im_start|>``, with
-which the turns of ChatML begin, and the ids of long turns are kept.
+itself, so a text may be cut where such a token begins. Texts are cut before the token with which
+turns begin (turns.py), and the ids of long turns are kept.
 
 The time to an answer reveals whether its turns were cached. So cached turns are shared only between
 requests with the same salt, like prefixes in the workers (coordinator/http/cache_salt.py).
@@ -16,9 +16,9 @@ from collections import OrderedDict
 
 import tokenizers
 
+from coordinator.text.turns import CHATML
 from transport.wire.token_ids import ID_BYTES, TokenIds, packed
 
-_START = "<|im_start|>"
 _KEPT_LEN = 256  # characters: shorter turns are encoded as quickly as they are looked up
 MAX_KEPT = 64 << 20
 """The most bytes of all cached turns and their ids, in each process that encodes."""
@@ -27,12 +27,15 @@ _LARGEST = 16
 
 
 class TurnIds:
-    """Encodes texts without adding special tokens. Safe to use from several threads."""
+    """Encodes texts without adding special tokens. ``start``: the token with which turns begin; ""
+    if none is known. Safe to use from several threads."""
 
-    def __init__(self, backend: tokenizers.Tokenizer, max_kept: int = MAX_KEPT) -> None:
+    def __init__(
+        self, backend: tokenizers.Tokenizer, max_kept: int = MAX_KEPT, start: str = CHATML.start
+    ) -> None:
         self._backend = backend
         self._max_kept = max_kept
-        self._cut = re.compile(f"(?={re.escape(_START)})") if _can_cut(backend) else None
+        self._cut = re.compile(f"(?={re.escape(start)})") if _can_cut(backend, start) else None
         self._known: OrderedDict[tuple[str, str], TokenIds] = OrderedDict()
         self._num_kept = 0
         self._lock = threading.Lock()
@@ -83,12 +86,12 @@ def _size(turn: str, ids: TokenIds) -> int:
     return sys.getsizeof(turn) + len(ids) * ID_BYTES
 
 
-def _can_cut(backend: tokenizers.Tokenizer) -> bool:
-    """True if the tokenizer finds ``<|im_start|>`` anywhere in a text, whatever surrounds it."""
+def _can_cut(backend: tokenizers.Tokenizer, start: str) -> bool:
+    """True if the tokenizer finds ``start`` anywhere in a text, whatever surrounds it."""
     added = {token.content: token for token in backend.get_added_tokens_decoder().values()}
-    start = added.pop(_START, None)
-    if start is None or start.normalized or start.lstrip or start.rstrip or start.single_word:
+    token = added.pop(start, None)
+    if token is None or token.normalized or token.lstrip or token.rstrip or token.single_word:
         return False
     # Another added token could begin before it and end within or behind it.
-    heads = [_START[:length] for length in range(1, len(_START))]
-    return not any(_START in other or other.endswith(tuple(heads)) for other in added)
+    heads = [start[:length] for length in range(1, len(start))]
+    return not any(start in other or other.endswith(tuple(heads)) for other in added)

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import sys
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -10,12 +11,16 @@ import pytest
 
 from coordinator.core.contract import SequenceRequest
 from coordinator.http.answer import CompletionWriter, Head
+from coordinator.http.answer_form import tool_parameters
 from coordinator.http.chat_writer import ChatWriter
 from coordinator.http.choice import Delta, choices_of, collected
 from coordinator.http.preparation import parse
 from coordinator.http.request_schemas import ChatRequest, GenerationRequest
 from coordinator.http.response_schemas import Usage
+from coordinator.text.answer_parser import AnswerParser
+from coordinator.text.dialect import Dialect
 from coordinator.text.tokenizer import Tokenizer
+from coordinator.text.tool_formats import QWEN3_CODER
 from tests.coordinator.answers import CHAT, COMPLETIONS, USER, events, post
 from tests.coordinator.fake_core import ClientOf, FakeCore, FakeStream, Says
 from tests.coordinator.little_work import little_work
@@ -247,7 +252,7 @@ async def test_the_end_of_a_long_answer_leaves_the_event_loop_to_others(
     head = Head("r", "tiny", logprobs=True, prompt_ids=None)
     writer: CompletionWriter | ChatWriter = CompletionWriter(head, n=1, echoes=None)
     if isinstance(request, ChatRequest):
-        writer = ChatWriter(head, request, thinks=False)
+        writer = ChatWriter(head, request, AnswerParser, thinks=False)
     with little_work(0.1):
         made = msgspec.json.encode(writer.body(outputs, Usage.of(1, 10_000)))
     assert made.count(b"-19.5") >= 10_000
@@ -261,7 +266,9 @@ def test_a_stream_holds_only_the_parameters_of_its_tools() -> None:
     assert request.tools is not None
     kept = [request, request.messages[0], request.tools[0], request.tools[0].function]
     before = [sys.getrefcount(each) for each in kept]
-    writer = ChatWriter(Head("r", "tiny", logprobs=False, prompt_ids=None), request, thinks=False)
+    parser = partial(Dialect(tools=QWEN3_CODER).answer_parser, None, tool_parameters(request))
+    head = Head("r", "tiny", logprobs=False, prompt_ids=None)
+    writer = ChatWriter(head, request, parser, thinks=False)
     writer.chunk(0, Delta(text="a"), None)
     assert [sys.getrefcount(each) for each in kept] == before
 

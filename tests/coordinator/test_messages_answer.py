@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from coordinator.core.contract import Token
 from coordinator.http.choice import Delta
 from coordinator.http.messages.answer import MessagesAnswer
-from coordinator.text.answer_parser import AnswerParser
+from coordinator.text.answer_parser import AnswerParser, ThoughtDivider
+from coordinator.text.tool_parser import ToolParser
 from tests.coordinator.anthropic_sdk import events_of, message_of, strictly
 from tests.coordinator.test_tool_parser import PARAMETERS, call, cut
 
@@ -22,7 +23,7 @@ WORDS = TEXT.map(lambda text: text.strip() or "so")
 
 
 def answer_to(*, thinks: bool = False, tells: bool = True, fills: bool = False) -> MessagesAnswer:
-    parser = AnswerParser(thinks=thinks, tools=PARAMETERS)
+    parser = AnswerParser(ThoughtDivider() if thinks else None, ToolParser(PARAMETERS))
     return MessagesAnswer("msg_1", "m", 5, parser, includes_thought=tells, fills_context=fills)
 
 

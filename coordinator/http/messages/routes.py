@@ -26,7 +26,6 @@ from coordinator.http.openapi import answers, request_body
 from coordinator.http.request_schemas import ChatRequest
 from coordinator.http.respond import respond
 from coordinator.http.response_names import noted_name
-from coordinator.text.answer_parser import AnswerParser
 
 
 def messages_routes(context: AppContext, bodies: Bodies) -> APIRouter:
@@ -46,12 +45,12 @@ def messages_routes(context: AppContext, bodies: Bodies) -> APIRouter:
         assert isinstance(request, ChatRequest)
         with client_field_names():
             specs = await sequence_requests(context, http, prepared, request_id)
-        thinks = context.tokenizer.opens_thought(prepared.prompts[0])
+        thought = context.tokenizer.thought_of(prepared.prompts[0])
         answer = MessagesAnswer(
             f"msg_{context.names.named(request_id, noted_name(http.scope))}",
             context.settings.served_model_name,
             prepared.prompt_tokens,
-            AnswerParser(thinks=thinks, tools=tool_parameters(request)),
+            context.tokenizer.dialect.answer_parser(thought, tool_parameters(request)),
             includes_thought=request.include_reasoning is not False,
             fills_context=request.max_completion_tokens is not None,
         )

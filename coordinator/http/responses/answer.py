@@ -30,6 +30,7 @@ from coordinator.http.responses.schemas import (
     ResponseError,
     ResponseUsage,
 )
+from coordinator.text.thoughts import ThoughtIds, ThoughtMeter
 
 _PUSHED_PER_TURN = 100
 """Tokens with log-probabilities that are processed in one turn of the loop, in about 1 ms."""
@@ -38,23 +39,22 @@ Store = Callable[[ResponseBody], Awaitable[bool]]
 
 class ResponseAnswer:
     """The Answer (coordinator/http/answer.py) of one response. ``body``: the response in progress.
-    ``thought_end``: the token that ends the thought; None without a thought. ``store`` keeps the
-    response, and returns whether it could."""
+    ``thought``: the tokens around the thought; None without one. ``store`` keeps the response, and
+    returns whether it could."""
 
     def __init__(
         self,
         body: ResponseBody,
         output: Output,
         prompt_tokens: int,
-        thought_end: int | None,
+        thought: ThoughtIds | None,
         store: Store,
     ) -> None:
         self._body = body
         self._output = output
         self._prompt_tokens = prompt_tokens
-        self._thought_end = thought_end
+        self._thought = ThoughtMeter(thought)
         self._store = store
-        self._thinks = thought_end is not None
         self._num_tokens = self._num_thought = self._num_cached = self._num_events = 0
         self._cut_off = False
 
@@ -107,9 +107,8 @@ class ResponseAnswer:
         told = []
         for token, score in zip_longest(delta.tokens, delta.scores):
             self._num_tokens += 1
-            if self._thinks:
+            if self._thought.has(token.token_id):
                 self._num_thought += 1
-                self._thinks = token.token_id != self._thought_end
             elif score is not None and token.finish != "stop":  # a stop token has no text
                 told.append(score)
         return told

@@ -34,7 +34,6 @@ from coordinator.http.responses.translation import client_field_names
 from coordinator.http.responses.turn import Turn
 from coordinator.http.warning_header import warn
 from coordinator.record.stored_response import ConversationUnavailable, StoredResponse
-from coordinator.text.answer_parser import AnswerParser
 from transport.wire.errors import BatonError
 
 _ERRORS = {
@@ -69,7 +68,8 @@ def response_routes(context: AppContext, bodies: Bodies, stored: StoredResponses
             for warning in ignored_tools(turn.request.tools):
                 warn(http.scope, warning)
             specs = await sequence_requests(context, http, prepared, request_id)
-            thinks = context.tokenizer.opens_thought(prepared.prompts[0])
+            thought = context.tokenizer.thought_of(prepared.prompts[0])
+            tools = tool_parameters(prepared.request)
             body = body_of(
                 turn.request,
                 specs[0].sampling,
@@ -82,12 +82,12 @@ def response_routes(context: AppContext, bodies: Bodies, stored: StoredResponses
                 body,
                 Output(
                     body.id,
-                    AnswerParser(thinks=thinks, tools=tool_parameters(prepared.request)),
+                    context.tokenizer.dialect.answer_parser(thought, tools),
                     FunctionNames(turn.request.tools),
                     summarizes=turn.request.summarizes,
                 ),
                 prepared.prompt_tokens,
-                context.tokenizer.thought_end if thinks else None,
+                thought,
                 partial(_store, stored, owner, turn),
             )
             if not body.background:
