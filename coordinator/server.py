@@ -28,6 +28,7 @@ from coordinator.http.server.http_server import CLOSE_TIMEOUT_S, HttpServer, lis
 from coordinator.http.server.open_files import allow_open_files
 from coordinator.record.settings import ResponseLimits, StoreLimits
 from coordinator.record.store import Store
+from coordinator.text.dialect import Dialect
 from coordinator.text.tokenizer import Tokenizer
 from telemetry.metrics import Metrics
 from telemetry.notify import notify
@@ -73,6 +74,13 @@ class CoordinatorSettings:
             raise ValueError(f"drain_timeout_s: {self.drain_timeout_s} is not 0 or more")
 
 
+def log_dialect(dialect: Dialect, folder: Path) -> None:
+    """Log which dialect the checkpoint's chats have, and why; as a warning if the chat template has
+    something that is not understood."""
+    level = logging.WARNING if dialect.problems else logging.INFO
+    log.log(level, "chats of %s: %s", folder, dialect.summary)
+
+
 async def serve(settings: CoordinatorSettings, inherited: socket.socket | None = None) -> None:
     """Run until SIGTERM or SIGINT, on the listening socket that was ``inherited``, if one was.
     Raises ValueError, OSError or BatonError before serving."""
@@ -85,8 +93,7 @@ async def serve(settings: CoordinatorSettings, inherited: socket.socket | None =
     async with AsyncExitStack() as stack:
         listener = stack.enter_context(inherited or listening_socket(settings.host, settings.port))
         tokenizer = Tokenizer.load(settings.model)
-        level = logging.WARNING if tokenizer.dialect.problems else logging.INFO
-        log.log(level, "dialect of %s: %s", settings.model, tokenizer.dialect.summary)
+        log_dialect(tokenizer.dialect, settings.model)
         stack.callback(tokenizer.close)
         tokenizer.grammar_checks.start()
         if settings.hub.max_open_tokens < tokenizer.info.max_position:

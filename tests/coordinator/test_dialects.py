@@ -1,11 +1,14 @@
 """The dialect is chosen by what the chat template writes, and all that depends on it follows."""
 
+import json
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from coordinator.server import log_dialect
 from coordinator.text.answer_parser import Divided, ThoughtDivider
 from coordinator.text.chat_template import ChatTemplate
 from coordinator.text.dialect import dialect_of
@@ -72,6 +75,38 @@ def test_what_is_not_understood_is_said(tokenizers: dict[str, Tokenizer]) -> Non
     assert "no chat template" in dialect_of(None, ()).problems[0]
     with pytest.raises(ValueError, match="does not render a question: so it is"):
         dialect_of(ChatTemplate("{{ raise_exception('so it is') }}", {}), ())
+
+
+def test_one_line_at_the_start_names_the_dialect(
+    tokenizers: dict[str, Tokenizer], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO):
+        for name in ("qwen3", "other"):
+            log_dialect(tokenizers[name].dialect, Path(name))
+    known, unknown = caplog.records
+    assert (known.levelno, unknown.levelno) == (logging.INFO, logging.WARNING)
+    assert known.getMessage() == (
+        "chats of qwen3: turns chatml (begin with <|im_start|>), thoughts opened by the model (a "
+        "prompt without thinking ends with </think>), tool calls hermes (written as "
+        '<tool_call>{"name":"NAME","arguments":)'
+    )
+    assert "none of the known formats" in unknown.getMessage()
+
+
+def test_tags_that_are_special_tokens_are_seen_by_the_parsers(tmp_path: Path) -> None:
+    folder = dialect_folder(tmp_path, "qwen3")
+    file = folder / "tokenizer.json"
+    saved = json.loads(file.read_text())
+    for token in saved["added_tokens"]:
+        token["special"] = True
+    file.write_text(json.dumps(saved))
+    tokenizer = Tokenizer.load(folder)
+    tags = {tokenizer.encode(tag)[0] for tag in PLAIN}
+    (start,) = tokenizer.encode("<|im_start|>")
+    assert len(tags) == 4
+    assert tags.isdisjoint(tokenizer.special_ids)
+    assert start in tokenizer.special_ids
+    tokenizer.close()
 
 
 @pytest.mark.parametrize("name", ["qwen2.5", "llama3", "gemma3"])

@@ -68,3 +68,29 @@ async def test_thoughts_stay_if_the_template_is_told_to_preserve_them(
         prompt = tokenizer.decode(tokens, skip_special_tokens=False)
         assert ("<think>\nsix times seven\n</think>\n\n42<|im_end|>" in prompt) is expected
         assert prompt.endswith("<|im_start|>assistant\n<think>\n")
+
+
+def test_a_preserved_thought_makes_the_end_of_an_answer_a_prefix() -> None:
+    """As users of Qwen3.6 set it: the next prompt begins with this one and its answer."""
+    tokenizer = Tokenizer.load(TINY)
+    assert tokenizer.dialect.tool_call_parser == "qwen3_coder"
+    call = {"id": "1", "type": "function", "function": {"name": "add", "arguments": {"a": 5}}}
+    talk: list[dict[str, Any]] = [CHAT[0]]
+    for answer, text in (
+        ({"content": "42"}, "\n</think>\n\n42<|im_end|>"),
+        (
+            {"content": "", "tool_calls": [call]},
+            "\n</think>\n\n<tool_call>\n<function=add>\n<parameter=a>\n5\n</parameter>\n"
+            "</function>\n</tool_call><|im_end|>",
+        ),
+    ):
+        after = [*talk, {"role": "assistant", "reasoning_content": THOUGHT, **answer}, CHAT[2]]
+        for preserve in (True, False):
+            variables = {"enable_thinking": True, "preserve_thinking": preserve}
+            before = tokenizer.encode_chat(talk, variables=variables)
+            kept = before + tokenizer.encode(THOUGHT + text, add_special_tokens=False)
+            prompt = tokenizer.encode_chat(after, variables=variables)
+            assert (prompt[: len(kept)] == kept) is preserve
+            assert tokenizer.thought_of(prompt) is not None
+        talk = after
+    tokenizer.close()
