@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
+from transformers import Gemma3TextConfig
 
 from engine.batch import Binding, ForwardBatch, Row
 from engine.config import EngineConfig
+from engine.model.layers import Attention
 from engine.model.registry import read_config
 from engine.model_folder import read_model
 from engine.runner import Engine
@@ -124,6 +127,57 @@ def test_qwen3_next_may_name_the_interval_of_full_attention(tmp_path: Path) -> N
     del config["layer_types"]
     (tmp_path / "config.json").write_text(json.dumps(config | {"full_attention_interval": 4}))
     assert read_config(tmp_path) == read_config(family_checkpoint("qwen3_next"))
+
+
+@pytest.mark.parametrize(
+    "name", ["qwen2-window", "qwen3-window", "qwen2_moe-window", "gemma3_text-tied", "qwen2_moe"]
+)
+def test_the_windows_of_layers_that_are_not_listed(name: str, tmp_path: Path) -> None:
+    config = json.loads((family_checkpoint(name) / "config.json").read_text())
+    del config["layer_types"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert read_config(tmp_path) == read_config(family_checkpoint(name))
+
+
+@pytest.mark.parametrize("prefix", ["model.language_model.", "language_model.model."])
+def test_the_text_model_of_a_multimodal_gemma(prefix: str, tmp_path: Path) -> None:
+    """Tensors and fields as released checkpoints name them, of transformers 5 and older."""
+    name = "gemma3_text"
+    config = json.loads((family_checkpoint(name) / "config.json").read_text())
+    ropes = config.pop("rope_parameters")
+    config |= {
+        "rope_theta": ropes["full_attention"]["rope_theta"],
+        "rope_local_base_freq": ropes["sliding_attention"]["rope_theta"],
+        "rope_scaling": {"rope_type": "linear", "factor": ropes["full_attention"]["factor"]},
+    }
+    outer = {"model_type": "gemma3", "text_config": config, "vision_config": {}}
+    (tmp_path / "config.json").write_text(json.dumps(outer))
+    tensors = load_file(family_checkpoint(name) / "model.safetensors")
+    renamed = {key.replace("model.", prefix, 1): value for key, value in tensors.items()}
+    renamed |= {f"{part}.x": torch.ones(2) for part in ("vision_tower", "multi_modal_projector")}
+    save_file(renamed, tmp_path / "model.safetensors")
+    request = Request(prompt(65), NUM_TOKENS)
+    Driver(load_engine(tmp_path)).run([request])
+    assert request.tokens == truth(name, 65)
+
+
+def test_a_released_gemma_leaves_most_fields_out(tmp_path: Path) -> None:
+    text = {
+        "hidden_size": 2560, "intermediate_size": 10240, "model_type": "gemma3_text",
+        "num_hidden_layers": 34, "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+        "sliding_window": 1024,
+    }  # fmt: skip
+    outer = {"model_type": "gemma3", "text_config": text}
+    (tmp_path / "config.json").write_text(json.dumps(outer))
+    ours, theirs = read_config(tmp_path), Gemma3TextConfig(**text)
+    windows = [layer.mixer.window for layer in ours.layers if isinstance(layer.mixer, Attention)]
+    kinds = [None if window is None else "sliding_attention" for window in windows]
+    assert kinds == [kind if kind != "full_attention" else None for kind in theirs.layer_types]
+    assert set(windows) == {1024, None}
+    assert ours.tie_word_embeddings
+    assert ours.vocab_size == theirs.vocab_size
+    assert ours.attention.head_dim == theirs.head_dim
+    assert ours.attention.num_key_value_heads == theirs.num_key_value_heads
 
 
 @pytest.mark.parametrize("name", ["qwen3", "qwen3_next"])

@@ -54,6 +54,13 @@ def test_a_prompt_that_adds_little_to_what_it_reuses_keeps_nothing() -> None:
     assert places(1_200, start=1_024, page_size=64) == ()
 
 
+def test_without_states_the_last_whole_page_is_kept_too() -> None:
+    assert places(100, start=0, page_size=16, has_states=False) == (96,)
+    assert places(96, start=0, page_size=16, has_states=False) == (80,)
+    assert places(3_001, start=10, page_size=16, has_states=False) == (1_930, 2_954, 2_992)
+    assert places(105, start=96, page_size=16, has_states=False) == ()
+
+
 def test_each_place_has_a_kind() -> None:
     boundaries, branch = (4_000, 9_000), 2_000
     found = places(12_000, start=10, boundaries=boundaries, branch=branch, page_size=64)
