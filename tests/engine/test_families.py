@@ -2,6 +2,7 @@
 
 import json
 import random
+from collections import Counter
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from transformers import Gemma3TextConfig
 from engine.batch import Binding, ForwardBatch, Row
 from engine.config import EngineConfig
 from engine.model.layers import Attention
-from engine.model.registry import read_config
+from engine.model.registry import FAMILIES, read_config
 from engine.model_folder import read_model
 from engine.runner import Engine
 from tests.engine.driver import GREEDY, UNLIMITED, Driver, Request, load_engine
@@ -39,6 +40,12 @@ def truth(name: str, length: int) -> list[int]:
         logits = reference(name)(torch.tensor([text]), use_cache=False).logits
         text.append(int(logits[0, -1].argmax()))
     return text[length:]
+
+
+def test_each_type_has_three_shapes() -> None:
+    num_shapes = Counter(model_type for model_type, _ in SHAPES.values())
+    multimodal = {name for name, family in FAMILIES.items() if family.multimodal}
+    assert all(num_shapes[model_type] >= 3 for model_type in set(FAMILIES) - multimodal)
 
 
 @pytest.mark.parametrize("name", SHAPES)
