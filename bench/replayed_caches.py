@@ -69,7 +69,9 @@ class Prefixes:
     ) -> None:
         self._layout = layout
         self._min_saved = min_saved_tokens
-        self._allocator = CacheAllocator(pools, page_size=layout.page_size)
+        self._allocator = CacheAllocator(
+            pools, page_size=layout.page_size, has_states=layout.has_states
+        )
         self._host = HostTier(layout, _NoCopier(layout, host_bytes), self._allocator)
         self._reuse = PrefixReuse(self._allocator, layout, min_saved_tokens, self._host)
         self._allocator.prefixes.on_keep = self._host.returned

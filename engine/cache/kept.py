@@ -55,6 +55,11 @@ class KeptPrefix:
     def name(self) -> PrefixName:
         return PrefixName(self.key, self.pages_key, self.num_tokens)
 
+    def part(self, num_pages: int, page_size: int) -> "KeptPrefix":
+        """A prefix of the first whole pages, without a slot."""
+        keys, pages = self.page_keys[: num_pages + 1], self.pages[:num_pages]
+        return KeptPrefix(keys[-1], keys, num_pages * page_size, pages, NO_SLOT, "branch")
+
     def continues(self, name: PrefixName) -> bool:
         """True if this is the named prefix, or a longer one that has its whole pages."""
         return name.begins(self.key, self.num_tokens, self.page_keys)
@@ -133,11 +138,9 @@ class KeptPrefixes:
         if self._pages is None or (most := self._pages.longest(keys, max_tokens)) is None:
             return None
         longer, num_pages = most
-        num_tokens = num_pages * self._page_size
-        if found is not None and num_tokens <= found.num_tokens:
+        if found is not None and num_pages * self._page_size <= found.num_tokens:
             return None
-        page_keys, pages = longer.page_keys[: num_pages + 1], longer.pages[:num_pages]
-        return KeptPrefix(page_keys[-1], page_keys, num_tokens, pages, NO_SLOT, "branch")
+        return longer.part(num_pages, self._page_size)
 
     def continuations(self, name: PrefixName) -> list[KeptPrefix]:
         """This prefix, and the longer ones that have its whole pages."""

@@ -8,6 +8,7 @@ read.
 
 from collections.abc import Callable, Sequence
 
+from engine.cache.eviction import Uses
 from engine.cache.kept import KeptPrefix, KeptPrefixes
 from engine.cache.pages import PagePool
 from engine.cache.place_kinds import Kind
@@ -37,6 +38,7 @@ class PrefixMemory:
         self.on_keep: Callable[[KeptPrefix], None] = lambda kept: None
         self.on_evict: Callable[[KeptPrefix], None] = lambda kept: None
         self._pages, self._slots, self._page_size = pages, slots, page_size
+        self._pages_alone = pages_alone
         self.kept = KeptPrefixes(page_size, pages.num_kept_once, by_page=pages_alone)
         self._on_reserve = on_reserve
         self._on_free = on_free
@@ -69,12 +71,15 @@ class PrefixMemory:
         part = self.kept.longer_part(keys, max_tokens, found)
         if part is None or not self._slots.num_free:
             return found
+        self._keep_part(part, None)
+        return part
+
+    def _keep_part(self, part: KeptPrefix, uses: Uses | None) -> None:
         part.slot = self._slots.reserve()
         self._on_reserve(part.slot)
         self._pages.keep(part.pages)
-        self.kept.add(part)
+        self.kept.add(part, uses)
         self.on_keep(part)
-        return part
 
     # ---- made and kept
 
@@ -170,8 +175,17 @@ class PrefixMemory:
             kept = self.kept.next_to_evict("pages" if no_pages else "state_slots")
             if kept is None:
                 return
+            if no_pages and self._pages_alone:
+                self._keep_half(kept)
             self.kept.pass_on_odds(kept)
             self.evict(kept)
+
+    def _keep_half(self, kept: KeptPrefix) -> None:
+        """Keep the first half of the pages of a prefix that is about to be evicted, as used as the
+        whole prefix. So a long prefix is lost from its end on, and no further than needed."""
+        half = kept.part((len(kept.page_keys) - 1) // 2, self._page_size)
+        if half.num_tokens and half.key not in self.kept and self._slots.num_free:
+            self._keep_part(half, self.kept.uses(kept))
 
     def next_to_leave(self, num_pages: int, num_state_slots: int) -> KeptPrefix | None:
         """The kept prefix to evict while fewer pages or state slots than these are free; None if

@@ -17,15 +17,15 @@ PAGE = 4
 class Cache:
     """Computes prompts at once, and keeps states where it is told."""
 
-    def __init__(self, num_pages: int, num_state_slots: int) -> None:
+    def __init__(self, num_pages: int, num_state_slots: int, *, has_states: bool = True) -> None:
         size = PoolSize(num_pages, num_state_slots)
-        self.allocator = CacheAllocator(size, page_size=PAGE)
+        self.allocator = CacheAllocator(size, page_size=PAGE, has_states=has_states)
         self.ids: dict[KeptPrefix, tuple[int, ...]] = {}
 
     def compute(self, ids: tuple[int, ...], places: tuple[int, ...], *, answer: bool) -> int:
         """Returns how many tokens were reused."""
         keys = PrefixKeys("model", "", array("i", ids), PAGE)
-        prefix = self.allocator.kept.longest(keys, len(ids) - 1)
+        prefix = self.allocator.prefixes.longest(keys, len(ids) - 1)
         if prefix is not None:
             self.allocator.kept.hit(prefix.key)
         start = prefix.num_tokens if prefix is not None else 0
@@ -56,6 +56,17 @@ def test_where_pages_are_short_a_prefix_without_pages_of_its_own_stays() -> None
     cache.compute(tuple(range(60, 76)), (), answer=False)
     assert base in cache.kept()
     assert len(cache.kept()) == 2
+
+
+def test_pages_alone_are_evicted_from_the_end_of_the_prefix_that_was_used_least() -> None:
+    cache = Cache(num_pages=20, num_state_slots=2, has_states=False)
+    old, new = tuple(range(32)), tuple(range(50, 82))
+    for ids in (old, new):
+        assert cache.compute((*ids, 99), (32,), answer=False) == 0
+    assert cache.compute((*new, 99, 98), (), answer=False) == 32
+    assert cache.compute(tuple(range(90, 112)), (), answer=False) == 0  # needs 6 pages, 4 are free
+    assert cache.compute((*old, 97), (), answer=False) == 16
+    assert cache.compute((*new, 97), (), answer=False) == 32
 
 
 def test_where_state_slots_are_short_the_prefix_that_saves_least_goes() -> None:
