@@ -73,8 +73,7 @@ class ChatTemplate:
             *before, last = messages
             messages = [*before, {**last, "content": last["content"] + _END}]
             add_generation_prompt = False
-        # Thinking is off by default in this system, unlike in the family's template.
-        given = {"enable_thinking": False, **self._special_tokens, **(variables or {})}
+        given = {**self._special_tokens, **(variables or {})}
         given |= {"messages": messages, "add_generation_prompt": add_generation_prompt}
         try:
             text = self._template.render(given)

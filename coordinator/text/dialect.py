@@ -24,6 +24,7 @@ _CALL = {
     "type": "function",
     "function": {"name": _NAME, "arguments": {"value": 1}},
 }
+_THOUGHTLESS: Mapping[str, Any] = {"enable_thinking": False}
 _QUESTION: dict[str, Any] = {"role": "user", "content": "Why?"}
 _CALLING: dict[str, Any] = {"role": "assistant", "content": "", "tool_calls": [_CALL]}
 
@@ -43,6 +44,12 @@ class Dialect:
     tools: ToolFormat | None = None
     no_tools: str = ""
     problems: tuple[str, ...] = field(default=())
+
+    @property
+    def defaults(self) -> Mapping[str, Any]:
+        """Variables of the template that a request may override. Thinking is off unless it is asked
+        for, unlike in the templates of the Qwen family."""
+        return _THOUGHTLESS
 
     @property
     def tags(self) -> frozenset[str]:
@@ -91,7 +98,7 @@ def dialect_of(template: ChatTemplate | None, tokens: Container[str]) -> Dialect
         return Dialect(problems=("there is no chat template: only completions are served",))
     try:
         prompt = template.render([_QUESTION], variables={"enable_thinking": True})
-        thoughtless = template.render([_QUESTION])
+        thoughtless = template.render([_QUESTION], variables=_THOUGHTLESS)
     except TemplateRefused as error:
         raise ValueError(f"the chat template does not render a question: {error}") from error
     problems = []

@@ -189,13 +189,13 @@ class Tokenizer:
         max_len: int | None = None,
         salt: str | None = None,
     ) -> TokenIds:
-        """Token ids of a rendered conversation, as ChatTemplate.render has it; raises
-        TemplateRefused."""
+        """Token ids of a rendered conversation, as ChatTemplate.render has it, with the dialect's
+        defaults of ``variables``; raises TemplateRefused."""
         if self._template is None:
             raise TemplateRefused("this model has no chat template; use /v1/completions")
         text = self._template.render(
-            messages, add_generation_prompt=add_generation_prompt, variables=variables,
-            continue_final=continue_final,
+            messages, add_generation_prompt=add_generation_prompt, continue_final=continue_final,
+            variables={**self.dialect.defaults, **(variables or {})},
         )  # fmt: skip
         return self.encode(text, add_special_tokens=add_special_tokens, max_len=max_len, salt=salt)
 
