@@ -38,7 +38,9 @@ class Rows:
     page_rows: int
     keeps: tuple[Keep | None, ...] = ()
     _behind: ragged.BehindHistory | None = field(default=None, init=False)
-    _window_masks: dict[int, torch.Tensor] = field(default_factory=dict, init=False)
+    _windows: dict[int, tuple[torch.Tensor, torch.Tensor | None]] = field(
+        default_factory=dict, init=False
+    )
 
     @classmethod
     def of(
@@ -123,13 +125,18 @@ class Rows:
         positions = torch.arange(self.max_end, device=self.ends.device)
         return (positions < self.ends.unsqueeze(1))[:, None, None]
 
-    def window_mask(self, window: int) -> torch.Tensor:
-        """True at the last ``window`` tokens of each row, bool [rows, 1, 1, max_end]."""
-        if window not in self._window_masks:
-            positions, ends = torch.arange(self.max_end, device=self.ends.device), self.ends
-            mask = (positions < ends.unsqueeze(1)) & (positions >= (ends - window).unsqueeze(1))
-            self._window_masks[window] = mask[:, None, None]
-        return self._window_masks[window]
+    def context(self, window: int | None) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """KV rows of each row's last ``window`` tokens (None: of all), int64 [rows, length], and a
+        mask, bool [rows, 1, 1, length], that is False where a row has fewer; None if none has."""
+        if window is None or window >= self.max_end:
+            return self.context_rows, self.context_mask
+        if window not in self._windows:
+            first = (self.ends - window).unsqueeze(1)
+            positions = first + torch.arange(window, device=self.ends.device)
+            index = self.context_rows.gather(1, positions.clamp(min=0))
+            shorter = min(s + n for s, n in zip(self.starts, self.lens, strict=True)) < window
+            self._windows[window] = index, (positions >= 0)[:, None, None] if shorter else None
+        return self._windows[window]
 
 
 @dataclass

@@ -34,14 +34,13 @@ def layer_rows(kv: torch.Tensor, layer: int) -> tuple[torch.Tensor, torch.Tensor
 def attend_decode(
     q: torch.Tensor, k_rows: torch.Tensor, v_rows: torch.Tensor, rows: Rows, span: Span = EVERYTHING
 ) -> torch.Tensor:
-    """One query a row over its whole context: q [rows, heads, head_dim] -> the same shape."""
+    """One query a row over its context: q [rows, heads, head_dim] -> the same shape."""
     num_rows, _, head_dim = q.shape
-    index = rows.context_rows.view(-1)
-    shape = (num_rows, rows.max_end, *k_rows.shape[1:])
+    context, mask = rows.context(span.window)
+    index, shape = context.reshape(-1), (*context.shape, *k_rows.shape[1:])
     k = k_rows.index_select(0, index).view(shape).transpose(1, 2)
     v = v_rows.index_select(0, index).view(shape).transpose(1, 2)
     grouped = q.view(num_rows, k.shape[1], -1, head_dim)
-    mask = rows.context_mask if span.window is None else rows.window_mask(span.window)
     out = F.scaled_dot_product_attention(grouped, k, v, attn_mask=mask, scale=span.scale)
     return out.reshape(q.shape)
 
@@ -54,13 +53,14 @@ def attend_prefill(
     num_groups = q.shape[1] // k_rows.shape[1]
     for i, (part, start) in enumerate(zip(q.split_with_sizes(rows.lens), rows.starts, strict=True)):
         end = start + part.shape[0]
-        index = rows.context_rows[i, :end]
+        first = 0 if span.window is None else max(0, start + 1 - span.window)
+        index = rows.context_rows[i, first:end]
         k = k_rows.index_select(0, index).transpose(0, 1)
         v = v_rows.index_select(0, index).transpose(0, 1)
         if num_groups > 1:
             k, v = k.repeat_interleave(num_groups, 0), v.repeat_interleave(num_groups, 0)
         queries = torch.arange(start, end, device=q.device).unsqueeze(1)
-        positions = torch.arange(end, device=q.device)
+        positions = torch.arange(first, end, device=q.device)
         visible = positions <= queries
         if span.window is not None:
             visible &= positions > queries - span.window
