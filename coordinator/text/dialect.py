@@ -25,6 +25,7 @@ _CALL = {
     "function": {"name": _NAME, "arguments": {"value": 1}},
 }
 _THOUGHTLESS: Mapping[str, Any] = {"enable_thinking": False}
+_NO_TOOLS = "the chat template of this model has no tools"
 _QUESTION: dict[str, Any] = {"role": "user", "content": "Why?"}
 _CALLING: dict[str, Any] = {"role": "assistant", "content": "", "tool_calls": [_CALL]}
 
@@ -77,8 +78,9 @@ class Dialect:
         }[self.opener]
         begin = f"begin with {self.turns.start}" if self.turns.start else "no known beginning"
         calls = f"{self.tools.name} (written as {self.tools.begins})" if self.tools else "none"
+        calls += f" ({self.no_tools})" if self.no_tools == _NO_TOOLS else ""
         told = f"turns {self.turns.name} ({begin}), thoughts {opener}, tool calls {calls}"
-        return "; ".join([told, *([self.no_tools] if self.no_tools else []), *self.problems])
+        return "; ".join([told, *self.problems])
 
     def answer_parser(
         self, thought: ThoughtIds | None, tools: Mapping[str, Schema] | None
@@ -114,6 +116,8 @@ def dialect_of(template: ChatTemplate | None, tokens: Container[str]) -> Dialect
         question = template.render([_QUESTION], add_generation_prompt=False)
         header = prompt.removeprefix(question)
     tools, no_tools = _tools(template, tokens)
+    if no_tools and no_tools != _NO_TOOLS:
+        problems.append(no_tools)
     return Dialect(turns, opener, header, tools, no_tools, tuple(problems))
 
 
@@ -130,7 +134,7 @@ def _tools(template: ChatTemplate, tokens: Container[str]) -> tuple[ToolFormat |
     except TemplateRefused:
         told = ""
     if _NAME not in told:
-        return None, "the chat template of this model has no tools"
+        return None, _NO_TOOLS
     try:
         called = template.render([_QUESTION, _CALLING], add_generation_prompt=False)
     except TemplateRefused:

@@ -70,6 +70,7 @@ def test_what_is_not_understood_is_said(tokenizers: dict[str, Tokenizer]) -> Non
     assert "has no tools" in tokenizers["gemma3"].dialect.no_tools
     lacking = dialect_of(ChatTemplate(QWEN3, {}), {"<|im_start|>"})
     assert "need the token <tool_call>" in lacking.no_tools
+    assert lacking.no_tools in lacking.problems
     assert "<think> or </think> is no token" in lacking.problems[0]
     assert lacking.opener is Opener.NOBODY
     assert "no chat template" in dialect_of(None, ()).problems[0]
