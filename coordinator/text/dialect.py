@@ -137,8 +137,8 @@ def _tools(template: ChatTemplate, tokens: Container[str]) -> tuple[ToolFormat |
         return None, _NO_TOOLS
     try:
         called = template.render([_QUESTION, _CALLING], add_generation_prompt=False)
-    except TemplateRefused:
-        called = ""
+    except TemplateRefused as error:
+        return None, f"the chat template does not render a tool call: {error}"
     called = "".join(called.split())
     for each in TOOL_FORMATS:
         if each.begins.replace("NAME", _NAME) in called:

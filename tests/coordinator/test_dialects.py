@@ -73,6 +73,9 @@ def test_what_is_not_understood_is_said(tokenizers: dict[str, Tokenizer]) -> Non
     assert lacking.no_tools in lacking.problems
     assert "<think> or </think> is no token" in lacking.problems[0]
     assert lacking.opener is Opener.NOBODY
+    calls = "{% if messages[-1].tool_calls %}{{ raise_exception('not so') }}{% endif %}"
+    refusing = dialect_of(ChatTemplate(calls + "{{ tools }}", {}), ())
+    assert refusing.no_tools == "the chat template does not render a tool call: not so"
     assert "no chat template" in dialect_of(None, ()).problems[0]
     with pytest.raises(ValueError, match="does not render a question: so it is"):
         dialect_of(ChatTemplate("{{ raise_exception('so it is') }}", {}), ())
