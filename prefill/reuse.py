@@ -17,7 +17,7 @@ from engine.batch import Keep
 from engine.cache.allocator import CacheAllocator
 from engine.cache.host_tier import HostTier
 from engine.cache.kept import KeptPrefix
-from engine.cache.prefix_policy import MAX_SEEN_PAGES, kind_of, miss, places
+from engine.cache.prefix_policy import MAX_SEEN_PAGES, kind_of, last_page, miss, places
 from engine.sequence import Beginning, Sequence
 from transport.wire.layout import CHUNK_ALIGNMENT, CacheLayout
 from transport.wire.offers import PrefixName
@@ -113,16 +113,19 @@ class PrefixReuse:
         num_seen = self._seen.note(sequence.keys)
         sequence.num_seen = num_seen * self._layout.page_size
         self._count(sequence, num_seen)
-        sequence.places = list(
-            places(
-                sequence.num_tokens,
-                start=beginning.num_tokens,
-                boundaries=sequence.boundaries,
-                branch=sequence.num_seen,
-                page_size=self._layout.page_size,
-                min_saved=self._min_saved,
-                has_states=self._layout.has_states,
-            )
+        sequence.places = list(self._places(sequence))
+
+    def _places(self, sequence: Sequence) -> tuple[int, ...]:
+        start, page_size = sequence.beginning.num_tokens, self._layout.page_size
+        if not self._layout.has_states:
+            return last_page(sequence.num_tokens, start=start, page_size=page_size)
+        return places(
+            sequence.num_tokens,
+            start=start,
+            boundaries=sequence.boundaries,
+            branch=sequence.num_seen,
+            page_size=page_size,
+            min_saved=self._min_saved,
         )
 
     def _count(self, sequence: Sequence, num_pages_seen: int) -> None:

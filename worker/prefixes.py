@@ -107,7 +107,7 @@ class Prefixes:
         moved, self._moved = self._moved, set()
         added = [self._message(kept) for kept in self._allocator.kept.take_new()]
         added += [
-            KeptMessage(kept.key, kept.pages_key, kept.num_tokens, None)
+            KeptMessage(kept.key, kept.pages_key, kept.num_tokens, None, self._page_keys(kept))
             for kept in map(self.host.get, moved)
             if kept is not None and kept.key not in self._allocator.kept
         ]
@@ -146,7 +146,11 @@ class Prefixes:
         pages, slot, num_tokens = kept.pages, kept.slot, kept.num_tokens
         checked = digest(self._engine.cache, pages, slot.id, num_tokens) if self._verify else ""
         offer = self._offer(pages, slot.id, slot.epoch, num_tokens, checked)
-        return KeptMessage(kept.key, kept.pages_key, num_tokens, offer)
+        return KeptMessage(kept.key, kept.pages_key, num_tokens, offer, self._page_keys(kept))
+
+    def _page_keys(self, kept: KeptPrefix) -> tuple[bytes, ...]:
+        """The keys by which the coordinator finds parts of a prefix, if pages alone are one."""
+        return () if self._engine.layout.has_states else kept.page_keys[1:]
 
     def _note_evicted(self, kept: KeptPrefix) -> None:
         self._moved.add(kept.key)

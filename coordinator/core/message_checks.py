@@ -67,6 +67,9 @@ def kept_problem(kept: KeptPrefix, worker: Worker) -> str:
     ends_with_page = kept.num_tokens % worker.layout.page_size == 0
     if ends_with_page != (kept.key == kept.pages_key):
         return f"a prefix of {kept.num_tokens} tokens with a key of another length"
+    num_pages = 0 if worker.layout.has_states else kept.num_tokens // worker.layout.page_size
+    if len(kept.page_keys) != num_pages or kept.page_keys[-1:] not in ((), (kept.pages_key,)):
+        return f"a prefix of {kept.num_tokens} tokens with {len(kept.page_keys)} keys of pages"
     offer = kept.offer
     if offer is None:
         return ""

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from engine.cache.eviction import EvictionOrder, Resource, UseClock, Uses, Worth
-from engine.cache.page_index import PageIndex
 from engine.cache.place_kinds import Kind, UseOdds
 from engine.cache.slots import StateSlot
 from transport.wire.offers import PrefixName
+from transport.wire.page_index import PageIndex
 from transport.wire.prefix import KnownPrefixes, PrefixKeys
 
 NO_SLOT = StateSlot(-1, 0)
@@ -154,7 +154,7 @@ class KeptPrefixes:
         self._known.add(kept.key, kept.pages_key, kept.num_tokens)
         self._answers.clear()
         if self._pages is not None:
-            self._pages.add(kept)
+            self._pages.add(kept, kept.page_keys[1:])
         if kept.num_tokens >= self._page_size:
             self._begins[kept.page_keys[1]] += 1
             self._ends.setdefault(kept.pages_key, []).append(kept)
@@ -221,7 +221,7 @@ class KeptPrefixes:
         self._answers.clear()
         self._order.remove(kept)
         if self._pages is not None:
-            self._pages.remove(kept)
+            self._pages.remove(kept, kept.page_keys[1:])
         if kept.num_tokens >= self._page_size:
             ends = self._ends[kept.pages_key]
             ends.remove(kept)

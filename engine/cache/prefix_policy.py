@@ -38,7 +38,6 @@ def places(
     branch: int = 0,
     page_size: int,
     min_saved: int = MIN_SAVED_TOKENS,
-    has_states: bool = True,
 ) -> tuple[int, ...]:
     """The places beyond ``start`` where a prompt's states are kept, as ascending token counts.
 
@@ -46,8 +45,7 @@ def places(
     so do all places, and each leaves a token to compute. ``boundaries``: where later prompts are
     expected to part from this one. ``branch``: length of the beginning that an earlier prompt had
     too. Of places less than ``min_saved`` apart only the first is used: every prompt that shares a
-    later one shares it. Without states the last whole page is a place, too: keeping pages costs
-    nothing, prompts find each of them, and it need not be where a chunk ends.
+    later one shares it.
     """
     step = COARSE_TOKENS if num_tokens > 8 * COARSE_TOKENS else page_size
     ends = [end // step * step for end in (num_tokens - 1, num_tokens - 1 - QUESTION_TOKENS)]
@@ -56,10 +54,15 @@ def places(
         place -= (place - start) % CHUNK_ALIGNMENT
         if place - (found[-1] if found else start) >= min_saved:
             found.append(place)
-    last = (num_tokens - 1) // page_size * page_size
-    if not has_states and last > max((start, *found)):
-        found.append(last)
     return tuple(found)
+
+
+def last_page(num_tokens: int, *, start: int, page_size: int) -> tuple[int, ...]:
+    """The only place of a prompt of a model without states, if it is beyond ``start``: the end of
+    its last whole page that leaves a token to compute. Prompts find each page before it, and it
+    need not be where a chunk ends."""
+    last = (num_tokens - 1) // page_size * page_size
+    return (last,) if last > start else ()
 
 
 def kind_of(place: int, num_tokens: int, boundaries: Iterable[int], branch: int) -> Kind:

@@ -2,6 +2,7 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from coordinator.core.workers.kept_prefixes import MAX_PENDING_PAGES, KeptPrefixes, PendingPrefixes
 from tests.coordinator.kept import PAGE, kept, keys_of
@@ -55,6 +56,57 @@ def test_a_prompt_finds_all_that_is_kept_of_it_longest_first(changes, prompt, ma
     assert sorted(found, key=_order) == sorted(expected, key=_order)
     lengths = [prefix.num_tokens for _, prefix in found]
     assert lengths == sorted(lengths, reverse=True)
+
+
+@given(CHANGES, IDS, st.integers(0, 80))
+def test_without_states_a_prompt_finds_the_most_pages_of_each_worker(
+    changes, prompt, max_tokens
+) -> None:
+    index, model = KeptPrefixes(PAGE), dict[str, set[tuple[int, ...]]]()
+    for instance, change in changes:
+        here = model.setdefault(instance, set())
+        if change is None:
+            index.forget(instance)
+            here.clear()
+            continue
+        added, removed = change
+        here -= set(map(tuple, removed))
+        here |= set(map(tuple, added))
+        prefixes = tuple(kept(ids, instance, has_states=False) for ids in added)
+        keys = tuple(keys_of(ids).prefix(len(ids)) for ids in removed)
+        index.change(instance, PrefixesChanged(prefixes, keys))
+    found = index.of(keys_of(prompt), max_tokens)
+    lengths = [prefix.num_tokens for _, prefix in found]
+    assert lengths == sorted(lengths, reverse=True)
+    for instance, here in model.items():
+        most = max((_common(prompt, ids, max_tokens) for ids in here), default=0)
+        first = next((prefix for at, prefix in found if at == instance), None)
+        assert (first.num_tokens if first is not None else 0) == most
+        if first is not None:
+            expected = kept(prompt[:most], instance, has_states=False)
+            assert first == expected, "named and offered as a prefix of its own would be"
+    for instance in model:
+        index.forget(instance)
+    assert not index._pages
+
+
+def _common(prompt: list[int], ids: tuple[int, ...], max_tokens: int) -> int:
+    """How many tokens of a prompt a worker that keeps ``ids`` has."""
+    if len(ids) <= max_tokens and tuple(prompt[: len(ids)]) == ids:
+        return len(ids)
+    same = min(len(ids), len(prompt), max_tokens)
+    while tuple(prompt[:same]) != ids[:same]:
+        same -= 1
+    return same // PAGE * PAGE
+
+
+def test_a_part_of_a_prefix_with_a_digest_is_not_offered() -> None:
+    index, whole = KeptPrefixes(PAGE), kept([1] * 40, has_states=False)
+    assert whole.offer is not None
+    checked = replace(whole, offer=replace(whole.offer, digest="d"))
+    index.change("w", PrefixesChanged((checked,)))
+    ((_, part),) = index.of(keys_of([1] * 20), 19)
+    assert (part.num_tokens, part.offer) == (16, None)
 
 
 def _order(found: tuple[str, KeptPrefix]) -> tuple[int, str]:

@@ -93,6 +93,24 @@ def test_a_kept_prefix_fits_its_worker_and_its_keys() -> None:
     assert "another length" in kept_problem_of(32, bytes(16))
 
 
+def test_only_a_kept_prefix_without_states_has_the_keys_of_its_pages() -> None:
+    layout = CacheLayout("float32", 16, 1, 1, 1, 0, 0, 0, 0, 0, 0)
+    memory = MemoryExport("shm", "h", 1, layout, PoolSize(8, 4))
+    worker = Registry().add(Hello("p-1", "decode", "m", "cpu", 1, 128, 8, memory), 0.0)
+    first, second = b"1" * 16, b"2" * 16
+
+    def problem_of(*page_keys: bytes) -> str:
+        offer = Offer("p-1", (0, 7), 4 + 7, 1, 32)
+        return kept_problem(KeptPrefix(second, second, 32, offer, page_keys), worker)
+
+    assert problem_of(first, second) == ""
+    assert "0 keys of pages" in problem_of()
+    assert "1 keys of pages" in problem_of(second)
+    assert "2 keys of pages" in problem_of(second, first)
+    with_states = KeptPrefix(second, second, 32, None, (first, second))
+    assert "2 keys of pages" in kept_problem(with_states, worker_of("decode"))
+
+
 ASKED = SequenceRequest("r", packed(range(20)), SamplingParams(prompt_logprobs=1), StopRule(4))
 
 

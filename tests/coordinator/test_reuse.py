@@ -46,8 +46,11 @@ class Fleet:
     def tested(self, exporter: str, puller: str, problem: str = "") -> None:
         self.registry.prefix_pairs.report(exporter, puller, problem, 0.0)
 
-    def keep(self, instance: str, ids: list[int], *, on_host: bool = False) -> None:
-        message = PrefixesChanged((kept(ids, instance, on_host=on_host),))
+    def keep(
+        self, instance: str, ids: list[int], *, on_host: bool = False, has_states: bool = True
+    ) -> None:
+        prefix = kept(ids, instance, on_host=on_host, has_states=has_states)
+        message = PrefixesChanged((prefix,))
         self.registry.kept.change(instance, message)
 
     def request(self, ids: list[int], sampling: SamplingParams | None = None) -> Request:
@@ -143,6 +146,19 @@ def test_only_what_can_be_read_is_pulled() -> None:
     fleet.registry.remove("w1")
     fleet.registry.remove("w2")
     assert len(fleet.registry.kept) == 0
+
+
+def test_without_states_any_pages_of_a_prefix_are_reused_and_pulled() -> None:
+    fleet, prompt = Fleet(2), [*SYSTEM[:1_500], 5, *SYSTEM]
+    fleet.keep("w1", SYSTEM)
+    assert fleet.reuse("w1", prompt) == NOTHING
+    fleet.keep("w1", SYSTEM, has_states=False)
+    assert fleet.reuse("w1", prompt).num_tokens == 1_488
+    pulled = fleet.reuse("w0", prompt)
+    assert (pulled.num_tokens, pulled.cost_len) == (1_488, pull_cost(1_488, 0))
+    assert pulled.prefix is not None
+    assert pulled.prefix.num_tokens == 1_488
+    assert len(pulled.prefix.block_table) == 1_488 // PAGE
 
 
 def test_after_nan_and_in_quarantine_a_request_reuses_nothing() -> None:

@@ -11,6 +11,7 @@ from engine.cache.prefix_policy import (
     MIN_SAVED_TOKENS,
     QUESTION_TOKENS,
     kind_of,
+    last_page,
     miss,
     places,
 )
@@ -54,11 +55,11 @@ def test_a_prompt_that_adds_little_to_what_it_reuses_keeps_nothing() -> None:
     assert places(1_200, start=1_024, page_size=64) == ()
 
 
-def test_without_states_the_last_whole_page_is_kept_too() -> None:
-    assert places(100, start=0, page_size=16, has_states=False) == (96,)
-    assert places(96, start=0, page_size=16, has_states=False) == (80,)
-    assert places(3_001, start=10, page_size=16, has_states=False) == (1_930, 2_954, 2_992)
-    assert places(105, start=96, page_size=16, has_states=False) == ()
+def test_without_states_the_last_whole_page_is_kept() -> None:
+    assert last_page(100, start=0, page_size=16) == (96,)
+    assert last_page(96, start=0, page_size=16) == (80,)
+    assert last_page(3_001, start=10, page_size=16) == (2_992,)
+    assert last_page(105, start=96, page_size=16) == ()
 
 
 def test_each_place_has_a_kind() -> None:

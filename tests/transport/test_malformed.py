@@ -36,7 +36,7 @@ from transport.wire.messages import (
     Welcome,
     encode,
 )
-from transport.wire.offers import Offer, PrefixName
+from transport.wire.offers import KeptPrefix, Offer, PrefixesChanged, PrefixName
 from transport.wire.prompt_logprobs import PromptLogprobs
 from transport.wire.reports import DraftCounts, WorkerGauges
 from transport.wire.sampling import SamplingParams, StopRule
@@ -44,7 +44,8 @@ from transport.wire.sampling import SamplingParams, StopRule
 OURS = PROTOCOL.encode()
 EXPORT = MemoryExport("shm", "h", 1, CacheLayout("float32", 16, *[1] * 9), PoolSize(8, 8))
 OFFER = Offer("p-1", (0, 3), 2, 7, 20)
-PREFIX = PrefixName(bytes(16), bytes(range(16)), 20)
+KEY = bytes(range(16))
+PREFIX = PrefixName(bytes(16), KEY, 20)
 FROM_WORKERS = [
     Hello("p-1", "prefill", "m", "cpu", 1, 64, 4, EXPORT),
     Heartbeat(WorkerGauges(8, 8), (("r", 1),)),
@@ -56,6 +57,7 @@ FROM_WORKERS = [
     Failed("r", 1, "stale_offer", "why", True),
     Failed("r", 1, "not_finite", "why", True, PREFIX),
     PeerTested("p-1", 1, 1.0),
+    PrefixesChanged((KeptPrefix(KEY, KEY, 16, OFFER, (KEY,)),), (KEY,)),
     Goodbye(unfit="why"),
 ]
 TO_WORKERS = [

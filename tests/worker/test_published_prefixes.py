@@ -3,9 +3,9 @@
 from types import SimpleNamespace
 
 from tests.engine.late_host_copies import LateHostCopier
-from tests.simulation.fake_engine import FakeEngine
+from tests.simulation.fake_engine import LAYOUT, PAGES_ALONE, FakeEngine
 from tests.worker.made import make_worker
-from transport.wire.layout import PoolSize
+from transport.wire.layout import CacheLayout, PoolSize
 from transport.wire.messages import Generate, Tokens
 from transport.wire.offers import PrefixesChanged
 from transport.wire.sampling import SamplingParams, StopRule
@@ -15,8 +15,10 @@ from worker.settings import PrefixCacheSettings
 from worker.worker import Worker
 
 
-def a_worker(sent: list, *, enabled: bool = True, num_blocks: int = 0) -> Worker:
-    engine = FakeEngine(PoolSize(40, 8))
+def a_worker(
+    sent: list, *, enabled: bool = True, num_blocks: int = 0, layout: CacheLayout = LAYOUT
+) -> Worker:
+    engine = FakeEngine(PoolSize(40, 8), layout=layout)
     return make_worker(
         engine,
         SimpleNamespace(send=sent.append),
@@ -91,3 +93,24 @@ def test_prefixes_that_only_host_memory_has_are_told_without_an_offer() -> None:
     host.drop(gone)
     message = told(worker, sent)
     assert (message.added, message.removed) == ((), (gone,))
+
+
+def test_without_states_it_names_every_page() -> None:
+    sent: list = []
+    worker = a_worker(sent, layout=PAGES_ALONE)
+    run_prompt(worker, sent)
+    added = told(worker, sent).added
+    assert {prefix.num_tokens for prefix in added} == {144, 153}
+    for prefix in added:
+        assert len(prefix.page_keys) == prefix.num_tokens // 16
+        assert prefix.page_keys[-1] == prefix.pages_key
+        assert prefix.offer is not None
+        assert prefix.offer.state_slot >= 8, "no state slot"
+    assert not any(prefix.page_keys for prefix in _with_states().added)
+
+
+def _with_states() -> PrefixesChanged:
+    sent: list = []
+    worker = a_worker(sent)
+    run_prompt(worker, sent)
+    return told(worker, sent)

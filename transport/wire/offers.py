@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Annotated
 
 from msgspec import Meta
+from msgspec.structs import replace
 
 from transport.wire.fields import Count, Positive, WireStruct
 from transport.wire.prefix import KEY_BYTES
@@ -48,13 +49,26 @@ class KeptPrefix(WireStruct, frozen=True):
 
     ``key`` names the prefix, ``pages_key`` its whole pages (prefix.py). ``offer`` says where a peer
     may read it, as long as the state slot has the offer's epoch; None: it is in the worker's host
-    memory, where no peer can read it.
+    memory, where no peer can read it. ``page_keys``: the keys of its first 1, 2, ... whole pages,
+    if the model has no states, so that these pages alone are a prefix; else none.
     """
 
     key: Key
     pages_key: Key
     num_tokens: Positive
     offer: Offer | None
+    page_keys: tuple[Key, ...] = ()
+
+    def part(self, num_pages: int, page_size: int) -> "KeptPrefix":
+        """The prefix of its first pages. A digest is that of the whole, so a part of a prefix with
+        a digest has no offer."""
+        key, num_tokens, offer = self.page_keys[num_pages - 1], num_pages * page_size, self.offer
+        if offer is not None:
+            pages = offer.block_table[:num_pages]
+            offer = replace(offer, block_table=pages, num_tokens=num_tokens)
+        if offer is not None and offer.digest:
+            offer = None
+        return KeptPrefix(key, key, num_tokens, offer, self.page_keys[:num_pages])
 
 
 class PrefixesChanged(WireStruct, frozen=True, tag="prefixes-changed"):

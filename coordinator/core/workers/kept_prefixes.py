@@ -4,6 +4,7 @@ computing. Pure."""
 from collections import Counter
 
 from transport.wire.offers import KeptPrefix, PrefixesChanged
+from transport.wire.page_index import PageIndex
 from transport.wire.prefix import KnownPrefixes, PrefixKeys
 
 MAX_PENDING_PAGES = 256
@@ -12,12 +13,14 @@ MAX_PENDING_PAGES = 256
 
 class KeptPrefixes:
     """The kept prefixes of all workers: a prompt is looked up once for all of them. ``page_size``
-    is in tokens."""
+    is in tokens. Of a model without states any whole pages of a prefix are a prefix, too."""
 
     def __init__(self, page_size: int) -> None:
+        self._page_size = page_size
         self._known = KnownPrefixes(page_size)
         self._kept: dict[bytes, dict[str, KeptPrefix]] = {}  # by key, then by worker
         self._keys: dict[str, set[bytes]] = {}  # by worker
+        self._pages: dict[str, PageIndex[bytes]] = {}  # of models without states, by worker
         self._longest = 0  # tokens of the longest prefix that was ever kept
         self._last: tuple[PrefixKeys, int, list[tuple[str, KeptPrefix]]] | None = None
 
@@ -51,8 +54,25 @@ class KeptPrefixes:
             entries = self._kept[key].items()
             found += [each for each in entries if each[1].num_tokens == num_tokens]
             limit = num_tokens - 1
+        found = self._with_parts(found, keys, max_tokens)
         self._last = keys, max_tokens, found
         return found
+
+    def _with_parts(
+        self, found: list[tuple[str, KeptPrefix]], keys: PrefixKeys, max_tokens: int
+    ) -> list[tuple[str, KeptPrefix]]:
+        """Add for each worker the first pages of a prefix, where they are longer than all that was
+        found of this worker."""
+        parts: list[tuple[str, KeptPrefix]] = []
+        for instance, index in self._pages.items():
+            most = index.longest(keys, max_tokens)
+            own = next((kept.num_tokens for at, kept in found if at == instance), 0)
+            if most is not None and most[1] * self._page_size > own:
+                kept = self._kept[most[0]][instance]
+                parts.append((instance, kept.part(most[1], self._page_size)))
+        if not parts:
+            return found
+        return sorted([*parts, *found], key=lambda each: -each[1].num_tokens)
 
     def _add(self, instance: str, kept: KeptPrefix) -> None:
         others = self._kept.setdefault(kept.key, {})
@@ -63,6 +83,9 @@ class KeptPrefixes:
         self._last = None
         self._keys.setdefault(instance, set()).add(kept.key)
         self._known.add(kept.key, kept.pages_key, kept.num_tokens)
+        if kept.page_keys:
+            pages = self._pages.setdefault(instance, PageIndex(self._page_size))
+            pages.add(kept.key, kept.page_keys)
         self._longest = max(self._longest, kept.num_tokens)
 
     def _remove(self, instance: str, key: bytes) -> None:
@@ -74,6 +97,10 @@ class KeptPrefixes:
         if not self._keys[instance]:
             del self._keys[instance]
         kept = self._kept[key].pop(instance)
+        if kept.page_keys:
+            self._pages[instance].remove(key, kept.page_keys)
+            if not self._pages[instance]:
+                del self._pages[instance]
         if not self._kept[key]:
             del self._kept[key]
             self._known.remove(key, kept.pages_key)

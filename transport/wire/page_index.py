@@ -1,33 +1,31 @@
 """Finds prefixes by each of their whole pages. Pure."""
 
-from typing import Generic, Protocol, TypeVar
+from collections.abc import Hashable, Sequence
+from typing import Generic, TypeVar
 
 from transport.wire.prefix import PrefixKeys
 
-
-class HasPages(Protocol):
-    """A prefix with the keys of its first 0, 1, ... whole pages."""
-
-    @property
-    def page_keys(self) -> tuple[bytes, ...]: ...
-
-
-P = TypeVar("P", bound=HasPages)
+P = TypeVar("P", bound=Hashable)
 
 
 class PageIndex(Generic[P]):
-    """The prefixes that have a page, by the page's key. ``page_size`` is in tokens."""
+    """The prefixes that have a page, by the page's key. ``page_size`` is in tokens. A prefix is
+    named by anything hashable, and added with the keys of its first 1, 2, ... whole pages."""
 
     def __init__(self, page_size: int) -> None:
         self._page_size = page_size
         self._having: dict[bytes, dict[P, None]] = {}
 
-    def add(self, prefix: P) -> None:
-        for key in prefix.page_keys[1:]:
+    def __len__(self) -> int:
+        """Number of different pages."""
+        return len(self._having)
+
+    def add(self, prefix: P, page_keys: Sequence[bytes]) -> None:
+        for key in page_keys:
             self._having.setdefault(key, {})[prefix] = None
 
-    def remove(self, prefix: P) -> None:
-        for key in prefix.page_keys[1:]:
+    def remove(self, prefix: P, page_keys: Sequence[bytes]) -> None:
+        for key in page_keys:
             having = self._having[key]
             del having[prefix]
             if not having:
