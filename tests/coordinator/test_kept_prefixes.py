@@ -100,6 +100,22 @@ def _common(prompt: list[int], ids: tuple[int, ...], max_tokens: int) -> int:
     return same // PAGE * PAGE
 
 
+def test_keys_of_pages_that_are_no_chain_are_not_believed() -> None:
+    index, right = KeptPrefixes(PAGE), kept([1] * 48, has_states=False)
+    other = kept([2] * 16, has_states=False)
+    a, b, c = right.page_keys
+    index.change("w", PrefixesChanged((kept([1] * 32, has_states=False),)))
+    for wrong in ((a, c), (b, a, c), (a, a, c), (c,), (*other.page_keys, b, c)):
+        index.change("w", PrefixesChanged((replace(right, key=b"k" * 16, page_keys=wrong),)))
+        index.change("w", PrefixesChanged((right, other)))
+        index.change("w", PrefixesChanged((replace(right, key=b"k" * 16, page_keys=wrong),)))
+        for length in (17, 33, 49):
+            found = index.of(keys_of([1] * length), length - 1)
+            assert all(prefix.num_tokens < length for _, prefix in found)
+        index.forget("w")
+        assert len(index) == 0
+
+
 def test_a_part_of_a_prefix_with_a_digest_is_not_offered() -> None:
     index, whole = KeptPrefixes(PAGE), kept([1] * 40, has_states=False)
     assert whole.offer is not None

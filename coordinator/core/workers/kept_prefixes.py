@@ -67,14 +67,19 @@ class KeptPrefixes:
         for instance, index in self._pages.items():
             most = index.longest(keys, max_tokens)
             own = next((kept.num_tokens for at, kept in found if at == instance), 0)
-            if most is not None and most[1] * self._page_size > own:
-                kept = self._kept[most[0]][instance]
+            if most is None or most[1] * self._page_size <= own:
+                continue
+            kept = self._kept[most[0]][instance]
+            if most[1] <= len(kept.page_keys):  # else the worker named a page that it has not
                 parts.append((instance, kept.part(most[1], self._page_size)))
         if not parts:
             return found
         return sorted([*parts, *found], key=lambda each: -each[1].num_tokens)
 
     def _add(self, instance: str, kept: KeptPrefix) -> None:
+        pages = self._pages.get(instance) or PageIndex[bytes](self._page_size)
+        if not pages.fits(kept.page_keys):
+            return  # the worker is wrong: a key stands for all pages up to its own
         others = self._kept.setdefault(kept.key, {})
         for other in others.values():
             if (other.pages_key, other.num_tokens) != (kept.pages_key, kept.num_tokens):
@@ -84,7 +89,7 @@ class KeptPrefixes:
         self._keys.setdefault(instance, set()).add(kept.key)
         self._known.add(kept.key, kept.pages_key, kept.num_tokens)
         if kept.page_keys:
-            pages = self._pages.setdefault(instance, PageIndex(self._page_size))
+            self._pages[instance] = pages
             pages.add(kept.key, kept.page_keys)
         self._longest = max(self._longest, kept.num_tokens)
 
