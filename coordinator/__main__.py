@@ -121,6 +121,13 @@ def main(
             "API keys or at a public address, else none.",
         ),
     ] = "",
+    operator_keys: Annotated[
+        str,
+        _option(
+            "BATON_OPERATOR_KEYS",
+            "Names of the API keys that may change the pools, separated by commas.",
+        ),
+    ] = "",
     root_path: Annotated[
         str,
         _option("BATON_ROOT_PATH", "The path below which a proxy serves the API, such as /baton."),
@@ -170,6 +177,7 @@ def main(
                 max_prompt_logprobs=max_prompt_logprobs,
                 api_keys=api_keys,
                 allowed_origins=_listed(allowed_origins),
+                operator_keys=_listed(operator_keys),
                 allowed_hosts=served_hosts(host, _listed(allowed_hosts), has_keys=bool(api_keys)),
                 prefix_cache_isolation=prefix_cache_isolation,
                 root_path=checked_root_path(root_path),

@@ -49,6 +49,12 @@ class ApiClient:
             self._require_ok(answer)
             return answer
 
+    def post(self, path: str, body: Mapping[str, Any]) -> httpx.Response:
+        with self._reached():
+            answer = self._http.post(f"{self.url}{path}", json=body)
+            self._require_ok(answer)
+            return answer
+
     def post_lines(self, path: str, body: Mapping[str, Any]) -> Iterator[str]:
         """Yield the lines of the answer as they come. Dropping the iterator cancels the request."""
         with (

@@ -17,6 +17,7 @@ _MODULES = MappingProxyType(
         "down": "deploy.down",
         "logs": "deploy.down",
         "status": "deploy.status",
+        "scale": "deploy.scale",
         "top": "deploy.top",
         "chat": "deploy.chat",
         "doctor": "deploy.doctor",

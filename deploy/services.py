@@ -101,6 +101,7 @@ def services(
         "BATON_HOST_CACHE_GB": f"{settings.host_cache_gb:g}",
         "BATON_DEVICE": settings.device,
         "BATON_GPU_SHARE": str(settings.gpu_share),
+        "BATON_ANY_ROLE": str(int(settings.pools_mode == "manual")),
     }
     if not (inherited.get(CHANNEL_SECRET) or inherited.get(f"{CHANNEL_SECRET}_FILE")):
         shared[CHANNEL_SECRET] = secrets.token_hex(32)

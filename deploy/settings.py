@@ -22,14 +22,15 @@ Speculate = Literal["auto", "off", "1", "2", "3", "4"]
 Device = Literal["auto", "cpu", "cuda"]
 Role = Literal["split", "colocated", "both"]
 
+PoolsMode = Literal["fixed", "manual"]
 BUNDLED_MODEL = Path(__file__).resolve().parent.parent / "models" / "tiny"
 
 
 @dataclass(frozen=True)
 class UpSettings:
     """Settings of what ``baton up`` starts: prefill and decode workers, or colocated ones.
-    ``device`` is never "auto". ``host_cache_gb``: 10^9 bytes, for each worker. ``redis_url`` None:
-    a Redis is started."""
+    ``device`` is never "auto". ``pools_mode``: "manual" if ``baton scale`` may change the pools.
+    ``host_cache_gb``: 10^9 bytes, for each worker. ``redis_url`` None: a Redis is started."""
 
     model: Path
     served_model_name: str
@@ -43,6 +44,7 @@ class UpSettings:
     num_prefill: int
     num_decode: int
     num_colocated: int
+    pools_mode: PoolsMode
     gpu_share: int
     host: str
     port: int
@@ -73,6 +75,7 @@ def resolve(
     decode: int | None = None,
     role: Role | None = None,
     workers: int | None = None,
+    pools: PoolsMode = "fixed",
     gpu_share: int = 1,
     host: str = "127.0.0.1",
     port: int = 8000,
@@ -98,6 +101,10 @@ def resolve(
         raise ValueError(f"--gpu-share: needs at least 1 worker a GPU, not {gpu_share}")
     places = num_gpus * gpu_share if on == "cuda" else 0
     num_prefill, num_decode, num_colocated = _pools(role, prefill, decode, workers, places)
+    if pools != "fixed" and num_colocated:
+        raise ValueError(
+            f"--pools: {pools!r} is for prefill and decode workers, not colocated ones"
+        )
     return UpSettings(
         model=folder,
         served_model_name=served_model_name or name,
@@ -111,6 +118,7 @@ def resolve(
         num_prefill=num_prefill,
         num_decode=num_decode,
         num_colocated=num_colocated,
+        pools_mode=pools,
         gpu_share=gpu_share,
         host=host,
         port=port,

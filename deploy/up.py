@@ -18,7 +18,16 @@ from deploy.packages import require_packages
 from deploy.ports import listen_at
 from deploy.serve import serve
 from deploy.service_settings import check_service_settings
-from deploy.settings import Device, LoadFormat, Quantize, Role, Speculate, UpSettings, resolve
+from deploy.settings import (
+    Device,
+    LoadFormat,
+    PoolsMode,
+    Quantize,
+    Role,
+    Speculate,
+    UpSettings,
+    resolve,
+)
 from deploy.supervisor import StopSignals
 from telemetry.last_words import CANNOT_START
 from telemetry.listen_fds import inherited_listener
@@ -104,6 +113,14 @@ def up(
             help="Workers of --role colocated; one for each GPU, 1 on the CPU.",
         ),
     ] = None,
+    pools: Annotated[
+        PoolsMode,
+        typer.Option(
+            envvar="BATON_POOLS",
+            help="fixed: prefill and decode workers stay what they are; manual: each can be "
+            "either, and baton scale changes how many are.",
+        ),
+    ] = "fixed",
     gpu_share: Annotated[
         int,
         typer.Option(
@@ -168,6 +185,7 @@ def up(
         decode=decode,
         role=role,
         workers=workers,
+        pools=pools,
         gpu_share=gpu_share,
         host=host,
         port=port,

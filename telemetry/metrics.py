@@ -50,6 +50,10 @@ class Metrics:
             "baton_moves", "Requests that were to go on at another worker, by outcome.",
             ["outcome"], registry=r,
         )  # fmt: skip
+        self.role_changes = Counter(
+            "baton_role_changes", "Workers that were assigned another role.", ["before", "role"],
+            registry=r,
+        )  # fmt: skip
         self.retries = Counter(
             "baton_retries", "Times a request was placed again.", ["reason"], registry=r
         )

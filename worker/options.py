@@ -49,8 +49,8 @@ def option(variable: str, help_text: str, *names: str, **more: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The options of workers of every role. A role's class implements ``_limits`` and
-    ``_handoff``."""
+    """The options of workers of every role. A role's class implements ``_limits``, ``_handoff`` and
+    ``_any_role``."""
 
     role: ClassVar[Role]
 
@@ -199,6 +199,7 @@ class Options:
             spread_table=read(self.spread_table) if self.spread_table else None,
             spread_trials=self.spread_trials,
             prefix_cache=PrefixCacheSettings(self.prefix_cache, host_bytes(self.host_cache_gb)),
+            any_role=self._any_role(),
         )
 
     def _limits(self, device: Device) -> ColocatedLimits:
@@ -207,12 +208,16 @@ class Options:
     def _handoff(self) -> HandoffSettings:
         return HandoffSettings()
 
+    def _any_role(self) -> bool:
+        return False
+
     def _spread(self, device: Device) -> str:
         num_gpus = torch.cuda.device_count() if device == "cuda" else 0
         return spread_on(self.spread, device, num_gpus)
 
     def _engine(self) -> EngineConfig:
-        device, capabilities = self.device, capabilities_of(self.role)
+        device = self.device
+        capabilities = capabilities_of(self.role, any_role=self._any_role())
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
         device = device.partition(":")[0]

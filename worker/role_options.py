@@ -11,6 +11,7 @@ from worker.options import Options, option
 from worker.settings import HandoffSettings
 
 BATCH_TOKENS = {"cpu": 2048, "cuda": 8192}
+BESIDE_DECODE = 2048
 STANDBY_ROWS = 16
 """The most prompts of a batch at a decode worker, which computes prompts only while no prefill
 worker does."""
@@ -28,6 +29,13 @@ MaxTokensBesideDecode = Annotated[
         "for prompts that are done sooner. In a burst of prompts it is off.",
     ),
 ]
+AnyRole = Annotated[
+    bool,
+    option(
+        "BATON_ANY_ROLE",
+        "Take the role that the coordinator assigns, prefill or decode; this one is the first.",
+    ),
+]
 VerifyHandoff = Annotated[bool, option("BATON_VERIFY_HANDOFF", "Digest every handoff (tests).")]
 
 
@@ -41,13 +49,18 @@ class PrefillOptions(Options):
     max_batch_rows: MaxBatchRows = 16
     offer_ttl: Annotated[float, option("BATON_OFFER_TTL", "Seconds an offer may wait.")] = 600.0
     verify_handoff: VerifyHandoff = False
+    any_role: AnyRole = False
 
     def _limits(self, device: Device) -> ColocatedLimits:
         tokens = self.max_batch_tokens or BATCH_TOKENS[device]
-        return ColocatedLimits(PrefillLimits(tokens, self.max_batch_rows), tokens)
+        beside = BESIDE_DECODE if self.any_role else tokens
+        return ColocatedLimits(PrefillLimits(tokens, self.max_batch_rows), beside)
 
     def _handoff(self) -> HandoffSettings:
         return HandoffSettings(offer_ttl_s=self.offer_ttl, verify=self.verify_handoff)
+
+    def _any_role(self) -> bool:
+        return self.any_role
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,15 +74,20 @@ class DecodeOptions(Options):
         float, option("BATON_PULL_TIMEOUT", "Seconds that a copy, and the room for it, may take.")
     ] = 10.0
     verify_handoff: VerifyHandoff = False
-    max_tokens_beside_decode: MaxTokensBesideDecode = 2048
+    max_tokens_beside_decode: MaxTokensBesideDecode = BESIDE_DECODE
+    any_role: AnyRole = False
 
     def _limits(self, device: Device) -> ColocatedLimits:
-        tokens = self.max_tokens_beside_decode  # in a burst too: other sequences are decoded here
-        prompts = PrefillLimits(max(tokens, CHUNK_ALIGNMENT), STANDBY_ROWS)
-        return ColocatedLimits(prompts, tokens)
+        tokens = self.max_tokens_beside_decode
+        # In a burst too, other sequences are decoded here, unless the role is assigned.
+        most = BATCH_TOKENS[device] if self.any_role else max(tokens, CHUNK_ALIGNMENT)
+        return ColocatedLimits(PrefillLimits(most, STANDBY_ROWS), tokens)
 
     def _handoff(self) -> HandoffSettings:
         return HandoffSettings(pull_timeout_s=self.pull_timeout, verify=self.verify_handoff)
+
+    def _any_role(self) -> bool:
+        return self.any_role
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +98,7 @@ class ColocatedOptions(Options):
 
     max_batch_tokens: MaxBatchTokens = 0
     max_batch_rows: MaxBatchRows = 16
-    max_tokens_beside_decode: MaxTokensBesideDecode = 2048
+    max_tokens_beside_decode: MaxTokensBesideDecode = BESIDE_DECODE
 
     def _limits(self, device: Device) -> ColocatedLimits:
         tokens = self.max_batch_tokens or BATCH_TOKENS[device]

@@ -89,6 +89,7 @@ class WorkerSettings:
     the keys of a coordinator that has a secret. ``stall_timeout_s``: see stall.py. ``speculate``,
     ``spread``, ``spread_table``: see speculation.py, spread_policy.py, spread_table.py in decode/.
     ``spread_trials``: without a table, time steps while the group is idle (spread/trials.py).
+    ``any_role``: the coordinator may assign prefill or decode; ``role`` is the first one.
     """
 
     role: Role
@@ -110,11 +111,12 @@ class WorkerSettings:
     spread_table: StepTable | None = None
     spread_trials: bool = True
     prefix_cache: PrefixCacheSettings = field(default_factory=PrefixCacheSettings)
+    any_role: bool = False
 
     @property
     def capabilities(self) -> Capabilities:
         """What a worker of this role does."""
-        return capabilities_of(self.role)
+        return capabilities_of(self.role, any_role=self.any_role)
 
     def serving(self, instance: str, awake_s: float) -> ServingSettings:
         """The settings of the rounds of one start of the worker."""
@@ -127,6 +129,7 @@ class WorkerSettings:
         require_spread(self.spread)
         if not self.coordinator:
             raise ValueError("coordinator: no endpoint given, e.g. tcp://127.0.0.1:5555")
+        capabilities_of(self.role, any_role=self.any_role)  # raises ValueError
         if self.lookahead not in (0, 1):
             raise ValueError(f"lookahead: {self.lookahead} is neither 0 nor 1")
         if self.threads < 0:

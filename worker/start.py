@@ -28,7 +28,7 @@ from transport.copy.pull import CopyStream, NoPeers
 from transport.copy.selftest import write_pattern
 from transport.wire.channel import WorkerChannel
 from transport.wire.memory_export import MemoryExport
-from transport.wire.messages import Hello, Role
+from transport.wire.messages import Hello
 from transport.wire.session import Session
 from worker.gpu_locks.claim import claim_gpu
 from worker.gpu_locks.folder import LockFolder
@@ -62,7 +62,7 @@ def serve(settings: WorkerSettings) -> None:
     if settings.threads:
         torch.set_num_threads(settings.threads)
     device, capabilities = settings.engine.device, settings.capabilities
-    instance = f"{settings.role}-{token_hex(4)}"
+    instance = f"{'worker' if settings.any_role else settings.role}-{token_hex(4)}"
     with ExitStack() as cleanup:
         channel = WorkerChannel(settings.coordinator, instance, keys=settings.channel_keys)
         cleanup.callback(channel.close)
@@ -81,7 +81,7 @@ def serve(settings: WorkerSettings) -> None:
         drafts = draft_policy(settings.speculate, engine.max_drafts, device)
         group = _spread_group(settings, engine, instance, drafts)
         cleanup.callback(group.close)
-        hello = _hello(settings.role, instance, engine, memory, claimed, group)
+        hello = _hello(settings, instance, engine, memory, claimed, group)
         session = Session(channel, hello, time.monotonic)
         puller, host = _copiers(settings, engine)
         room = Room(
@@ -196,13 +196,19 @@ def _kept_tables(engine: Engine) -> KeptTables:
 
 
 def _hello(
-    role: Role, instance: str, engine: Engine, memory: OwnMemory, claimed: str, group: Group
+    settings: WorkerSettings,
+    instance: str,
+    engine: Engine,
+    memory: OwnMemory,
+    claimed: str,
+    group: Group,
 ) -> Hello:
     layout, pools = engine.layout, engine.pools
     pool_tokens = pools.num_pages * layout.page_size
     return Hello(
         instance=instance,
-        role=role,
+        role=settings.role,
+        other_roles=settings.capabilities.other_roles,
         model=engine.fingerprint,
         device=engine.config.device,
         pid=os.getpid(),

@@ -191,6 +191,25 @@ class LoadSeries(Struct, frozen=True):
     points: tuple[LoadPoint, ...]
 
 
+class PoolChange(Struct, frozen=True):
+    """A change of the pools that is done."""
+
+    prefill: int
+    decode: int
+    workers: dict[str, str]
+    """The role of each worker now."""
+    changed: dict[str, str]
+    """The roles before and after, of each worker that changed."""
+    num_moved: int
+    """Sequences that left workers that decode no more."""
+    num_left: int
+    """Sequences that are decoded there yet, without room elsewhere."""
+
+
+class PoolsSuperseded(Exception):
+    """Other pools were asked for before a change of the pools was done."""
+
+
 class GenerationFailed(Exception):
     """Raised by a stream whose request failed. ``code`` is stable; the message is for people."""
 
@@ -291,6 +310,12 @@ class Core(Protocol):
         ...
 
     def status(self) -> ServiceStatus: ...
+
+    async def set_pools(self, prefill: int, decode: int) -> PoolChange:
+        """Assign roles so that the pools have these sizes; returns once no prefill worker decodes
+        any more, or after PATIENCE_S (pools.py). Raises ValueError for pools that the workers
+        cannot form, and PoolsSuperseded if others are asked for meanwhile."""
+        ...
 
     def load_series(self) -> LoadSeries:
         """The load of the last hour."""

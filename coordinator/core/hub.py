@@ -16,12 +16,19 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
-from coordinator.core.contract import LoadSeries, Overloaded, SequenceRequest, ServiceStatus
+from coordinator.core.contract import (
+    LoadSeries,
+    Overloaded,
+    PoolChange,
+    SequenceRequest,
+    ServiceStatus,
+)
 from coordinator.core.effects import EffectRunner, Stream
 from coordinator.core.event_loop import Sweeper, watch_lag
 from coordinator.core.inbox import Inbox
 from coordinator.core.observer import Observer
 from coordinator.core.open_tokens import OpenTokens
+from coordinator.core.pools import Pools
 from coordinator.core.request import Request
 from coordinator.core.requests.lifecycle import Lifecycle
 from coordinator.core.settings import HubSettings, PlacementLimits
@@ -29,8 +36,9 @@ from coordinator.core.spread.groups import SpreadGroups
 from coordinator.core.workers.connections import ClosedConnections, ConnectionMonitor
 from coordinator.core.workers.membership import Membership
 from coordinator.core.workers.registry import Registry
+from coordinator.core.workers.worker import Worker
 from transport.wire.channel import CoordinatorChannel
-from transport.wire.messages import Welcome
+from transport.wire.messages import Role, Welcome
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +78,7 @@ class Hub:
         self._groups = groups = SpreadGroups(
             registry, channel.send, time.monotonic, int(self._clock())
         )
+        self._pools = Pools(registry, self._role_changed)
         self._inbox = Inbox(channel, registry, lifecycle, membership, observer, groups, welcome)
         self._connections = ConnectionMonitor(channel.send, instance)
         self._closed = ClosedConnections(
@@ -134,6 +143,9 @@ class Hub:
             redis_connected=self._observer.redis_connected,
             workers=workers,
         )
+
+    async def set_pools(self, prefill: int, decode: int) -> PoolChange:
+        return await self._pools.set(prefill, decode)
 
     def load_series(self) -> LoadSeries:
         return self._observer.load_series()
@@ -205,7 +217,9 @@ class Hub:
         # Send Alive first: workers that hear nothing from the coordinator drop their requests.
         gone = self._connections.beat(self._processes())
         self._membership.check(lag_s, gone)
+        self._pools.restore()
         self._lifecycle.tick()
+        self._pools.look()
         self._groups.update()
         self._observer.tick(
             self.status(), self._lifecycle.stale_dropped, self._open_tokens.num_held
@@ -223,6 +237,11 @@ class Hub:
             self._groups.update()
         except Exception:
             log.exception("removing the dead workers %s failed", sorted(gone))
+
+    def _role_changed(self, worker: Worker, before: Role) -> None:
+        self._observer.workers.role_changed(worker, before)
+        self._lifecycle.roles_changed()
+        self._groups.update()
 
     def _end_by_edge(self, request_id: str, *, stop_early: bool) -> None:
         request = self._lifecycle.requests.get(request_id)

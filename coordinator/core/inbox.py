@@ -175,7 +175,7 @@ class Inbox:
 
     def _peer_tested(self, worker: Worker, message: PeerTested) -> None:
         instance, peer, problem = worker.instance, message.instance, message.problem
-        if problem and worker.hello.role != "decode":
+        if problem and not worker.can_be("decode"):
             log.warning("%s pulls no kept prefixes from %s: %s", instance, peer, problem)
         if self._registry.get(peer) is not None:
             self._observer.workers.peer_tested(worker, message)

@@ -41,8 +41,8 @@ def offer_problem(message: Prefilled, worker: Worker, request: Request) -> str:
     offer = message.offer
     if offer is None:
         return ""
-    if worker.hello.role != "prefill":
-        return f"an offer by a worker of role {worker.hello.role}"
+    if not worker.can_be("prefill"):
+        return f"an offer by a worker of role {worker.role}"
     if offer.num_tokens != request.num_tokens:
         return f"an offer of {offer.num_tokens} tokens, ordered were {request.num_tokens}"
     return _memory_problem(offer, worker)

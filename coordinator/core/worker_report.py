@@ -9,7 +9,7 @@ from msgspec import structs
 from coordinator.core.contract import BreakerState
 from coordinator.core.workers.worker import Departure, Worker
 from telemetry.metrics import Metrics
-from transport.wire.messages import PeerTested
+from transport.wire.messages import PeerTested, Role
 from transport.wire.reports import GpuHealth
 
 log = logging.getLogger(__name__)
@@ -40,8 +40,13 @@ class WorkerReport:
         for departure in get_args(Departure):
             # Prometheus sees no increase in a series that begins with its first loss.
             self._metrics.workers_lost.labels(hello.role, departure)
+        self._register(worker)
+        self.heartbeat(worker)
+
+    def _register(self, worker: Worker) -> None:
+        hello = worker.hello
         fields = {
-            "role": hello.role,
+            "role": worker.role,
             "device": hello.device,
             "gpu": hello.gpu,
             "pid": str(hello.pid),
@@ -51,10 +56,18 @@ class WorkerReport:
             "joined_at": str(self._clock()),
         }
         self._entries.register_worker(worker.instance, fields)
+
+    def role_changed(self, worker: Worker, before: Role) -> None:
+        """Show a worker under its new role, and count the change."""
+        self._metrics.role_changes.labels(before, worker.role).inc()
+        self._metrics.workers.labels(before).dec()
+        self._metrics.workers.labels(worker.role).inc()
+        self._metrics.forget_worker(worker.instance, before)
+        self._register(worker)
         self.heartbeat(worker)
 
     def departed(self, worker: Worker, reason: Departure) -> None:
-        role = worker.hello.role
+        role = worker.role
         self._metrics.workers.labels(role).dec()
         self._metrics.forget_worker(worker.instance, role)
         self._metrics.workers_lost.labels(role, reason).inc(reason != "goodbye")
@@ -65,9 +78,9 @@ class WorkerReport:
         growth = worker.drafts.growth
         self._metrics.drafts.grow(growth.num_steps, growth.verified, growth.accepted)
         prefixes, spread = structs.asdict(worker.prefixes.growth), worker.spread.growth
-        self._metrics.prefixes.grow(worker.instance, worker.hello.role, prefixes)
+        self._metrics.prefixes.grow(worker.instance, worker.role, prefixes)
         self._metrics.spread.grow(
-            worker.instance, worker.hello.role, steps=spread.num_steps, local=spread.num_local,
+            worker.instance, worker.role, steps=spread.num_steps, local=spread.num_local,
             step_s=spread.spread_ms / 1e3, local_s=spread.local_ms / 1e3,
             aborted=spread.num_aborted, wait_s=spread.wait_ms / 1e3, saved_s=spread.saved_us / 1e6,
         )  # fmt: skip
@@ -75,7 +88,7 @@ class WorkerReport:
     def waited(self, worker: Worker, live: Container[str]) -> None:
         """Report how long the worker's host waited for live members of its spread group before
         steps, how long its device waited within them, and how often a wait was in vain."""
-        growth, role = worker.spread.growth, worker.hello.role
+        growth, role = worker.spread.growth, worker.role
         host_ms, device_us = dict(growth.waits_ms), dict(growth.within_us)
         for member in host_ms | device_us:
             if member in live:
@@ -91,7 +104,7 @@ class WorkerReport:
         gauges, pools = worker.gauges, worker.hello.memory.pools
         self._metrics.set_worker(
             worker.instance,
-            worker.hello.role,
+            worker.role,
             num_pages=pools.num_pages,
             free_pages=gauges.free_pages,
             num_state_slots=pools.num_state_slots,
@@ -105,9 +118,9 @@ class WorkerReport:
             drafts=worker.drafts.num_drafts,
         )
         held = structs.asdict(gauges.prefix) | {"gpu_bytes": worker.kept_bytes}
-        self._metrics.prefixes.report(worker.instance, worker.hello.role, held)
+        self._metrics.prefixes.report(worker.instance, worker.role, held)
         self._metrics.spread.report(
-            worker.instance, worker.hello.role, gauges.spread.num_members, gauges.spread.table
+            worker.instance, worker.role, gauges.spread.num_members, gauges.spread.table
         )
         if worker.gpu is None:
             self._metrics.gpus.forget(worker.instance)
@@ -119,7 +132,7 @@ class WorkerReport:
         del known["xids"]
         self._metrics.gpus.report(
             worker.instance,
-            worker.hello.role,
+            worker.role,
             worker.hello.gpu,
             {name: float(value) for name, value in known.items() if value is not None},
             {xid.number: xid.times for xid in health.xids},
@@ -127,20 +140,20 @@ class WorkerReport:
 
     def charged(self, worker: Worker, code: str) -> None:
         """Count a request's fault against the worker."""
-        self._metrics.worker_faults.labels(worker.hello.role, code).inc()
+        self._metrics.worker_faults.labels(worker.role, code).inc()
 
     def breaker_moved(self, worker: Worker, state: BreakerState, why: str) -> None:
         """Log and show that a worker's circuit breaker opened, lets a probe through, or closed."""
         level = logging.WARNING if state == "open" else logging.INFO
         log.log(level, "breaker of %s: %s: %s", worker.instance, state, why)
-        gauge = self._metrics.breaker_open.labels(worker.instance, worker.hello.role)
+        gauge = self._metrics.breaker_open.labels(worker.instance, worker.role)
         gauge.set(state != "closed")
 
     def peer_tested(self, puller: Worker, tested: PeerTested) -> None:
         """Show the speed of a tested pair. Decode workers test pairs for handoffs, others for kept
         prefixes."""
         speed = 0.0 if tested.problem else tested.num_bytes / max(tested.seconds, 1e-9)
-        if puller.hello.role == "decode":
+        if puller.can_be("decode"):
             self._metrics.selftest_bytes_per_s.labels(tested.instance, puller.instance).set(speed)
         else:
             self._metrics.prefixes.tested(tested.instance, puller.instance, speed)

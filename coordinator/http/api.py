@@ -36,6 +36,7 @@ from coordinator.http.routes_history import history_routes
 from coordinator.http.routes_info import info_routes
 from coordinator.http.routes_other_servers import other_servers_routes
 from coordinator.http.routes_page import page_routes
+from coordinator.http.routes_pools import pools_routes
 from coordinator.http.turns import RequestThrottle
 from coordinator.http.warning_header import WARNING_HEADER, Warnings
 from coordinator.text.tokenizer import Tokenizer
@@ -73,6 +74,7 @@ def create_app(
     app.include_router(response_routes(context, bodies, stored))
     app.include_router(messages_routes(context, bodies))
     app.include_router(info_routes(context, bodies))
+    app.include_router(pools_routes(context))
     app.include_router(other_servers_routes(context))
     app.include_router(history_routes(history, now, context.names, core))
     app.include_router(page_routes())

@@ -24,6 +24,7 @@ class HttpSettings:
     - ``head_timeout_s``, ``body_timeout_s``: time for the whole head and the whole body to arrive.
     - ``write_timeout_s``: a client that reads nothing for so long is disconnected.
     - ``api_keys``: if any are set, each request needs one of them.
+    - ``operator_keys``: names of the API keys that may change the pools.
     - ``allowed_origins``: pages that may call the API from a browser; "*": all.
     - ``allowed_hosts``: hosts that requests may name, beside loopback names; "*": any.
     - ``prefix_cache_isolation``: with "key" only requests of one API key share prefixes.
@@ -44,6 +45,7 @@ class HttpSettings:
     body_timeout_s: float = 60.0
     write_timeout_s: float = 60.0
     api_keys: tuple[ApiKey, ...] = ()
+    operator_keys: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
     allowed_hosts: tuple[str, ...] = ("*",)
     prefix_cache_isolation: Isolation = "off"
@@ -57,6 +59,8 @@ class HttpSettings:
             raise ValueError(f"prefix_cache_isolation: {found!r} is neither off nor key")
         if self.prefix_cache_isolation == "key" and not self.api_keys:
             raise ValueError("prefix_cache_isolation: 'key' needs API keys (BATON_API_KEYS)")
+        if unknown := set(self.operator_keys) - {key.name for key in self.api_keys}:
+            raise ValueError(f"operator_keys: {min(unknown)!r} is the name of no API key")
         if self.root_path != checked_root_path(self.root_path):
             raise ValueError(f"root_path: {self.root_path!r} ends with a slash")
         for name, value in vars(self).items():

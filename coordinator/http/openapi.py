@@ -11,7 +11,7 @@ from fastapi.openapi.utils import get_openapi
 from starlette.requests import Request
 from starlette.responses import Response
 
-from coordinator.core.contract import LoadSeries, ServiceStatus
+from coordinator.core.contract import LoadSeries, PoolChange, ServiceStatus
 from coordinator.http.auth.key_check import OPEN_PATHS
 from coordinator.http.messages.bodies import (
     MESSAGES_EVENTS,
@@ -27,6 +27,7 @@ from coordinator.http.request_schemas import (
     ChatRequest,
     CompletionRequest,
     DetokenizeRequest,
+    PoolsRequest,
     TokenizeRequest,
 )
 from coordinator.http.response_schemas import (
@@ -53,19 +54,21 @@ from coordinator.http.timeline import RequestList
 
 _REQUESTS = (
     ChatRequest, CompletionRequest, ResponseRequest, MessagesRequest, CountTokensRequest,
-    TokenizeRequest, DetokenizeRequest,
+    TokenizeRequest, DetokenizeRequest, PoolsRequest,
 )  # fmt: skip
 _ANSWERS = (
     ChatCompletion, ChatCompletionChunk, Completion, Detokenized, ErrorBody, Health, ModelList,
     Ready, RequestList, ResponseBody, DeletedResponse, *EVENTS, ServiceStatus, LoadSeries,
-    Tokenized, Version,
+    PoolChange, Tokenized, Version,
     Message, *MESSAGES_EVENTS, MessagesErrorBody, TokensCount, AnthropicModel,
     AnthropicModelList, InputItems, InputTokens, Load, ModelInfo, ServerInfo,
 )  # fmt: skip
 _REF = "#/components/schemas/{name}"
 _DESCRIPTIONS = {
     400: "A field is wrong or not supported, or the context is too long.",
+    403: "The API key has no right to do this.",
     404: "No such model.",
+    409: "Something else was asked for meanwhile.",
     503: "Not now: queue full, draining, or no worker. Retry-After says when.",
     529: "Overloaded: the queue is full, or no worker is there. Retry-After says when.",
     504: "Not done within the time that a request may take.",

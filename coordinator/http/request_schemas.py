@@ -248,6 +248,13 @@ class CompletionRequest(GenerationRequest, kw_only=True):
         return bool(self.echo) or super().answers_without_output
 
 
+class PoolsRequest(RequestBody, kw_only=True):
+    """Numbers of workers that compute prompts, and of those that decode."""
+
+    prefill: int
+    decode: int
+
+
 class TokenizeRequest(RequestBody, kw_only=True):
     """``POST /tokenize``: exactly one of ``prompt`` and ``messages``."""
 

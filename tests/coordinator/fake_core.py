@@ -12,6 +12,7 @@ from coordinator.core.contract import (
     LoadPoint,
     LoadSeries,
     Overloaded,
+    PoolChange,
     SequenceRequest,
     ServiceStatus,
     Token,
@@ -132,6 +133,12 @@ class FakeCore:
 
     def status(self) -> ServiceStatus:
         return ServiceStatus(not self.problems, self.problems, False, 0, 0, True, self.workers)
+
+    async def set_pools(self, prefill: int, decode: int) -> PoolChange:
+        if prefill + decode != len(self.workers):
+            raise ValueError(f"pools: {prefill + decode} workers are asked for")
+        roles = {worker.instance: worker.role for worker in self.workers}
+        return PoolChange(prefill, decode, roles, {}, 0, 0)
 
     def load_series(self) -> LoadSeries:
         return LoadSeries(10, 1_700_000_000.0, self.load)

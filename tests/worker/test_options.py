@@ -22,6 +22,7 @@ OF_SOME_ROLES = {
     "max_batch_rows": {"prefill", "colocated"},
     "max_tokens_beside_decode": {"decode", "colocated"},
     "offer_ttl": {"prefill"},
+    "any_role": {"prefill", "decode"},
     "pull_timeout": {"decode"},
     "verify_handoff": {"prefill", "decode"},
 }

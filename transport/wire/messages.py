@@ -67,10 +67,11 @@ class TokenOut(WireStruct, frozen=True):
 class Hello(WireStruct, frozen=True, tag="hello"):
     """The first message of a worker, once it has loaded its model.
 
-    ``model`` is a digest of the checkpoint's configuration and tensors' names, shapes and
-    dtypes: both ends of a handoff must serve the same. ``max_seq_len`` is the longest sequence
-    the worker's pool can hold, in tokens. ``gpu`` is the UUID of its GPU, "" on a CPU. ``spread``
-    is None where it takes part in no spread steps (spread.py).
+    A worker begins with ``role``, and the coordinator may assign it ``other_roles`` later.
+    ``model`` is a digest of the checkpoint's configuration and tensors' names, shapes and dtypes:
+    both ends of a handoff must serve the same. ``max_seq_len`` is the longest sequence that the
+    worker's pool can hold, in tokens. ``gpu`` is the UUID of its GPU, "" on a CPU. ``spread`` is
+    None where it takes part in no spread steps (spread.py).
     """
 
     instance: str
@@ -83,6 +84,12 @@ class Hello(WireStruct, frozen=True, tag="hello"):
     memory: MemoryExport
     gpu: str = ""
     spread: SpreadExport | None = None
+    other_roles: tuple[Role, ...] = ()
+
+    @property
+    def roles(self) -> tuple[Role, ...]:
+        """All roles that the worker can have."""
+        return self.role, *self.other_roles
 
 
 class Heartbeat(WireStruct, frozen=True, tag="heartbeat"):

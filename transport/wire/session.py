@@ -71,6 +71,8 @@ ORDERS: dict[Role, tuple[type[Work], ...]] = {
     ),
 }
 """The messages that the coordinator sends to a worker of each role."""
+ORDERS_OF_ANY: tuple[type[Work], ...] = (Prefill, *ORDERS["decode"])
+"""The messages that the coordinator sends to a worker of any role."""
 Lost = Literal["lost"]
 LOST: Final = "lost"
 HELLO_EVERY_S = 1.0

@@ -205,7 +205,7 @@ def has_room_for(
     """True if the worker would take the request ``without`` some of the worker's requests, and
     without any reuse of kept prefixes."""
     load, num_tokens = worker.load, request.num_tokens
-    if worker.hello.role == "prefill":
+    if worker.role == "prefill":
         share, most_ahead = limits.prefill_watermark, limits.max_tokens_ahead
         fits = load.has_room(num_tokens, share=share, without=without)
     else:

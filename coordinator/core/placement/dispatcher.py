@@ -136,7 +136,7 @@ class Dispatcher:
         self._denied = None
         if not self._handoffs:
             return
-        decodes = [w for w in self._registry.all() if w.hello.role != "prefill"]
+        decodes = [w for w in self._registry.all() if w.role != "prefill"]
         proved: dict[str, set[str]] = {}  # by prefill worker: decode workers that can pull from it
         reserved = {w.instance for w in decodes if w.reserved_for is not None}
         self._awaited = reserved
@@ -238,7 +238,7 @@ class Dispatcher:
         if not workers:
             return None
         reuses = reuses_of(request, self._registry)
-        if workers[0].hello.role != "prefill":
+        if workers[0].role != "prefill":
             return choose_generate(workers, request, self._limits, reuses)
         return choose_prefill(workers, request, self._limits, reuses)
 

@@ -70,7 +70,7 @@ class Reservations:
     def _may_reserve(self, workers: list[Worker]) -> bool:
         if not workers:
             return False
-        of_role = self._registry.of(workers[0].hello.role)
+        of_role = self._registry.of(workers[0].role)
         num_reserved = sum(worker.reserved_for is not None for worker in of_role)
         return num_reserved < max(1, len(of_role) // 2)
 
@@ -81,7 +81,7 @@ class Reservations:
         if request.request_id in worker.load.requests and worker.load.computes(request):
             return False
         queued = request.state is State.QUEUED
-        if worker.hello.role == "decode":
+        if worker.role == "decode":
             prompts_go_elsewhere = not self._registry.decode_computes_prompts()
             return not request.waiting or (queued and prompts_go_elsewhere)
         return not queued

@@ -65,7 +65,7 @@ class Attempts:
             worker.load.pending_prefixes.add(request.request_id, keys, num_reused)
             if request.attempt == 1:
                 request.branch = self._registry.seen.note(keys) * page_size
-        order = request.as_prefill if worker.hello.role == "prefill" else request.as_generate
+        order = request.as_prefill if worker.role == "prefill" else request.as_generate
         self._assign(request, worker, order(reuse.prefix))
 
     def pull(self, request: Request, worker: Worker) -> None:

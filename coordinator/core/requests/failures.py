@@ -58,7 +58,7 @@ class Failures:
     def lose_worker(self, request: Request, worker: Worker, *, died: bool) -> None:
         """Retry a request whose worker is gone, or fail it if it has killed too many workers. The
         death of a worker that ran other requests too is weak evidence against this one."""
-        instance, role = worker.instance, worker.hello.role
+        instance, role = worker.instance, worker.role
         was_running = request.decode_worker == instance or request.state is State.PREFILLING
         request.losses += 1
         if died and was_running:
@@ -136,7 +136,7 @@ class Failures:
         worker = self._registry.get(instance)
         if code != "too_long" or worker is None:
             return False
-        role = worker.hello.role
+        role = worker.role
         wanted = request.num_tokens if role == "prefill" else request.max_len
         needs_len = min(wanted, self._registry.longest_seen(role))
         if needs_len <= worker.hello.max_seq_len:

@@ -141,7 +141,7 @@ class Faults:
         """Let ``puller`` pull no more prefixes from ``exporter``. A decode worker's handoffs are
         not affected."""
         worker = self._registry.get(puller)
-        if worker is not None and worker.hello.role != "decode":
+        if worker is not None and not worker.can_be("decode"):
             problem = "the copy of a prefix did not end"
             now = self._monotonic()
             self._registry.prefix_pairs.report(exporter, puller, problem, now)
@@ -192,7 +192,7 @@ class Faults:
         return [worker for worker in found if worker is not None]
 
     def _num_partners(self, worker: Worker) -> int:
-        roles = _PARTNERS.get(worker.hello.role, ())
+        roles = _PARTNERS.get(worker.role, ())
         return sum(len(self._registry.taking(role)) for role in roles)
 
     def _is_pending(self, request: Request, instance: str) -> Callable[[], bool]:

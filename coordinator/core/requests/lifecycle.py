@@ -271,6 +271,11 @@ class Lifecycle:
             worker.draining = True
             self._place()
 
+    def roles_changed(self) -> None:
+        """Place what waits, and move what is decoded where nothing is decoded any more."""
+        with self._outbox:
+            self._place()
+
     def worker_lost(self, instance: str, departure: Departure = "silent") -> None:
         """Remove a worker, and retry its requests elsewhere. A pull from a dead prefill worker may
         still succeed."""

@@ -1,9 +1,9 @@
 """Moves: which requests that are being decoded go on at another worker. Pure.
 
-The requests of a worker that drains move to the workers that have room for them, so that it can end
-in a second instead of with its longest answer. A move is a handoff whose source decodes: the stream
-pauses for a step, the copy and three messages, and nothing is computed again. Without room
-elsewhere a request stays where it is.
+The requests of a worker that drains, or has become a prefill worker, move to the workers that have
+room for them, so that it can end in a second instead of with its longest answer. A move is a
+handoff whose source decodes: the stream pauses for a step, the copy and three messages, and nothing
+is computed again. Without room elsewhere a request stays where it is.
 """
 
 from collections.abc import Callable, Iterator
@@ -32,7 +32,7 @@ class Moves:
     def due(self) -> Iterator[Request]:
         """The requests to move, oldest first. The caller orders each before it takes the next."""
         for worker in self._registry.all():
-            if worker.draining and worker.hello.role != "prefill":
+            if worker.draining or worker.role == "prefill":
                 yield from self._leaving(worker)
 
     def _leaving(self, worker: Worker) -> Iterator[Request]:
@@ -42,7 +42,9 @@ class Moves:
         for request in requests:
             if num_moving >= MAX_AT_ONCE:
                 return
-            decoded_here = request.state is State.DECODING
+            decoded_here = (
+                request.state is State.DECODING and request.decode_worker == worker.instance
+            )
             if not decoded_here or request.moving or request.quarantined:
                 continue
             if now - request.moved_at < AGAIN_AFTER_S:

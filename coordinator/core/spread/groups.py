@@ -154,7 +154,8 @@ class SpreadGroups:
         """The members of each group that should exist now."""
         now, rest = self._monotonic(), list[Worker]()
         for worker in self._registry.all():
-            fit = worker.hello.spread is not None
+            idle_decoder = worker.role == LENDERS and not _lends(worker)
+            fit = worker.hello.spread is not None and not idle_decoder
             takes_work = not worker.draining and worker.breaker.closed
             if fit and takes_work and not self._slow.is_out(worker.instance, now):
                 rest.append(worker)
@@ -223,7 +224,7 @@ def _share_a_gpu(one: Worker, other: Worker) -> bool:
 
 
 def _lends(worker: Worker) -> bool:
-    return worker.hello.role == LENDERS
+    return worker.hello.roles == (LENDERS,)
 
 
 def _alike(worker: Worker, first: Worker) -> bool:

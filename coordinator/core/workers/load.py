@@ -34,7 +34,7 @@ class Load:
         self._layout = hello.memory.layout
         self._pools = hello.memory.pools
         self._max_sequences = min(hello.max_running, hello.memory.pools.num_state_slots)
-        self._only_computes = hello.role == "prefill"
+        self._instance = hello.instance
         self._counted: dict[str, tuple[int, int]] = {}
 
     @property
@@ -85,7 +85,7 @@ class Load:
 
     def computes(self, request: Request) -> bool:
         """True if the worker has more to do for an assigned request than to keep its offer."""
-        return not self._only_computes or request.state is State.PREFILLING
+        return request.state is not State.HANDOFF or request.decode_worker == self._instance
 
     def add(self, request: Request) -> None:
         """Assign a request to the worker."""

@@ -10,7 +10,11 @@ Which worker opens whose memory:
                                    worker's, for sequences that move
     colocated workers              every other colocated worker's, for sequences that move
     workers that compute prompts   every other worker's that keeps prefixes, to pull them
+
+Workers of any role count as both.
 """
+
+from itertools import product
 
 from msgspec import structs
 
@@ -31,9 +35,8 @@ MAX_SEEN_PAGES = 1 << 17
 MAX_PROMPT_PAGES = 512
 """Most pages noted of one prompt: 32,768 tokens, hashed and noted in 0.5 ms."""
 
-_HANDOFF: tuple[Role, Role] = "decode", "prefill"
 _SEQUENCES_COME: frozenset[tuple[Role, Role]] = frozenset(
-    {_HANDOFF, ("decode", "decode"), ("colocated", "colocated")}
+    {("decode", "prefill"), ("decode", "decode"), ("colocated", "colocated")}
 )
 """Roles of a worker that pulls sequences, and of the worker that it pulls them from."""
 Order = tuple[str, ToWorker]
@@ -65,8 +68,9 @@ class Registry:
         if not self._workers:  # workers that join later have the same layout
             self.kept = KeptPrefixes(worker.layout.page_size)
         self._workers[hello.instance] = worker
-        longest = max(hello.max_seq_len, self.longest_seen(hello.role))
-        self._longest_seen[hello.role] = longest
+        for role in hello.roles:
+            longest = max(hello.max_seq_len, self.longest_seen(role))
+            self._longest_seen[role] = longest
         return worker
 
     def remove(self, instance: str) -> Worker | None:
@@ -118,7 +122,7 @@ class Registry:
         return list(self._workers.values())
 
     def of(self, role: Role) -> list[Worker]:
-        return [worker for worker in self._workers.values() if worker.hello.role == role]
+        return [worker for worker in self._workers.values() if worker.role == role]
 
     def taking(self, role: Role) -> list[Worker]:
         """The workers of a role that take new work."""
@@ -145,18 +149,23 @@ class Registry:
             for puller in self._workers.values()
             if worker is not None
             and not puller.draining
-            and _pulls_handoffs(puller, worker)
+            and puller.role != "prefill"
+            and (_keeps_own(puller, worker) or _pulls_handoffs(puller, worker))
             and exporter not in self.pairs_of(puller).broken_of(puller.instance)
         ]
 
     def proved_from(self, exporter: str) -> set[str]:
         """The workers of ``decoding_from`` whose test has shown that they can."""
         found = self.decoding_from(exporter)
-        return {w.instance for w in found if self.pairs_of(w).usable(exporter, w.instance)}
+        return {
+            w.instance
+            for w in found
+            if w.instance == exporter or self.pairs_of(w).usable(exporter, w.instance)
+        }
 
     def pairs_of(self, puller: Worker) -> Pairs:
         """The tested pairs in which this worker is the puller."""
-        return self.pairs if puller.hello.role == "decode" else self.prefix_pairs
+        return self.pairs if puller.can_be("decode") else self.prefix_pairs
 
     def may_pull_prefix(self, puller: Worker, instance: str) -> bool:
         """True if the puller can read the memory of the worker ``instance``, and that worker's
@@ -175,13 +184,13 @@ class Registry:
 
     def missing_roles(self) -> tuple[Role, ...]:
         """Roles that are needed and have no worker that takes work."""
-        taking = {worker.hello.role for worker in self._workers.values() if not worker.draining}
+        taking = {worker.role for worker in self._workers.values() if not worker.draining}
         needed: tuple[Role, ...] = ("colocated",) if self.of("colocated") else ("prefill", "decode")
         return tuple(role for role in needed if role not in taking)
 
     def is_replaceable(self, worker: Worker) -> bool:
         """True if another worker of its role takes requests."""
-        others = self.taking(worker.hello.role)
+        others = self.taking(worker.role)
         return any(other.breaker.closed for other in others if other is not worker)
 
     def hopeless(self) -> list[tuple[Worker, str]]:
@@ -227,16 +236,23 @@ def _pulls_from(puller: Worker, worker: Worker) -> bool:
 
 def _pulls_handoffs(puller: Worker, worker: Worker) -> bool:
     """True if sequences may come to ``puller`` from ``worker``, by handoff or move."""
-    roles = puller.hello.role, worker.hello.role
-    return roles in _SEQUENCES_COME and puller is not worker
+    roles = product(puller.hello.roles, worker.hello.roles)
+    return puller is not worker and not _SEQUENCES_COME.isdisjoint(roles)
+
+
+def _keeps_own(puller: Worker, worker: Worker) -> bool:
+    """True for a worker that was assigned to decode since it offered prompts: it continues what no
+    other worker has pulled."""
+    return puller is worker and worker.can_be("prefill")
 
 
 def _pulls_prefixes(puller: Worker, worker: Worker) -> bool:
-    return worker.keeps_prefixes and puller.hello.role != "decode" and puller is not worker
+    computes_prompts = puller.can_be("prefill") or puller.can_be("colocated")
+    return worker.keeps_prefixes and computes_prompts and puller is not worker
 
 
 def _introduction(worker: Worker, *, to: Worker) -> Order:
-    hands_off = (to.hello.role, worker.hello.role) == _HANDOFF
+    hands_off = to.can_be("decode") and worker.can_be("prefill")
     return to.instance, PeerJoined(worker.instance, worker.hello.memory, hands_off)
 
 

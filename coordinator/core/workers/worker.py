@@ -10,7 +10,7 @@ from coordinator.core.workers.breaker import Breaker
 from coordinator.core.workers.load import Load
 from coordinator.core.workers.meters import DraftMeter, PrefixMeter, SpreadMeter, TokenMeter
 from transport.wire.layout import CacheLayout
-from transport.wire.messages import Heartbeat, Hello
+from transport.wire.messages import Heartbeat, Hello, Role
 from transport.wire.reports import GpuHealth, WorkerGauges
 
 Departure = Literal["silent", "goodbye", "rejoined", "refused"]
@@ -27,6 +27,8 @@ class Worker:
     heard_at: float
     breaker: Breaker
     """Says whether the worker's faults keep requests away."""
+    role: Role = field(init=False)
+    """Its present role. It begins with that of its hello, until another one is assigned."""
     draining: bool = False
     settled: bool = False
     """True once the worker has sent more than its hello."""
@@ -51,11 +53,16 @@ class Worker:
     load: Load = field(init=False)
 
     def __post_init__(self) -> None:
+        self.role = self.hello.role
         self.load = Load(self.hello)
 
     @property
     def instance(self) -> str:
         return self.hello.instance
+
+    def can_be(self, role: Role) -> bool:
+        """True if the worker has this role, or may be assigned it."""
+        return role in self.hello.roles
 
     @property
     def layout(self) -> CacheLayout:
@@ -92,7 +99,7 @@ class Worker:
         pools, prefixes = self.hello.memory.pools, self.prefixes.recent
         return WorkerStatus(
             instance=self.instance,
-            role=self.hello.role,
+            role=self.role,
             device=self.hello.device,
             running=self.gauges.running,
             waiting=self.gauges.waiting,

@@ -24,7 +24,8 @@ HEAVY_BYTES = 64 * 1024
 
 # A parser has no keys; it is told the key that isolates a request.
 _NOT_FOR_PARSERS = frozenset({
-    "api_keys", "allowed_origins", "allowed_hosts", "prefix_cache_isolation", "root_path",
+    "api_keys", "operator_keys", "allowed_origins", "allowed_hosts",
+    "prefix_cache_isolation", "root_path",
 })  # fmt: skip
 
 
