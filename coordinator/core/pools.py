@@ -62,8 +62,7 @@ class Pools:
         self._require(size)
         if self._under_way is not None and not self._under_way.done():
             self._under_way.set_exception(PoolsSuperseded(f"pools of {size} were asked for since"))
-        self._asked = size
-        changes = self._assign(size)
+        changes = self.assign(size)
         self._under_way = under_way = asyncio.get_running_loop().create_future()
         num_to_move = sum(map(num_decoded, self._registry.of("prefill")))
         self.look()
@@ -100,7 +99,9 @@ class Pools:
                 self._flip(other, role, 1)
                 return
 
-    def _assign(self, size: Size) -> dict[str, str]:
+    def assign(self, size: Size) -> dict[str, str]:
+        """Assign roles for pools of this size from now on; returns what changed, by worker."""
+        self._asked = size
         before = {worker.instance: worker.role for worker in self._live()}
         now = _sizes(self._live())
         self._flip("decode", "prefill", size.prefill - now.prefill)

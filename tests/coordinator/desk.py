@@ -1,5 +1,7 @@
 """A lifecycle with workers, driven event by event."""
 
+from msgspec.structs import replace
+
 from coordinator.core.contract import SequenceRequest
 from coordinator.core.effects import Charged, Effect, Send
 from coordinator.core.request import Request, State
@@ -35,7 +37,10 @@ def ids_of(order: Prefill | Decode | Generate) -> list[int]:
 class Desk:
     """A lifecycle with workers p-1, p-2, d-1, d-2 and a clock that the test turns."""
 
-    def __init__(self, workers=("p-1", "p-2", "d-1", "d-2"), **options) -> None:
+    def __init__(
+        self, workers=("p-1", "p-2", "d-1", "d-2"), any_role: bool = False, **options
+    ) -> None:
+        self._any_role = any_role
         self.now = 100.0
         self.names: list[str] = []
         self.introduced: list[tuple[str, object]] = []  # what was sent as the last worker joined
@@ -56,7 +61,10 @@ class Desk:
         role = {"p": "prefill", "d": "decode", "b": "colocated"}[instance[0]]
         export = MemoryExport("shm", instance, 1, LAYOUT, PoolSize(num_pages, 4))
         longest = num_pages * LAYOUT.page_size
-        self.registry.add(Hello(instance, role, "m", "cpu", 1, longest, 4, export), self.now)
+        hello = Hello(instance, role, "m", "cpu", 1, longest, 4, export)
+        if self._any_role:
+            hello = replace(hello, other_roles=("prefill" if role == "decode" else "decode",))
+        self.registry.add(hello, self.now)
         self.life.worker_joined(instance)
         self.introduced = self.sent()
         for other in self.registry.of("decode" if role == "prefill" else "prefill"):

@@ -112,7 +112,9 @@ class Stack(stack.Stack):
     def assert_nothing_left(self, deadline_s: float = 0.5) -> None:
         assert all_dead(sorted(self._pids), deadline_s), "processes outlived baton up"
         assert list(self.base.iterdir()) == []
-        instances = set(re.findall(r"\b(?:prefill|decode|colocated)-[0-9a-f]{8}\b", self.text))
+        instances = set(
+            re.findall(r"\b(?:prefill|decode|colocated|worker)-[0-9a-f]{8}\b", self.text)
+        )
         segments = {path.name for path in SEGMENTS.glob("baton-*")}
         assert not {f"baton-{instance}" for instance in instances} & segments
 

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from colocated.limits import ColocatedLimits
 from coordinator.core.contract import SequenceRequest, Token
 from coordinator.core.effects import Effect, Emit, Ended, Moved, Retried, Send
+from coordinator.core.pools import Pools, Size
 from coordinator.core.request import Request, State
 from coordinator.core.requests.lifecycle import Lifecycle
 from coordinator.core.settings import BreakerSettings, HubSettings, PlacementLimits, RetryLimits
@@ -38,6 +39,7 @@ from transport.wire.memory_export import MemoryExport
 from transport.wire.messages import Decode, Generate, Heartbeat, Hello, Prefill
 from transport.wire.sampling import Constraint, SamplingParams, StopRule
 from transport.wire.token_ids import packed
+from worker.capabilities import capabilities_of
 from worker.settings import HandoffSettings, PrefixCacheSettings
 from worker.spread.lender import Lender
 from worker.spread.membership import Membership
@@ -84,6 +86,9 @@ class Cluster:
             settings=settings,
             retries=replace(retries or RetryLimits(), max_faults=max_faults),
         )
+        self.pools = Pools(self.registry, lambda worker, role: self.lifecycle.roles_changed())
+        self.num_changed = 0
+        self.verifies = rng.random() < 0.5  # of workers of any role: each of them takes handoffs
         self.nodes: dict[str, Node] = {}
         self.memories: dict[str, CacheTensors] = {}
         self.outputs: dict[str, list[int]] = {}
@@ -99,7 +104,13 @@ class Cluster:
     # ---- workers
 
     def add_worker(
-        self, role: str, size: PoolSize | None = None, *, nan: bool = False, stuck: bool = False
+        self,
+        role: str,
+        size: PoolSize | None = None,
+        *,
+        nan: bool = False,
+        stuck: bool = False,
+        any_role: bool = False,
     ) -> str:
         self._count += 1
         instance, size = f"{role}-{self._count}", size or self.size
@@ -114,14 +125,15 @@ class Cluster:
         hello = Hello(
             instance, role, "m", "cpu", 1, longest, size.num_state_slots, export,
             spread=group and group.export,
+            other_roles=capabilities_of(role, any_role=any_role).other_roles,
         )  # fmt: skip
         node = Node(hello, engine)
         session = SimpleNamespace(send=node.outbox.append, in_socket_s=0.0, wake=lambda: None)
-        if role != "prefill" or self.prefix_cache.enabled:
+        if role != "prefill" or any_role or self.prefix_cache.enabled:
             node.copies = LateCopies(engine.cache, self.rng, self._find_memory, stuck=stuck)
         handoff = HandoffSettings(
             self.offer_ttl_s, self.pull_timeout_s,
-            verify=role == "prefill" and self.rng.random() < 0.5,
+            verify=self.verifies if any_role else role == "prefill" and self.rng.random() < 0.5,
         )  # fmt: skip
         if self.host_blocks and self.prefix_cache.enabled:
             node.host = LateHostCopier(engine.cache, 1, self.host_blocks)
@@ -131,7 +143,7 @@ class Cluster:
             limits=ColocatedLimits(PrefillLimits(128, 4), beside), handoff=handoff,
             puller=node.copies, lookahead=self.lookahead, clock=lambda: self.now,
             drafts=ChangingDrafts(self.rng), prefix_cache=self.prefix_cache,
-            host=node.host, group=group,
+            host=node.host, group=group, any_role=any_role,
         )  # fmt: skip
         self.nodes[instance] = node
         self.memories[instance] = engine.cache
@@ -166,6 +178,16 @@ class Cluster:
     def drain_worker(self, instance: str) -> None:
         """SIGTERM: it takes no new work, and finishes what it has."""
         self.lifecycle.worker_draining(self.registry.require(instance))
+        self._apply()
+
+    def change_pools(self, prefill: int, decode: int) -> None:
+        """Assign roles, as an operator does."""
+        self.num_changed += len(self.pools.assign(Size(prefill, decode)))
+        self._apply()
+
+    def restore_pools(self) -> None:
+        """As at a heartbeat, after workers came or went."""
+        self.pools.restore()
         self._apply()
 
     def stop_worker(self, instance: str) -> None:

@@ -56,8 +56,10 @@ def run_scenario(
     *,
     kills: float,
     large: bool = False,
+    turns: bool = True,
 ) -> Cluster:
-    """``large``: there is memory for all, and no copy takes too long."""
+    """``large``: there is memory for all, and no copy takes too long. ``turns``: workers drain in
+    turn."""
     size = PoolSize(240 if large else rng.choice([25, 60, 120]), 20 if large else 8)
     cluster = kind(rng, lookahead=rng.randint(0, 1), size=size, retries=LENIENT)
     if large:
@@ -75,7 +77,7 @@ def run_scenario(
             victim = rng.choice(list(cluster.open))
             cancelled.add(victim)
             cluster.cancel(victim)
-        elif rng.random() < (0.03 if large else 0.01):
+        elif turns and rng.random() < (0.03 if large else 0.01):
             turn_away(cluster)
         elif rng.random() < kills:
             victim = rng.choice(list(cluster.nodes))

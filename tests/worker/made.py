@@ -36,10 +36,11 @@ def make_worker(
     drafts: DraftPolicy | None = None,
     awake_s: float = 0.0,
     clock: Callable[[], float] = time.monotonic,
+    any_role: bool = False,
 ) -> Worker:
-    """A worker of ``role`` under ``session``."""
+    """A worker of ``role``, or of any role at first, under ``session``."""
     settings = ServingSettings(
-        instance, capabilities_of(role), limits, handoff or HandoffSettings(),
+        instance, capabilities_of(role, any_role=any_role), limits, handoff or HandoffSettings(),
         prefix_cache or PrefixCacheSettings(), lookahead, awake_s,
     )  # fmt: skip
     room = Room(

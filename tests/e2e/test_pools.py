@@ -1,0 +1,106 @@
+"""Pools that change while streams run: every text as before, whoever does what."""
+
+import asyncio
+import signal
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from typer.testing import CliRunner
+
+from deploy.cli import app
+from tests.e2e.served import served
+from tests.e2e.stack import Stack
+from tests.e2e.streams import Seen, all_ended, some_reach
+from tests.e2e.test_colocated import SETTINGS, streams
+from tests.e2e.waiting import eventually
+
+NUM_WORKERS = 4
+
+
+@pytest.fixture(scope="module")
+def pools() -> Iterator[Stack]:
+    arguments = ["--prefill", "2", "--decode", "2", "--pools", "manual"]
+    stack = Stack(served("per_expert"), *arguments, verify_handoff=True, **SETTINGS)
+    try:
+        yield stack.start()
+        assert stack.stop() == 0
+    finally:
+        stack.close()
+
+
+async def roles(stack: Stack) -> list[str]:
+    return sorted(worker["role"] for worker in (await stack.status())["workers"])
+
+
+async def scaled(stack: Stack, prefill: int, decode: int) -> httpx.Response:
+    async with httpx.AsyncClient(timeout=40.0) as http:
+        body = {"prefill": prefill, "decode": decode}
+        return await http.post(f"{stack.url}/v1/pools", json=body)
+
+
+@pytest.fixture(scope="module")
+def texts() -> list[Seen]:
+    """What undisturbed workers answer; filled by the first test that asks."""
+    return []
+
+
+@pytest.fixture
+async def expected(pools: Stack, texts: list[Seen]) -> list[Seen]:
+    if not texts:
+        quiet = streams(pools)
+        await all_ended(quiet)
+        texts += [stream.seen for stream in quiet]
+    return texts
+
+
+async def test_pools_change_under_streams_and_no_token_does(
+    pools: Stack, expected: list[Seen]
+) -> None:
+    for prefill in (1, 3, 2):
+        disturbed = streams(pools)
+        await some_reach(disturbed, 4, num_tokens=10)
+        answer = await scaled(pools, prefill, NUM_WORKERS - prefill)
+        assert answer.status_code == 200, answer.text
+        change = answer.json()
+        assert change["num_left"] == 0
+        names = ["decode"] * (NUM_WORKERS - prefill) + ["prefill"] * prefill
+        assert sorted(change["workers"].values()) == names == await roles(pools)
+        await all_ended(disturbed)
+        assert [stream.seen for stream in disturbed] == expected
+        await pools.idle(NUM_WORKERS)
+    assert (await pools.moved())["moved"] >= 1
+
+
+async def test_a_killed_worker_comes_back_to_the_pools_that_were_asked_for(
+    pools: Stack, expected: list[Seen]
+) -> None:
+    assert (await scaled(pools, 1, 3)).status_code == 200
+    disturbed = streams(pools)
+    await some_reach(disturbed, 4, num_tokens=10)
+    pools.kill("decode-1", signal.SIGKILL)
+    await all_ended(disturbed)
+    assert [stream.seen for stream in disturbed] == expected
+
+    async def whole() -> None:
+        assert await roles(pools) == ["decode"] * 3 + ["prefill"]
+
+    await eventually(whole, "one prefill and three decode workers", 30.0)
+    await pools.idle(NUM_WORKERS)
+
+
+async def test_the_command_scales_and_tells_what_is_impossible(pools: Stack) -> None:
+    def scale(prefill: int, decode: int) -> tuple[int, str]:
+        arguments = ["scale", "--prefill", str(prefill), "--decode", str(decode)]
+        found = CliRunner().invoke(app, [*arguments, "--url", pools.url])
+        return found.exit_code, found.output
+
+    code, output = await asyncio.to_thread(scale, 2, 2)
+    assert code == 0, output
+    assert "2 prefill and 2 decode workers" in output
+    code, output = await asyncio.to_thread(scale, 4, 0)
+    assert code == 1
+    assert "decode: 0 is not 1 or more" in output
+    code, output = await asyncio.to_thread(scale, 4, 3)
+    assert code == 1
+    assert "7 workers are asked for, 4 take work" in output
