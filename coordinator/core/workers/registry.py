@@ -4,14 +4,12 @@
 other rooms may call it. The hub also builds membership.py and connections.py, which decide who is
 in the registry. All other files here are private.
 
-Which worker opens whose memory:
+A worker of any role counts as a prefill and as a decode worker. Which worker opens whose memory:
 
     decode workers                 every prefill worker's, for handoffs, and every other decode
                                    worker's, for sequences that move
     colocated workers              every other colocated worker's, for sequences that move
     workers that compute prompts   every other worker's that keeps prefixes, to pull them
-
-Workers of any role count as both.
 """
 
 from itertools import product

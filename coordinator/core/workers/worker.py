@@ -28,7 +28,7 @@ class Worker:
     breaker: Breaker
     """Says whether the worker's faults keep requests away."""
     role: Role = field(init=False)
-    """Its present role. It begins with that of its hello, until another one is assigned."""
+    """The present role: that of the hello, until another one is assigned."""
     draining: bool = False
     settled: bool = False
     """True once the worker has sent more than its hello."""
