@@ -142,6 +142,8 @@ class WorkerStatus:
     """Prefixes kept on its device now."""
     kept_prefixes_host: int = 0
     """Prefixes kept in its host tier now."""
+    pid: int = 0
+    """Process id, in the namespace of the machine."""
     spread: SpreadStatus | None = None
     """None for a worker that does not offer to compute steps together with others."""
 

@@ -2,9 +2,10 @@
 
     python -m tests.simulation.many_moves --moves 10000 --out FILE
 
-Scenarios of test_moves.py run one after the other: prefill and decode workers, colocated ones, both
-with and without spread steps. Each checks every text, that each request ends once, and that all
-memory is free at the end; the first that fails ends the run.
+Scenarios of test_moves.py and test_pools.py run one after the other: prefill and decode workers,
+colocated ones, both with and without spread steps, and workers whose pools change. Each checks
+every text, that each request ends once, and that all memory is free at the end; the first that
+fails ends the run.
 """
 
 import random
@@ -21,7 +22,12 @@ from bench.result_file import document, save
 from tests.simulation.cluster import Cluster
 from tests.simulation.spread_cluster import SpreadCluster
 from tests.simulation.test_moves import COLOCATED, SPLIT, run_scenario
+from tests.simulation.test_pools import ROLES, Changing
 
+SCENARIOS = (
+    (SPLIT, Cluster), (COLOCATED, Cluster), (ROLES, Changing),
+    (SPLIT, SpreadCluster), (COLOCATED, SpreadCluster),
+)  # fmt: skip
 KILLS = 0.001
 """Share of the events that are the death of a worker, in two of three scenarios."""
 
@@ -37,10 +43,11 @@ def main(
     while found["moved"] < moves:
         number = found["scenarios"]
         rng = random.Random(seed + number)
-        roles = (SPLIT, COLOCATED)[number % 2]
-        kind = SpreadCluster if number % 4 >= 2 else Cluster
+        roles, kind = SCENARIOS[number % len(SCENARIOS)]
         kills = KILLS if number % 3 else 0.0
-        cluster = run_scenario(rng, roles, kind, kills=kills, large=bool(number % 5))
+        turns = kind is not Changing
+        cluster = run_scenario(rng, roles, kind, kills=kills, large=bool(number % 7), turns=turns)
+        found["changes"] += cluster.num_changed
         found.update(cluster.num_moved)
         found["scenarios"] += 1
         found["retries"] += cluster.num_retried

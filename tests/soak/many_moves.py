@@ -5,15 +5,18 @@
 starts ``baton up`` with what follows ``--``, every handoff's bytes compared by digest. The answers
 of some requests are taken first, undisturbed. Then clients ask for them over and over, while one
 worker after the other that decodes gets SIGTERM: its sequences move, and a new process takes its
-place. Exit code 1 if an answer differs or fails, or a request is still open at the end.
+place. With ``--pools`` (behind ``--``: ``--pools manual``) the pools change instead. Exit code 1 if
+an answer differs or fails, or a request is still open at the end.
 """
 
 import asyncio
+import random
 import re
 import signal
 import sys
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -23,6 +26,7 @@ import httpx
 import typer
 
 from bench.environment import describe
+from bench.measures import percentile
 from bench.result_file import document, save
 from bench.stack import Stack, StackFailed, started
 from tests.soak.cases import LONGEST, MIN_MARGIN_NATS, Case, NoCases, prepared
@@ -92,29 +96,78 @@ class Clients:
         await asyncio.gather(*self._tasks)
 
 
+@dataclass
+class Drains:
+    """Lets one worker after the other drain; a new process takes its place."""
+
+    stack: Stack
+    workers: list[str]
+    done: int = 0
+
+    async def turn(self, http: httpx.AsyncClient) -> None:
+        await all_back(http, len(self.workers), START_S)
+        await asyncio.sleep(LOADED_S)
+        able = [name for name in self.workers if not name.startswith("prefill")]
+        self.stack.kill(able[self.done % len(able)], signal.SIGTERM)
+        self.done += 1
+        await asyncio.sleep(1.0)  # the coordinator hears of the drain before it is asked again
+
+    def found(self) -> dict[str, int | float]:
+        return {"drained": self.done}
+
+
+@dataclass
+class Changes:
+    """Asks for other pools, and kills a worker in a share of the turns."""
+
+    stack: Stack
+    workers: list[str]
+    draw: random.Random
+    kills: float
+    num_killed: int = 0
+    took_s: list[float] = field(default_factory=list)
+    """Seconds until each change was done."""
+
+    async def turn(self, http: httpx.AsyncClient) -> None:
+        number = len(self.workers)
+        if self.draw.random() < self.kills:
+            self.stack.kill(self.draw.choice(self.workers))
+            self.num_killed += 1
+            await asyncio.sleep(1.0)  # the coordinator misses it before it is asked again
+            await all_back(http, number, START_S)
+        await asyncio.sleep(LOADED_S)
+        prefill = self.draw.randint(1, number - 1)
+        began = perf_counter()
+        answer = await http.post("/v1/pools", json={"prefill": prefill, "decode": number - prefill})
+        answer.raise_for_status()
+        self.took_s.append(perf_counter() - began)
+
+    def found(self) -> dict[str, int | float]:
+        return {
+            "changes": len(self.took_s), "killed": self.num_killed,
+            **{f"change_p{p}_s": round(percentile(self.took_s, p / 100), 4) for p in (50, 99)},
+        }  # fmt: skip
+
+
 async def run(
-    stack: Stack, moves: int, clients: int, minutes: float, cases: Callable[..., Any]
-) -> dict[str, int | float]:
-    """Drain workers until so many sequences have moved, or the time is over. Raises NoCases."""
-    workers = [name for name in stack.pids() if name != "coordinator" and "redis" not in name]
-    victims = sorted(name for name in workers if not name.startswith("prefill"))
+    disturbance: Drains | Changes,
+    moves: int, clients: int, minutes: float, cases: Callable[..., Any],
+) -> dict[str, int | float]:  # fmt: skip
+    """Disturb until so many sequences have moved, or the time is over. Raises NoCases."""
     limits = httpx.Limits(max_connections=clients + 2)
-    async with httpx.AsyncClient(base_url=stack.url, timeout=120.0, limits=limits) as http:
+    url = disturbance.stack.url
+    async with httpx.AsyncClient(base_url=url, timeout=120.0, limits=limits) as http:
         load = Clients(http, (await cases(http))[0], clients)
-        began, num_drained, moved = perf_counter(), 0, await counted(http)
+        began, moved = perf_counter(), await counted(http)
         while moved.get("moved", 0) < moves and perf_counter() - began < 60 * minutes:
-            await all_back(http, len(workers), START_S)
-            await asyncio.sleep(LOADED_S)
-            stack.kill(victims[num_drained % len(victims)], signal.SIGTERM)
-            num_drained += 1
-            await asyncio.sleep(1.0)  # the coordinator hears of the drain before it is asked again
+            await disturbance.turn(http)
             moved = await counted(http)
         seconds = perf_counter() - began
         await load.stop()
         held = await held_at_end(http)
         moved = await counted(http)
     return {
-        **moved, **load.found, "drained": num_drained, "tokens_held": held,
+        **moved, **load.found, **disturbance.found(), "tokens_held": held,
         "seconds": round(seconds),
     }  # fmt: skip
 
@@ -127,13 +180,19 @@ def main(
     minutes: Annotated[float, typer.Option(min=0.1, help="At most so long.")] = 30.0,
     margin: Annotated[float, typer.Option(help="Nats of a clear choice.")] = MIN_MARGIN_NATS,
     longest: Annotated[int, typer.Option(min=16, help="The most tokens of an answer.")] = LONGEST,
+    pools: Annotated[bool, typer.Option("--pools", help="Change pools instead.")] = False,
+    kills: Annotated[float, typer.Option(help="Share of the changes behind a kill.")] = 0.0,
     out: Annotated[Path | None, typer.Option(help="Result file.")] = None,
 ) -> None:
-    """Drain workers under load, and compare the answers."""
+    """Drain workers, or change the pools, under load, and compare the answers."""
     cases = partial(prepared, seed=seed, count=24, margin_nats=margin, longest=longest)
     try:
         with started(*arguments, settings={"verify_handoff": 1}, start_s=START_S) as stack:
-            found = asyncio.run(run(stack, moves, clients, minutes, cases))
+            names = [n for n in stack.pids() if n != "coordinator" and "redis" not in n]
+            by: Drains | Changes = Drains(stack, sorted(names))
+            if pools:
+                by = Changes(stack, sorted(names), random.Random(seed), kills)
+            found = asyncio.run(run(by, moves, clients, minutes, cases))
             exit_code = stack.stop()
     except (StackFailed, NoCases) as error:
         raise SystemExit(f"error: {error}") from None
@@ -145,7 +204,7 @@ def main(
     if out is not None:
         environment = describe(sys.argv[1:], "tests.soak.many_moves")
         asked = {"up": arguments, "moves": moves, "clients": clients, "seed": seed}
-        asked |= {"margin_nats": margin, "longest": longest}
+        asked |= {"margin_nats": margin, "longest": longest, "pools": pools, "kills": kills}
         save(
             out,
             document(

@@ -101,6 +101,7 @@ class Worker:
             instance=self.instance,
             role=self.role,
             device=self.hello.device,
+            pid=self.hello.pid,
             running=self.gauges.running,
             waiting=self.gauges.waiting,
             free_pages=self.gauges.free_pages,
