@@ -18,7 +18,7 @@ import signal
 import statistics
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated
 
@@ -80,10 +80,19 @@ def _lives(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
 
 
+@dataclass
+class Drains:
+    """What was seen of the drains, in seconds from each SIGTERM: how long the process lived on, and
+    when the longest gaps of the streams that moved ended."""
+
+    gone_s: list[float] = field(default_factory=list)
+    gap_ends_s: list[list[float]] = field(default_factory=list)
+
+
 async def gaps_of_drain(
-    stack: Stack, http: httpx.AsyncClient, victim: str, load: Load
-) -> tuple[list[float], float]:
-    """Longest gaps of the streams that moved, and how long the process lived on."""
+    stack: Stack, http: httpx.AsyncClient, victim: str, load: Load, seen: Drains
+) -> list[float]:
+    """Longest gaps of the streams that moved, from the SIGTERM to their ends."""
     streams = [Stream(http, seed, load) for seed in range(load.num_streams)]
     await asyncio.gather(*(stream.steady.wait() for stream in streams))
     pid = stack.pids()[victim]
@@ -91,13 +100,14 @@ async def gaps_of_drain(
     stack.kill(victim, signal.SIGTERM)
     while _lives(pid):  # noqa: ASYNC110
         await asyncio.sleep(0.005)  # a process of another parent can only be looked for
-    gone_s = time.perf_counter() - told_at
-    gaps_s = []
+    seen.gone_s.append(time.perf_counter() - told_at)
+    gaps = []
     for stream in streams:
         record = (await http.get(f"/v1/requests/{await stream.task}")).json()
         if record["moves"]:
-            gaps_s.append(longest_gap(stream.at, told_at)[0])
-    return gaps_s, gone_s
+            gaps.append(longest_gap(stream.at, told_at))
+    seen.gap_ends_s.append([ended_at - told_at for _, ended_at in gaps])
+    return [gap_s for gap_s, _ in gaps]
 
 
 async def gaps_of_kill(
@@ -116,11 +126,8 @@ async def gaps_of_kill(
     return gaps_s
 
 
-async def measure(
-    stack: Stack, kills: int, load: Load, *, drain: bool
-) -> tuple[list[list[float]], list[float]]:
-    """Gaps by kill, in seconds, and how long each process that drained lived on."""
-    gone_s: list[float] = []
+async def measure(stack: Stack, kills: int, load: Load, drains: Drains | None) -> list[list[float]]:
+    """Gaps by kill, in seconds; with ``drains`` of workers that drain."""
     workers = [name for name in stack.pids() if name != "coordinator" and "redis" not in name]
     victims = sorted(name for name in workers if not name.startswith("prefill"))
     found: list[list[float]] = []
@@ -129,16 +136,17 @@ async def measure(
         for number in range(kills):
             await all_back(http, len(workers), START_S)
             victim = victims[number % len(victims)]
-            if drain:
-                gaps_s, lived_s = await gaps_of_drain(stack, http, victim, load)
-                gone_s.append(lived_s)
-                print(f"{victim}: gone after {lived_s:.3f} s")
+            if drains is not None:
+                gaps_s = await gaps_of_drain(stack, http, victim, load, drains)
+                ends = drains.gap_ends_s[-1]
+                when = f"{min(ends):.3f} to {max(ends):.3f} s" if ends else "nothing moved"
+                print(f"{victim}: gone after {drains.gone_s[-1]:.3f} s, gaps ended {when}")
             else:
                 gaps_s = await gaps_of_kill(stack, http, victim, load)
             found.append(gaps_s)
             longest_s = max(gaps_s, default=0.0)
             print(f"{victim}: {len(gaps_s)} streams moved, longest gap {longest_s:.3f} s")
-    return found, gone_s
+    return found
 
 
 def main(
@@ -154,7 +162,8 @@ def main(
     load = Load(streams, num_tokens, prompt_len)
     try:
         with started(*arguments, start_s=START_S) as stack:
-            by_kill, gone_s = asyncio.run(measure(stack, kills, load, drain=drain))
+            drains = Drains() if drain else None
+            by_kill = asyncio.run(measure(stack, kills, load, drains))
             stack.stop()
     except StackFailed as error:
         raise SystemExit(f"error: {error}") from None
@@ -166,7 +175,7 @@ def main(
     if out is not None:
         environment = describe(sys.argv[1:], "tests.soak.kill_gap")
         found = {"environment": environment, "streams": streams, "gaps_s": by_kill}
-        found |= {"gone_s": gone_s} if drain else {}
+        found |= {} if drains is None else asdict(drains)
         write(out, {**found, "p50_s": median, "max_s": gaps_s[-1]})
 
 
