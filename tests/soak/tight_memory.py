@@ -3,10 +3,10 @@
     python -m tests.soak.tight_memory --more 2 --out FILE
 
 needs root and a control group of the memory controller, of version 1 or 2. A prefill worker, a
-decode worker and the coordinator are each put into a group while streams run, and more streams
-follow: the kernel kills the process where it needs more than ``--more`` MiB beside what it has.
-Every token is compared, and each request must have one end. A kill of the coordinator may break
-open responses. Exit code 1 after a violation.
+decode worker, the coordinator, Redis, and in a stack of its own a colocated worker are each put
+into a group while streams run, and more streams follow: the kernel kills the process where it needs
+more than ``--more`` MiB beside what it has. Every token is compared, and each request must have one
+end. A kill of the coordinator may break open responses. Exit code 1 after a violation.
 """
 
 import asyncio
@@ -28,7 +28,11 @@ from tests.e2e.stack import Stack
 from tests.e2e.streams import Seen, Stream, all_ended, some_reach
 
 NUM_STREAMS = 24
-NUM_WORKERS = 4
+STACKS = (
+    (("--prefill", "2", "--decode", "2"), 4, ("prefill-1", "decode-1", "coordinator", "redis")),
+    (("--role", "colocated", "--workers", "2"), 2, ("colocated-1",)),
+)
+"""Arguments of ``baton up``, the number of its workers, and the processes to confine."""
 WHOLE_S = 60.0
 
 
@@ -68,9 +72,19 @@ def streams(url: str) -> list[Stream]:
     ]
 
 
-async def confine(stack: Stack, name: str, more_mib: int, alone: list[Seen]) -> dict[str, Any]:
+def pid_of(stack: Stack, name: str) -> int:
+    """The process of a service."""
+    if name != "redis":
+        return stack.pids()[name]
+    with stack.redis() as server:
+        return int(server.info("server")["process_id"])
+
+
+async def confine(
+    stack: Stack, name: str, more_mib: int, alone: list[Seen], num_workers: int
+) -> dict[str, Any]:
     """Confine the process while streams run. Returns what was seen."""
-    pid = stack.pids()[name]
+    pid = pid_of(stack, name)
     group = Group(more_mib)
     running = streams(stack.url)
     await some_reach(running, 4, num_tokens=5)
@@ -88,9 +102,10 @@ async def confine(stack: Stack, name: str, more_mib: int, alone: list[Seen]) -> 
     kills = group.kills()
     with suppress(ProcessLookupError):  # the next process is not in the group
         os.kill(pid, signal.SIGKILL)
-    await stack.idle(NUM_WORKERS, WHOLE_S)
-    with stack.redis() as server:
-        await settled(server, outcomes([s for s in running if s.outcome]), WHOLE_S)
+    await stack.idle(num_workers, WHOLE_S)
+    if name != "redis":  # its records are gone with it
+        with stack.redis() as server:
+            await settled(server, outcomes([s for s in running if s.outcome]), WHOLE_S)
     group.remove()
     failed = sum(stream.error is not None for stream in running)
     return {
@@ -99,11 +114,13 @@ async def confine(stack: Stack, name: str, more_mib: int, alone: list[Seen]) -> 
     }  # fmt: skip
 
 
-async def run(stack: Stack, more_mib: int) -> list[dict[str, Any]]:
+async def run(
+    stack: Stack, num_workers: int, names: tuple[str, ...], more_mib: int
+) -> list[dict[str, Any]]:
     alone = [stream.seen for stream in await all_ended(streams(stack.url))]
     found = []
-    for name in ("prefill-1", "decode-1", "coordinator"):
-        found.append(await confine(stack, name, more_mib, alone))
+    for name in names:
+        found.append(await confine(stack, name, more_mib, alone, num_workers))
         print(found[-1], flush=True)
     return found
 
@@ -113,22 +130,24 @@ def main(
     out: Annotated[Path | None, typer.Option(help="Result file.")] = None,
 ) -> None:
     """Confine a process of each kind, and compare every token."""
-    stack = Stack(
-        TINY, "--prefill", "2", "--decode", "2", heartbeat=0.25, dead_after=3.0, page_size=16,
-        num_pages=1024, max_batch_tokens=128, poison=True, verify_handoff=True,
-        log_level="warning",
-    )  # fmt: skip
-    try:
-        found = asyncio.run(run(stack.start(), more))
-        code = stack.stop()
-    finally:
-        stack.close()
+    found, codes = list[dict[str, Any]](), list[int | None]()
+    for arguments, num_workers, names in STACKS:
+        split = {"verify_handoff": True} if "--prefill" in arguments else {}
+        stack = Stack(
+            TINY, *arguments, heartbeat=0.25, dead_after=3.0, page_size=16, num_pages=1024,
+            max_batch_tokens=128, poison=True, log_level="warning", **split,
+        )  # fmt: skip
+        try:
+            found += asyncio.run(run(stack.start(), num_workers, names, more))
+            codes.append(stack.stop())
+        finally:
+            stack.close()
     if out is not None:
         write(
             out, {"environment": describe(sys.argv[1:], "tests.soak.tight_memory"), "runs": found}
         )
     lost = any(run["broken"] for run in found if run["process"] != "coordinator")
-    raise SystemExit(int(bool(code or lost or any(r["wrong"] or r["failed"] for r in found))))
+    raise SystemExit(int(bool(any(codes) or lost or any(r["wrong"] or r["failed"] for r in found))))
 
 
 if __name__ == "__main__":
