@@ -1,10 +1,11 @@
 """The GPUs that decode, in simulated time: the progress of their sequences. Pure."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
-from math import inf
+from math import ceil, inf
+from typing import Any
 
 from bench.predict.steps import Steps
 
@@ -33,7 +34,7 @@ class _Gpu:
 
     given: float = 0.0
     token_s: float = inf
-    ends: list[tuple[float, int, Callable[[], None], int]] = field(default_factory=list)
+    ends: list[tuple[float, int, Callable[[], None], int, Hashable]] = field(default_factory=list)
     more_len: int = 0
 
 
@@ -57,14 +58,32 @@ class Decoders:
         """Seconds from token to token on this GPU, if nothing changes."""
         return self._paces()[gpu]
 
-    def join(self, gpu: int, num_tokens: int, ended: Callable[[], None], more_len: int = 0) -> None:
+    def join(
+        self,
+        gpu: int,
+        num_tokens: int,
+        ended: Callable[[], None],
+        more_len: int = 0,
+        name: Hashable = None,
+    ) -> None:
         """Add a sequence with ``num_tokens`` to come; ``ended`` is called with the last token.
-        ``more_len``: how much longer it is, in the mean, than the sequences of the table."""
+        ``more_len``: how much longer it is, in the mean, than the sequences of the table.
+        ``name``: what ``take`` calls it."""
         self._move()
         here = self._gpus[gpu]
         here.more_len += more_len
-        heappush(here.ends, (here.given + num_tokens, next(self._order), ended, more_len))
+        heappush(here.ends, (here.given + num_tokens, next(self._order), ended, more_len, name))
         self._plan()
+
+    def take(self, gpu: int) -> list[tuple[Any, int]]:
+        """Remove all sequences of this GPU; returns their names with their tokens to come."""
+        self._move()
+        here = self._gpus[gpu]
+        taken = [(name, max(1, ceil(end - here.given))) for end, *_, name in here.ends]
+        here.ends.clear()
+        here.more_len = 0
+        self._plan()
+        return taken
 
     def pause(self, gpu: int) -> None:
         """Stop decoding on this GPU: it computes prompts now."""
@@ -115,7 +134,7 @@ class Decoders:
         over = []
         for gpu in self._gpus:
             while gpu.ends and gpu.ends[0][0] <= gpu.given + 1e-6:
-                _, _, ended, more_len = heappop(gpu.ends)
+                _, _, ended, more_len, _ = heappop(gpu.ends)
                 gpu.more_len -= more_len
                 over.append(ended)
         self._plan()

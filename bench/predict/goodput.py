@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from bench.harness.workload.plan import Planned
 from bench.kept_blocks import KeptBlocks
 from bench.measures import percentile
+from bench.predict.changing import Changing, replay_changing
 from bench.predict.pools import Node, Request, replay
 from bench.setups import Setup
 
@@ -74,17 +75,20 @@ class Trace:
         self._plan = list(zip(plan, cached, strict=True))
         self.requests_per_s = (len(plan) - 1) / (plan[-1].at_s - plan[0].at_s)
 
-    def at(self, node: Node, setup: Setup, requests_per_s: float) -> list[Request]:
+    def at(self, node: Node, setup: Setup | Changing, requests_per_s: float) -> list[Request]:
         """The requests, replayed in the mean ``requests_per_s``."""
         stretch = self.requests_per_s / requests_per_s
         due = [
             (stretch * each.at_s, Request(each.input_len, each.output_len, cached_len))
             for each, cached_len in self._plan
         ]
-        replay(node, setup, due)
+        if isinstance(setup, Changing):
+            replay_changing(node, setup, due)
+        else:
+            replay(node, setup, due)
         return [request for _, request in due]
 
-    def goodput(self, node: Node, setup: Setup, targets: Targets) -> Goodput:
+    def goodput(self, node: Node, setup: Setup | Changing, targets: Targets) -> Goodput:
         """The highest rate at which the set-up keeps ``targets``, by bisection."""
 
         def kept(rate: float) -> bool:
@@ -104,7 +108,7 @@ class Trace:
             low, high = (middle, high) if kept(middle) else (low, middle)
         return self._figures(node, setup, low)
 
-    def _figures(self, node: Node, setup: Setup, rate: float) -> Goodput:
+    def _figures(self, node: Node, setup: Setup | Changing, rate: float) -> Goodput:
         requests = self.at(node, setup, rate)
         num_tokens = sum(each.output_len for each in requests)
         ttfts, tpots = [r.ttft_s for r in requests], [r.tpot_s for r in requests]

@@ -126,7 +126,7 @@ def predict(node: Node, setup: Setup, level: Level) -> Predicted:
         if (request := next(waiting, None)) is not None:
             run.send(request)
 
-    run = _Run(node, setup, send_next)
+    run = Simulation(node, setup, send_next)
     for _ in range(min(level.at_once, level.requests)):
         send_next()
     run.clock.run()
@@ -138,7 +138,7 @@ def predict(node: Node, setup: Setup, level: Level) -> Predicted:
 
 def replay(node: Node, setup: Setup, due: Iterable[tuple[float, Request]]) -> None:
     """Send each request at its time, in seconds, and fill in when it got its tokens."""
-    run = _Run(node, setup, lambda _: None)
+    run = Simulation(node, setup, lambda _: None)
     for at_s, request in due:
         run.clock.after(at_s, partial(run.send, request))
     run.clock.run()
@@ -163,7 +163,7 @@ Batch = tuple[list[_Chunk], float]
 
 
 @dataclass(eq=False)
-class _Worker:
+class Worker:
     """A worker that computes prompts."""
 
     number: int
@@ -174,7 +174,7 @@ class _Worker:
     in_round: bool = False
 
 
-class _Run:
+class Simulation:
     """One simulation. ``ended`` is called with each request that has its last token."""
 
     def __init__(self, node: Node, setup: Setup, ended: Callable[[Request], None]) -> None:
@@ -183,7 +183,7 @@ class _Run:
         self._colocated = setup.num_prefill == 0
         self._decoders = Decoders(self.clock, setup.num_decode, node.steps, node.context_s)
         prompts = setup.num_prefill or setup.num_decode
-        self._workers = [_Worker(number) for number in range(prompts)]
+        self._workers = [Worker(number) for number in range(prompts)]
         self._sequences = [0] * setup.num_decode
         self._given_last = [0] * setup.num_decode
         self._queue: deque[Request] = deque()
@@ -207,7 +207,8 @@ class _Run:
             length = self._queue[0].num_new
             room = [
                 w for w in self._workers
-                if w.tokens_ahead == 0 or w.tokens_ahead + length <= MAX_TOKENS_AHEAD
+                if self._may_compute(w)
+                and (w.tokens_ahead == 0 or w.tokens_ahead + length <= MAX_TOKENS_AHEAD)
             ]  # fmt: skip
             if not room:
                 return
@@ -223,18 +224,18 @@ class _Run:
             else:
                 self._launch(worker)
 
-    def _load(self, worker: _Worker) -> tuple[int, int, int]:
+    def _load(self, worker: Worker) -> tuple[int, int, int]:
         sequences = self._sequences[worker.number] if self._colocated else 0
         return sequences, worker.tokens_ahead, worker.placed
 
-    def _launch(self, worker: _Worker) -> None:
+    def _launch(self, worker: Worker) -> None:
         """Launch the next batches of a prefill worker: one under way, one behind it."""
         while worker.waiting and len(worker.launched) < 2:
             worker.launched.append(self._batch(worker, MAX_BATCH_TOKENS))
             if len(worker.launched) == 1:
                 self._compute(worker)
 
-    def _compute(self, worker: _Worker) -> None:
+    def _compute(self, worker: Worker) -> None:
         batch, seconds = worker.launched[0]
 
         def done() -> None:
@@ -248,14 +249,14 @@ class _Run:
 
         self.clock.after(seconds, done)
 
-    def _round(self, worker: _Worker) -> None:
+    def _round(self, worker: Worker) -> None:
         """Run a round of a colocated worker: a decode step if sequences run, then a batch."""
         worker.in_round = True
         running = self._decoders.running(worker.number)
         step_s = self._decoders.step_s(worker.number) if running else 0.0
         self.clock.after(step_s, partial(self._batch_beside, worker))
 
-    def _batch_beside(self, worker: _Worker) -> None:
+    def _batch_beside(self, worker: Worker) -> None:
         running, waiting = self._decoders.running(worker.number), len(worker.waiting)
         burst = waiting > 1 and 2 * waiting > running
         most = MAX_BATCH_TOKENS if burst or not running else TOKENS_BESIDE_DECODE
@@ -273,7 +274,7 @@ class _Run:
 
         self.clock.after(seconds, done)
 
-    def _batch(self, worker: _Worker, max_tokens: int) -> Batch:
+    def _batch(self, worker: Worker, max_tokens: int) -> Batch:
         chunks: list[_Chunk] = []
         num_tokens, pairs = 0, 0.0
         while worker.waiting and num_tokens < max_tokens:
@@ -289,7 +290,7 @@ class _Run:
         seconds = between(self._node.prefill_s, num_tokens) + self._node.attention_s * pairs
         return chunks, seconds
 
-    def _computed(self, worker: _Worker, batch: Iterable[_Chunk]) -> list[Request]:
+    def _computed(self, worker: Worker, batch: Iterable[_Chunk]) -> list[Request]:
         """Count a batch as computed; returns the requests whose prompts are complete, which have
         their first token."""
         complete = []
@@ -303,13 +304,24 @@ class _Run:
     # ---- tokens
 
     def _hand_off(self, request: Request) -> None:
-        least = min(
-            range(len(self._sequences)), key=lambda i: (self._sequences[i], self._given_last[i])
-        )
-        self._num_placed += 1
-        self._given_last[least] = self._num_placed
+        least = self._least()
         self._sequences[least] += 1
         self._decode(least, request)
+
+    def _least(self) -> int:
+        """The decode worker for the next sequence."""
+        least = min(self._decoding(), key=lambda i: (self._sequences[i], self._given_last[i]))
+        self._num_placed += 1
+        self._given_last[least] = self._num_placed
+        return least
+
+    def _may_compute(self, worker: Worker) -> bool:
+        """True if prompts are placed with this worker."""
+        return True
+
+    def _decoding(self) -> Iterable[int]:
+        """The numbers of the workers that take sequences."""
+        return range(len(self._sequences))
 
     def _decode(self, gpu: int, request: Request) -> None:
         def ended() -> None:

@@ -1,0 +1,111 @@
+"""Decides how many workers compute prompts while the others decode. Pure: no clock, no sockets.
+
+Each possible size of the pools has a cost, the larger of two shares of a target:
+
+    time to first token   what waits to be computed, and what comes beyond the speed of the prefill
+                          workers, over that speed; longer when they are busy most of the time
+    time a token          the step of as many sequences as each decode worker would have
+
+The pools move by one worker at a time towards the size that costs least. Hysteresis: not within
+``HOLD_S`` of the last change, not for a gain below ``GAIN``, and not while both targets are far.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import ceil, exp, inf
+
+HOLD_S = 1.0
+GAIN = 0.15
+EASE = 0.5
+"""Below this share of both targets nothing changes."""
+AHEAD_S = 1.0
+"""What will have come beyond the speed of the prefill workers by then is counted as waiting."""
+ARRIVALS_S = 4.0
+"""Over how long the arrivals are averaged."""
+PASS_S = 0.03
+"""A prompt takes so long beside no others."""
+MOST_BUSY = 0.98
+
+
+@dataclass(frozen=True)
+class PoolTargets:
+    """What a request shall keep, in seconds. Raises ValueError."""
+
+    ttft_s: float = 2.0
+    tpot_s: float = 0.05
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if not 0 < value < inf:
+                raise ValueError(f"{name}: {value} is not a time above 0")
+
+
+@dataclass(frozen=True)
+class PoolLoad:
+    """What the pools have to do now. ``tokens_waiting``: prompt tokens that are not computed yet.
+    ``tokens_arrived``: prompt tokens to compute that came since the last decision."""
+
+    num_prefill: int
+    num_decode: int
+    tokens_waiting: int
+    tokens_arrived: int
+    num_sequences: int
+
+
+class PoolPolicy:
+    """Decides from one load to the next. ``prefill_tok_s``: prompt tokens that a worker computes a
+    second. ``step_s``: seconds of a decode step over its sequences."""
+
+    def __init__(
+        self,
+        targets: PoolTargets,
+        prefill_tok_s: Callable[[], float],
+        step_s: Callable[[int], float],
+    ) -> None:
+        self._targets = targets
+        self._prefill_tok_s, self._step_s = prefill_tok_s, step_s
+        self._arrivals_tok_s = 0.0
+        self._decided_at: float | None = None
+        self._changed_at = -inf
+        self.why = ""
+        """The reason of the last change, for people."""
+
+    def decide(self, load: PoolLoad, now: float) -> int:
+        """How many workers shall compute prompts; at most one more or less than now."""
+        self._average(load.tokens_arrived, now)
+        present, number = load.num_prefill, load.num_prefill + load.num_decode
+        if now - self._changed_at < HOLD_S or not self._prefill_tok_s():
+            return present
+        costs = {size: max(self._shares(load, size)) for size in range(1, number)}
+        best = min(costs, key=lambda size: (round(costs[size], 3), abs(size - present)))
+        if best == present or costs[present] <= EASE:
+            return present
+        if costs[best] > (1 - GAIN) * costs[present]:
+            return present
+        wanted = present + (1 if best > present else -1)
+        ttft, tpot = self._shares(load, present)
+        self.why = (
+            f"{present} → {wanted} prefill: {load.tokens_waiting} tokens wait, predicted TTFT "
+            f"{ttft * self._targets.ttft_s:.2f} s of {self._targets.ttft_s:g}, TPOT "
+            f"{1e3 * tpot * self._targets.tpot_s:.1f} ms of {1e3 * self._targets.tpot_s:g}"
+        )
+        self._changed_at = now
+        return wanted
+
+    def _average(self, tokens_arrived: int, now: float) -> None:
+        if self._decided_at is not None and now > self._decided_at:
+            passed_s = now - self._decided_at
+            newest = 1 - exp(-passed_s / ARRIVALS_S)
+            self._arrivals_tok_s += newest * (tokens_arrived / passed_s - self._arrivals_tok_s)
+        self._decided_at = now
+
+    def _shares(self, load: PoolLoad, num_prefill: int) -> tuple[float, float]:
+        """The predicted times with so many prefill workers, as shares of their targets."""
+        speed = num_prefill * self._prefill_tok_s()
+        beyond = max(0.0, self._arrivals_tok_s - speed) * AHEAD_S
+        busy = min(MOST_BUSY, self._arrivals_tok_s / speed)
+        ttft_s = (load.tokens_waiting + beyond) / speed + PASS_S / (1 - busy)
+        num_decode = load.num_prefill + load.num_decode - num_prefill
+        rows = ceil(load.num_sequences / num_decode)
+        step_s = self._step_s(rows) if rows else 0.0
+        return ttft_s / self._targets.ttft_s, step_s / self._targets.tpot_s

@@ -1,0 +1,35 @@
+"""Pools that change, in the simulation: a load that shifts is served at a higher rate."""
+
+from bench.predict.changes import shift
+from bench.predict.changing import Changing, replay_changing
+from bench.predict.goodput import Targets, Trace, cached_lens
+from bench.predict.pools import Request
+from bench.predict.tables import STEPS, Table
+from bench.setups import Setup
+from coordinator.core.pool_policy import PoolTargets
+
+TARGETS = Targets(2.0, 0.02)
+WANTED = PoolTargets(2.0, 0.02)
+NODE = Table.read(STEPS).node()
+
+
+def test_each_request_ends_with_all_its_tokens() -> None:
+    due = [
+        (each.at_s, Request(each.input_len, each.output_len)) for each in shift(12, 12)
+    ]  # more than the pools keep the targets for
+    assert replay_changing(NODE, Changing(4, 1, WANTED), due) > 3
+    for at_s, request in due:
+        assert at_s < request.first_token_at <= request.ended_at
+        assert request.num_new == 0
+
+
+def test_a_load_that_shifts_is_served_at_a_higher_rate() -> None:
+    planned = shift(10, 10)
+    trace = Trace(planned, cached_lens(planned, 0))
+    fixed = max(
+        trace.goodput(NODE, setup, TARGETS).requests_per_s
+        for setup in (Setup(0, 4), Setup(1, 3), Setup(2, 2))
+    )
+    for first_prefill in (1, 3):
+        changing = trace.goodput(NODE, Changing(4, first_prefill, WANTED), TARGETS)
+        assert changing.requests_per_s > 1.2 * fixed

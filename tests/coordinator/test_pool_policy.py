@@ -1,0 +1,68 @@
+"""What the policy of the pools decides, from loads alone."""
+
+import pytest
+
+from coordinator.core.pool_policy import HOLD_S, PoolLoad, PoolPolicy, PoolTargets
+
+TOK_S = 10_000.0
+
+
+def policy(tok_s: float = TOK_S) -> PoolPolicy:
+    """Steps take 10 ms and 0.1 ms more for each sequence."""
+    targets = PoolTargets(ttft_s=1.0, tpot_s=0.02)
+    return PoolPolicy(targets, lambda: tok_s, lambda rows: 0.01 + rows / 10_000)
+
+
+def load(
+    prefill: int, decode: int, waiting: int = 0, arrived: int = 0, sequences: int = 0
+) -> PoolLoad:
+    return PoolLoad(prefill, decode, waiting, arrived, sequences)
+
+
+def test_prompts_that_wait_get_another_worker() -> None:
+    found = policy()
+    assert found.decide(load(1, 3, waiting=30_000, sequences=30), 0.0) == 2
+    assert "1 → 2 prefill: 30000 tokens wait, predicted TTFT 3.0" in found.why
+
+
+def test_slow_steps_get_another_worker() -> None:
+    assert policy().decide(load(3, 1, sequences=200), 0.0) == 2
+
+
+def test_an_easy_load_changes_nothing() -> None:
+    assert policy().decide(load(2, 2, waiting=100), 0.0) == 2
+
+
+def test_no_change_undoes_another_one_at_once() -> None:
+    found = policy()
+    assert found.decide(load(1, 3, waiting=30_000), 10.0) == 2
+    assert found.decide(load(2, 2, sequences=400), 10.0 + HOLD_S / 2) == 2
+    assert found.decide(load(2, 2, sequences=400), 10.0 + HOLD_S) == 1
+
+
+def test_both_pools_keep_a_worker() -> None:
+    found = policy()
+    for now in range(0, 20, 2):
+        assert found.decide(load(3, 1, waiting=10**6), float(now)) <= 3
+        assert found.decide(load(1, 3, sequences=10**4), now + 1.0) >= 1
+
+
+def test_arrivals_beyond_the_speed_count_before_they_wait() -> None:
+    found = policy()
+    for now in range(12):
+        wanted = found.decide(load(1, 3, waiting=3_000, arrived=20_000, sequences=30), float(now))
+    assert wanted == 2
+
+
+def test_a_small_gain_is_not_worth_a_change() -> None:
+    assert policy().decide(load(2, 2, waiting=12_000, sequences=94), 0.0) == 2
+
+
+def test_without_a_known_speed_nothing_changes() -> None:
+    assert policy(tok_s=0.0).decide(load(1, 3, waiting=10**6), 0.0) == 1
+
+
+@pytest.mark.parametrize("bad", [{"ttft_s": 0.0}, {"tpot_s": float("nan")}])
+def test_targets_are_times(bad: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="is not a time above 0"):
+        PoolTargets(**bad)
