@@ -14,14 +14,14 @@ from bench.setups import Setup
 from coordinator.core.pool_policy import PoolLoad, PoolPolicy, PoolTargets
 from decode.spread_table import between
 
-TICK_S = 1.0
+TICK_S = 0.25
 MOVE_S = 0.03
 BATCH_TOKENS = 8_192
 
 
 @dataclass(frozen=True)
 class Changing:
-    """A set-up of so many workers, ``first_prefill`` of which compute prompts at first."""
+    """A set-up whose workers change their roles. ``first_prefill`` of them begin with prompts."""
 
     num_workers: int
     first_prefill: int

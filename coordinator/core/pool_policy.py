@@ -14,9 +14,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil, exp, inf
 
-HOLD_S = 1.0
+HOLD_S = 0.5
 GAIN = 0.15
-EASE = 0.5
+EASE = 0.25
 """Below this share of both targets nothing changes."""
 AHEAD_S = 1.0
 """What will have come beyond the speed of the prefill workers by then is counted as waiting."""

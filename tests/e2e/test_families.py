@@ -34,7 +34,7 @@ SETTINGS: dict[str, Any] = {
     "verify_handoff": True,
 }
 NUM_WORKERS = 3
-LONG = 800
+LONG = 2000
 """Tokens of streams in whose middle a test acts; a small model makes a thousand a second."""
 TIE = 1e-4
 Answer = tuple[list[int], int]
