@@ -75,6 +75,7 @@ class Handoffs:
 
         This blocks the loop for some milliseconds, once for each peer that joins.
         """
+        began = self._room.clock()
         try:
             self._room.transfers.add_peer(instance, memory)
         except (PeerGone, LayoutMismatch) as error:
@@ -82,6 +83,7 @@ class Handoffs:
             return PeerTested(instance, problem=str(error))
         if hands_off:
             self._room.transfers.handing_off.add(instance)
+        opened_s = self._room.clock() - began
         test = probe_peer(self._room.puller, self._room.engine.cache, instance)
         if test.problem:
             log.error("cannot pull from %s: %s", instance, test.problem)
@@ -92,7 +94,10 @@ class Handoffs:
                 instance, test.bytes_per_s / 1e9,
             )  # fmt: skip
         else:
-            log.info("tested %s: %.1f GB/s", instance, test.bytes_per_s / 1e9)
+            log.info(
+                "tested %s: %.1f GB/s; opened in %.3f s, done after %.3f",
+                instance, test.bytes_per_s / 1e9, opened_s, self._room.clock() - began,
+            )  # fmt: skip
         return PeerTested(instance, test.num_bytes, test.seconds, test.problem)
 
     def remove_peer(self, instance: str) -> None:

@@ -68,12 +68,13 @@ async def prepared(
     count: int,
     margin_nats: float = MIN_MARGIN_NATS,
     longest: int = LONGEST,
+    company: int = 0,
 ) -> tuple[list[Case], int]:
     """``count`` cases with their answers, and how many were left out because the choice of a token
     depended on rounding: a greedy margin below ``margin_nats``, or another answer in one of ROUNDS
-    in company than alone. A margin above the default is for bfloat16, where a prompt that is
-    computed again rounds otherwise: then all cases are greedy, without penalties, and end before
-    their first close choice. Raises NoCases."""
+    in company, of each other or of at least ``company`` requests, than alone. A margin above the
+    default is for bfloat16, where a prompt that is computed again rounds otherwise: then all cases
+    are greedy, without penalties, and end before their first close choice. Raises NoCases."""
     draw = random.Random(seed)
     if margin_nats > MIN_MARGIN_NATS:
         whole = [
@@ -86,8 +87,9 @@ async def prepared(
         candidates = [drawn(draw, number, longest) for number in range(2 * count)]
     alone = [await _answer(http, case) for case in candidates]
     stable = [answer is not None for answer in alone]
+    times = max(1, -(-company // max(1, len(candidates))))
     for _ in range(ROUNDS):
-        order = draw.sample(range(len(candidates)), len(candidates))
+        order = draw.sample(times * [*range(len(candidates))], times * len(candidates))
         answers = await asyncio.gather(*(_answer(http, candidates[i]) for i in order))
         for i, answer in zip(order, answers, strict=True):
             stable[i] &= answer == alone[i]

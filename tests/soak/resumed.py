@@ -10,21 +10,20 @@ from typing import Any
 
 import httpx
 
-from tests.soak.load import Seen
+from tests.soak.cases import Case
 
 
-async def explained(http: httpx.AsyncClient, headers: dict[str, str], seen: Seen) -> bool:
-    """True if what a retried request said from some token on, at or before the first that differs,
-    is the answer to its prompt with the tokens before."""
-    if seen.case.body["temperature"] or seen.outcome != "finished":
+async def explained(
+    http: httpx.AsyncClient, headers: dict[str, str], case: Case, token_ids: list[int]
+) -> bool:
+    """True if a whole answer, from some token on, at or before the first that differs, is the
+    answer to its prompt with the tokens before."""
+    if case.body["temperature"] or len(token_ids) != len(case.token_ids):
         return False
-    if len(seen.token_ids) != len(seen.case.token_ids):
-        return False
-    body = seen.case.body | {"return_token_ids": True}
+    body = case.body | {"return_token_ids": True}
     prompt = (await _choice(http, headers, body))["prompt_token_ids"]
-    for num_before in range(first_difference(seen) + 1):
-        said = seen.token_ids[:num_before]
-        rest = seen.token_ids[num_before:]
+    for num_before in range(first_difference(case, token_ids) + 1):
+        said, rest = token_ids[:num_before], token_ids[num_before:]
         ask = body | {"prompt": prompt + said, "max_tokens": len(rest)}
         if (await _choice(http, headers, ask))["token_ids"] == rest:
             return True
@@ -40,7 +39,7 @@ async def _choice(
     return found
 
 
-def first_difference(seen: Seen) -> int:
+def first_difference(case: Case, token_ids: list[int]) -> int:
     """Index of the first token that differs from the case's."""
-    pairs = zip(seen.token_ids, seen.case.token_ids, strict=True)
+    pairs = zip(token_ids, case.token_ids, strict=True)
     return next(i for i, (came, expected) in enumerate(pairs) if came != expected)

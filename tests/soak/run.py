@@ -137,8 +137,10 @@ class Soak:
         if self._plan.margin_nats > MIN_MARGIN_NATS:  # bfloat16
             retried = self._site.retried()
             for seen in window.seen:
-                if seen.wrong and seen.http_id in retried:
-                    seen.explained = await explained(http, tenants.headers(), seen)
+                if seen.wrong and seen.outcome == "finished" and seen.http_id in retried:
+                    seen.explained = await explained(
+                        http, tenants.headers(), seen.case, seen.token_ids
+                    )
         found.rounded_otherwise = sum(seen.explained for seen in window.seen)
         found.violations += [*check.answers(window), *filter(None, (held, unlike, miscounted))]
         found.spread_steps = await self._site.spread_steps()

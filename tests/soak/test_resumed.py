@@ -7,7 +7,6 @@ import httpx
 import pytest
 
 from tests.soak.cases import Case
-from tests.soak.load import Seen
 from tests.soak.resumed import explained, first_difference
 
 PROMPT = [1, 2]
@@ -24,33 +23,29 @@ def answer(request: httpx.Request) -> httpx.Response:
     return httpx.Response(200, json={"choices": [choice]})
 
 
-def is_explained(seen: Seen) -> bool:
+def is_explained(*token_ids: int, case: Case = CASE) -> bool:
     async def asked() -> bool:
         transport = httpx.MockTransport(answer)
         async with httpx.AsyncClient(transport=transport, base_url="http://quiet") as http:
-            return await explained(http, {}, seen)
+            return await explained(http, {}, case, list(token_ids))
 
     return asyncio.run(asked())
 
 
-def finished(*token_ids: int, case: Case = CASE) -> Seen:
-    return Seen(case, True, outcome="finished", token_ids=list(token_ids))
-
-
 def test_the_answer_of_a_prompt_computed_again_behind_some_tokens_is_explained() -> None:
-    assert first_difference(finished(7, 8, 3, 4)) == 2
-    assert is_explained(finished(7, 8, 3, 4))
+    assert first_difference(CASE, [7, 8, 3, 4]) == 2
+    assert is_explained(7, 8, 3, 4)
 
 
 @pytest.mark.parametrize(
-    "seen",
+    ("case", "token_ids"),
     [
-        finished(7, 8, 3, 5),
-        finished(7, 5, 3, 4),
-        finished(7, 8, 3),
-        finished(7, 8, 3, 4, case=Case("1", BODY | {"temperature": 0.8}, CASE.token_ids)),
+        (CASE, (7, 8, 3, 5)),
+        (CASE, (7, 5, 3, 4)),
+        (CASE, (7, 8, 3)),
+        (Case("1", BODY | {"temperature": 0.8}, CASE.token_ids), (7, 8, 3, 4)),
     ],
     ids=["other rest", "other beginning", "too short", "sampled"],
 )
-def test_every_other_difference_is_not(seen: Seen) -> None:
-    assert not is_explained(seen)
+def test_every_other_difference_is_not(case: Case, token_ids: tuple[int, ...]) -> None:
+    assert not is_explained(*token_ids, case=case)
