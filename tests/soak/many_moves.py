@@ -7,8 +7,8 @@ of some requests are taken first, undisturbed. Then clients ask for them over an
 worker after the other that decodes gets SIGTERM: its sequences move, and a new process takes its
 place. With ``--pools`` (behind ``--``: ``--pools manual``) the pools change instead. Exit code 1 if
 an answer differs or fails, or a request is still open at the end. In bfloat16 (``--margin 0.06``)
-an answer may also be that of its prompt and first tokens computed anew (tests/soak/resumed.py):
-``rounded_otherwise`` counts those.
+an answer may also be one that came in the ``--quiet-s`` before the first drain, or that of its
+prompt and first tokens computed anew (tests/soak/resumed.py): ``rounded_otherwise`` counts those.
 """
 
 import asyncio
@@ -67,6 +67,7 @@ class Clients:
     def __init__(self, http: httpx.AsyncClient, cases: list[Case], number: int) -> None:
         self.found: Counter[str] = Counter()
         self._wrong: Counter[tuple[int, tuple[int, ...]]] = Counter()
+        self._known: set[tuple[int, tuple[int, ...]]] = set()
         self._http, self._cases = http, cases
         self._stopped = False
         self._tasks = [asyncio.create_task(self._run(first)) for first in range(number)]
@@ -88,11 +89,17 @@ class Clients:
             if not right:
                 self._wrong[turn, tuple(choice["token_ids"])] += 1
 
+    def keep_as_known(self) -> None:
+        """Take what came so far for answers of a stack that nothing disturbs, and count anew."""
+        self._known |= self._wrong.keys()
+        self._wrong.clear()
+        self.found = Counter(quiet=self.found["right"], quiet_rounded=self.found["wrong"])
+
     async def explain(self) -> None:
         """Count the wrong answers that a rounding changed apart; the others are reported."""
         for (turn, token_ids), number in self._wrong.items():
-            case = self._cases[turn]
-            if await explained(self._http, {}, case, list(token_ids)):
+            case, known = self._cases[turn], (turn, token_ids) in self._known
+            if known or await explained(self._http, {}, case, list(token_ids)):
                 self.found["rounded_otherwise"] += number
                 self.found["wrong"] -= number
             else:
@@ -166,13 +173,16 @@ class Changes:
 
 async def run(
     disturbance: Drains | Changes,
-    moves: int, clients: int, minutes: float, cases: Callable[..., Any],
+    moves: int, clients: int, minutes: float, quiet_s: float, cases: Callable[..., Any],
 ) -> dict[str, int | float]:  # fmt: skip
     """Disturb until so many sequences have moved, or the time is over. Raises NoCases."""
     limits = httpx.Limits(max_connections=clients + 2)
     url = disturbance.stack.url
     async with httpx.AsyncClient(base_url=url, timeout=120.0, limits=limits) as http:
         load = Clients(http, (await cases(http))[0], clients)
+        if quiet_s:
+            await asyncio.sleep(quiet_s)
+            load.keep_as_known()
         began, moved = perf_counter(), await counted(http)
         while moved.get("moved", 0) < moves and perf_counter() - began < 60 * minutes:
             await disturbance.turn(http)
@@ -196,6 +206,7 @@ def main(
     minutes: Annotated[float, typer.Option(min=0.1, help="At most so long.")] = 30.0,
     margin: Annotated[float, typer.Option(help="Nats of a clear choice.")] = MIN_MARGIN_NATS,
     longest: Annotated[int, typer.Option(min=16, help="The most tokens of an answer.")] = LONGEST,
+    quiet_s: Annotated[float, typer.Option(help="Seconds of load before it begins.")] = 0.0,
     pools: Annotated[bool, typer.Option("--pools", help="Change pools instead.")] = False,
     kills: Annotated[float, typer.Option(help="Share of the changes behind a kill.")] = 0.0,
     out: Annotated[Path | None, typer.Option(help="Result file.")] = None,
@@ -211,7 +222,7 @@ def main(
             by: Drains | Changes = Drains(stack, sorted(names))
             if pools:
                 by = Changes(stack, sorted(names), random.Random(seed), kills)
-            found = asyncio.run(run(by, moves, clients, minutes, cases))
+            found = asyncio.run(run(by, moves, clients, minutes, quiet_s, cases))
             exit_code = stack.stop()
     except (StackFailed, NoCases) as error:
         raise SystemExit(f"error: {error}") from None
@@ -223,7 +234,13 @@ def main(
     if out is not None:
         environment = describe(sys.argv[1:], "tests.soak.many_moves")
         asked = {"up": arguments, "moves": moves, "clients": clients, "seed": seed}
-        asked |= {"margin_nats": margin, "longest": longest, "pools": pools, "kills": kills}
+        asked |= {
+            "margin_nats": margin,
+            "longest": longest,
+            "pools": pools,
+            "kills": kills,
+            "quiet_s": quiet_s,
+        }
         save(
             out,
             document(
