@@ -9,6 +9,7 @@ gc.disable()  # until all is imported: nothing that imports make is garbage, and
 
 import os
 import sys
+from math import inf
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,6 +17,7 @@ import typer
 import uvloop
 
 from coordinator.core.open_tokens import memory_bytes, tokens_that_fit
+from coordinator.core.pool_policy import PoolTargets
 from coordinator.core.settings import HubSettings
 from coordinator.http.allowed_hosts import served_hosts
 from coordinator.http.auth.api_keys import parse_api_keys
@@ -128,6 +130,16 @@ def main(
             "Names of the API keys that may change the pools, separated by commas.",
         ),
     ] = "",
+    pools: Annotated[
+        str,
+        _option("BATON_POOLS", "auto: the pools follow the load, to keep the two targets below."),
+    ] = "manual",
+    target_ttft_ms: Annotated[
+        float, _option("BATON_TARGET_TTFT_MS", "Time to first token that the pools shall keep.")
+    ] = 1e3 * PoolTargets.ttft_s,
+    target_tpot_ms: Annotated[
+        float, _option("BATON_TARGET_TPOT_MS", "Time a token that the pools shall keep.")
+    ] = 1e3 * PoolTargets.tpot_s,
     root_path: Annotated[
         str,
         _option("BATON_ROOT_PATH", "The path below which a proxy serves the API, such as /baton."),
@@ -190,6 +202,7 @@ def main(
                 request_timeout_s=request_timeout,
                 silence_timeout_s=silence_timeout,
                 queue_timeout_s=queue_timeout,
+                pool_targets=_pool_targets(pools, target_ttft_ms, target_tpot_ms),
             ),
             responses=ResponseLimits(response_ttl, response_bytes),
             drain_timeout_s=drain_timeout,
@@ -200,6 +213,16 @@ def main(
     except (ValueError, OSError, BatonError) as error:
         log_fatal("coordinator", error)
         raise typer.Exit(exit_status(error)) from None
+
+
+def _pool_targets(pools: str, ttft_ms: float, tpot_ms: float) -> PoolTargets | None:
+    """The targets where the pools follow the load, else None. Raises ValueError."""
+    if pools not in ("fixed", "manual", "auto"):
+        raise ValueError(f"BATON_POOLS: {pools!r} is none of fixed, manual, auto")
+    for name, value in (("BATON_TARGET_TTFT_MS", ttft_ms), ("BATON_TARGET_TPOT_MS", tpot_ms)):
+        if not 0 < value < inf:
+            raise ValueError(f"{name}: {value} is not a time above 0")
+    return PoolTargets(ttft_ms / 1e3, tpot_ms / 1e3) if pools == "auto" else None
 
 
 def _listed(names: str) -> tuple[str, ...]:

@@ -101,7 +101,7 @@ def services(
         "BATON_HOST_CACHE_GB": f"{settings.host_cache_gb:g}",
         "BATON_DEVICE": settings.device,
         "BATON_GPU_SHARE": str(settings.gpu_share),
-        "BATON_ANY_ROLE": str(int(settings.pools_mode == "manual")),
+        "BATON_ANY_ROLE": str(int(settings.pools_mode != "fixed")),
     }
     if not (inherited.get(CHANNEL_SECRET) or inherited.get(f"{CHANNEL_SECRET}_FILE")):
         shared[CHANNEL_SECRET] = secrets.token_hex(32)
@@ -110,6 +110,9 @@ def services(
         "BATON_PORT": str(port),
         "BATON_BIND": endpoint,
         "BATON_DRAIN_TIMEOUT": f"{settings.drain_timeout_s:g}",
+        "BATON_POOLS": settings.pools_mode,
+        "BATON_TARGET_TTFT_MS": f"{settings.target_ttft_ms:g}",
+        "BATON_TARGET_TPOT_MS": f"{settings.target_tpot_ms:g}",
         **{name: shared.pop(name) for name in API_KEYS & shared.keys()},
     }
     password = {name: shared.pop(name) for name in _REDIS_PASSWORDS & shared.keys()}

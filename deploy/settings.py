@@ -22,14 +22,16 @@ Speculate = Literal["auto", "off", "1", "2", "3", "4"]
 Device = Literal["auto", "cpu", "cuda"]
 Role = Literal["split", "colocated", "both"]
 
-PoolsMode = Literal["fixed", "manual"]
+PoolsMode = Literal["fixed", "manual", "auto"]
+TARGET_TTFT_MS, TARGET_TPOT_MS = 2_000.0, 50.0
 BUNDLED_MODEL = Path(__file__).resolve().parent.parent / "models" / "tiny"
 
 
 @dataclass(frozen=True)
 class UpSettings:
     """Settings of what ``baton up`` starts: prefill and decode workers, or colocated ones.
-    ``device`` is never "auto". ``pools_mode``: "manual" if ``baton scale`` may change the pools.
+    ``device`` is never "auto". ``pools_mode``: "manual" if ``baton scale`` may change the pools,
+    "auto" if they follow the load to keep ``target_ttft_ms`` and ``target_tpot_ms``.
     ``host_cache_gb``: 10^9 bytes, for each worker. ``redis_url`` None: a Redis is started."""
 
     model: Path
@@ -45,6 +47,8 @@ class UpSettings:
     num_decode: int
     num_colocated: int
     pools_mode: PoolsMode
+    target_ttft_ms: float
+    target_tpot_ms: float
     gpu_share: int
     host: str
     port: int
@@ -76,6 +80,8 @@ def resolve(
     role: Role | None = None,
     workers: int | None = None,
     pools: PoolsMode = "fixed",
+    target_ttft_ms: float = TARGET_TTFT_MS,
+    target_tpot_ms: float = TARGET_TPOT_MS,
     gpu_share: int = 1,
     host: str = "127.0.0.1",
     port: int = 8000,
@@ -101,6 +107,9 @@ def resolve(
         raise ValueError(f"--gpu-share: needs at least 1 worker a GPU, not {gpu_share}")
     places = num_gpus * gpu_share if on == "cuda" else 0
     num_prefill, num_decode, num_colocated = _pools(role, prefill, decode, workers, places)
+    for option, value in (("ttft", target_ttft_ms), ("tpot", target_tpot_ms)):
+        if not 0 < value < math.inf:
+            raise ValueError(f"--target-{option}-ms: {value} is not a time above 0")
     if pools != "fixed" and num_colocated:
         raise ValueError(
             f"--pools: {pools!r} is for prefill and decode workers, not colocated ones"
@@ -119,6 +128,8 @@ def resolve(
         num_decode=num_decode,
         num_colocated=num_colocated,
         pools_mode=pools,
+        target_ttft_ms=target_ttft_ms,
+        target_tpot_ms=target_tpot_ms,
         gpu_share=gpu_share,
         host=host,
         port=port,

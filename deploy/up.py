@@ -19,6 +19,8 @@ from deploy.ports import listen_at
 from deploy.serve import serve
 from deploy.service_settings import check_service_settings
 from deploy.settings import (
+    TARGET_TPOT_MS,
+    TARGET_TTFT_MS,
     Device,
     LoadFormat,
     PoolsMode,
@@ -118,9 +120,21 @@ def up(
         typer.Option(
             envvar="BATON_POOLS",
             help="fixed: prefill and decode workers stay what they are; manual: each can be "
-            "either, and baton scale changes how many are.",
+            "either, and baton scale changes how many are; auto: how many are follows the load.",
         ),
     ] = "fixed",
+    target_ttft_ms: Annotated[
+        float,
+        typer.Option(
+            envvar="BATON_TARGET_TTFT_MS", help="Time to first token that --pools auto shall keep."
+        ),
+    ] = TARGET_TTFT_MS,
+    target_tpot_ms: Annotated[
+        float,
+        typer.Option(
+            envvar="BATON_TARGET_TPOT_MS", help="Time a token that --pools auto shall keep."
+        ),
+    ] = TARGET_TPOT_MS,
     gpu_share: Annotated[
         int,
         typer.Option(
@@ -186,6 +200,8 @@ def up(
         role=role,
         workers=workers,
         pools=pools,
+        target_ttft_ms=target_ttft_ms,
+        target_tpot_ms=target_tpot_ms,
         gpu_share=gpu_share,
         host=host,
         port=port,

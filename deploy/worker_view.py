@@ -37,6 +37,8 @@ def headline(status: dict[str, Any]) -> str:
     state = "ready" if is_ready(status) else "not ready"
     state += f": {'; '.join(dict.fromkeys(problems))}" if problems else ""
     redis = "connected" if status["redis_connected"] else "not connected"
+    if why := status.get("pools_why"):
+        state += f"; {why}"
     return f"{state} ({status['queued']} queued, {status['running']} running, Redis {redis})"
 
 

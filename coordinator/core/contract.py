@@ -162,6 +162,8 @@ class ServiceStatus:
     running: int
     redis_connected: bool
     workers: tuple[WorkerStatus, ...] = field(default=())
+    pools_why: str = ""
+    """Why the pools changed last, where they follow the load; "" before."""
 
 
 class LoadPoint(Struct, frozen=True):

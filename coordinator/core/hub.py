@@ -29,6 +29,7 @@ from coordinator.core.inbox import Inbox
 from coordinator.core.observer import Observer
 from coordinator.core.open_tokens import OpenTokens
 from coordinator.core.pools import Pools
+from coordinator.core.pools_follow import LOOK_S, PoolsThatFollow
 from coordinator.core.request import Request
 from coordinator.core.requests.lifecycle import Lifecycle
 from coordinator.core.settings import HubSettings, PlacementLimits
@@ -45,6 +46,9 @@ log = logging.getLogger(__name__)
 RETRY_AFTER_S = 2.0
 DECODE_COMPUTES_PROMPTS = "no live prefill worker: decode workers compute prompts"
 SLOW = "{} slows the others down: they compute their steps without it"
+FOLLOWED = (
+    "pools: they follow the load (--pools auto); to change them by hand, start with --pools manual"
+)
 DRAINED_AT_ONCE = 256
 TURN_S = 0.005
 """How long messages are handled before streams, new requests and timers get the event loop."""
@@ -79,6 +83,8 @@ class Hub:
             registry, channel.send, time.monotonic, int(self._clock())
         )
         self._pools = Pools(registry, self._role_changed)
+        targets = settings.pool_targets
+        self._follow = PoolsThatFollow(self._pools, registry, targets) if targets else None
         self._inbox = Inbox(channel, registry, lifecycle, membership, observer, groups, welcome)
         self._connections = ConnectionMonitor(channel.send, instance)
         self._closed = ClosedConnections(
@@ -142,9 +148,12 @@ class Hub:
             running=num_open - self._lifecycle.num_queued,
             redis_connected=self._observer.redis_connected,
             workers=workers,
+            pools_why=self._follow.why if self._follow else "",
         )
 
     async def set_pools(self, prefill: int, decode: int) -> PoolChange:
+        if self._follow is not None:
+            raise ValueError(FOLLOWED)
         return await self._pools.set(prefill, decode)
 
     def load_series(self) -> LoadSeries:
@@ -179,8 +188,9 @@ class Hub:
             ticking = tasks.create_task(self._tick(), name="tick")
             probing = tasks.create_task(self._closed.watch(), name="probe")
             watching = tasks.create_task(watch_lag(self._observer.loop_lag), name="lag")
+            following = tasks.create_task(self._follow_load(), name="pools")
             await self._stopping.wait()
-            for task in (receiving, ticking, probing, watching):
+            for task in (receiving, ticking, probing, watching, following):
                 task.cancel()
 
     async def drain(self, timeout_s: float) -> None:
@@ -212,6 +222,14 @@ class Hub:
             except Exception:
                 # A bug in one heartbeat must not end every stream.
                 log.exception("heartbeat tick failed")
+
+    async def _follow_load(self) -> None:
+        while self._follow is not None:
+            await asyncio.sleep(LOOK_S)
+            try:
+                self._follow.look(self._lifecycle.requests.values(), time.monotonic())
+            except Exception:
+                log.exception("the pools could not follow the load")
 
     def _beat(self, lag_s: float) -> None:
         # Send Alive first: workers that hear nothing from the coordinator drop their requests.

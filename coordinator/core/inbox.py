@@ -161,8 +161,8 @@ class Inbox:
             self.handle(worker.instance, MalformedMessage(f"from {worker.instance}: {problem}"))
             return
         if request is not None:
-            num_computed = request.num_tokens - message.num_reused
-            worker.prompt_tokens.add(max(0, num_computed), worker.heard_at)
+            num_computed = max(0, request.num_tokens - message.num_reused)
+            worker.note_prompt(num_computed, request.num_tokens, request.prefill_assigned_at)
         worker.output_tokens.add(1, worker.heard_at)
         self._lifecycle.prefilled(worker.instance, message)
 

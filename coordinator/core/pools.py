@@ -6,6 +6,7 @@ still decodes moves away (requests/moves.py); what a new decode worker still com
 as ever.
 
     set       pools asked for by hand; they stand until others are asked for
+    assign    pools that the policy chose (pools_follow.py)
     restore   at each heartbeat: where a worker has died and come back with its first role, or the
               last one of a role is gone, a worker that can is assigned what is missing
 
@@ -72,6 +73,11 @@ class Pools:
         num_left = sum(map(num_decoded, self._registry.of("prefill")))
         roles = {worker.instance: str(worker.role) for worker in self._registry.all()}
         return PoolChange(prefill, decode, roles, changes, num_to_move - num_left, num_left)
+
+    def can_change(self) -> bool:
+        """True if there are pools, and a worker that may change its role."""
+        live = self._live()
+        return any(map(_is_movable, live)) and all(worker.role != "colocated" for worker in live)
 
     def look(self) -> None:
         """Look whether a change is over. Call it when sequences may have moved or ended."""

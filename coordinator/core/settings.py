@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from coordinator.core.pool_policy import PoolTargets
+
 
 @dataclass(frozen=True)
 class HubSettings:
@@ -20,6 +22,8 @@ class HubSettings:
     """A request fails that has been at a worker for this long without any progress."""
     queue_timeout_s: float = 1_800.0
     """A request fails that has waited for a worker for this long."""
+    pool_targets: PoolTargets | None = None
+    """The pools follow the load to keep these; None: they change by hand, if at all."""
 
     def __post_init__(self) -> None:
         if not self.heartbeat_s > 0:

@@ -9,6 +9,7 @@ from coordinator.core.request import Request
 from coordinator.core.workers.breaker import Breaker
 from coordinator.core.workers.load import Load
 from coordinator.core.workers.meters import DraftMeter, PrefixMeter, SpreadMeter, TokenMeter
+from coordinator.core.workers.prompt_meter import PromptMeter
 from transport.wire.layout import CacheLayout
 from transport.wire.messages import Heartbeat, Hello, Role
 from transport.wire.reports import GpuHealth, WorkerGauges
@@ -41,6 +42,9 @@ class Worker:
     prompt_tokens: TokenMeter = field(default_factory=TokenMeter)
     output_tokens: TokenMeter = field(default_factory=TokenMeter)
     """Computed tokens that the worker reported, stale or not."""
+    prompts: PromptMeter = field(default_factory=PromptMeter)
+    num_prompt_tokens: int = 0
+    """Prompt tokens that it has computed."""
     drafts: DraftMeter = field(default_factory=DraftMeter)
     prefixes: PrefixMeter = field(default_factory=PrefixMeter)
     spread: SpreadMeter = field(default_factory=SpreadMeter)
@@ -86,6 +90,12 @@ class Worker:
     def take_gauges(self, gauges: WorkerGauges) -> None:
         self.gauges = gauges
         self.load.num_pages_shared = gauges.shared_pages
+
+    def note_prompt(self, num_computed: int, num_prompt: int, assigned_at: float) -> None:
+        """Count a prompt that the worker has just reported as computed."""
+        self.prompt_tokens.add(num_computed, self.heard_at)
+        self.prompts.ended(num_computed, num_prompt, assigned_at, self.heard_at)
+        self.num_prompt_tokens += num_computed
 
     def note_beat(self, now: float, heartbeat_s: float) -> None:
         """Count a heartbeat. Heartbeats that queued up while this process did not listen count as

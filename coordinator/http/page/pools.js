@@ -86,6 +86,7 @@ export function showStatus(status) {
   const redis = status.redis_connected ? "" : " · Redis not connected";
   say($("health"), `${state} · ${status.queued} queued · ${status.running} running${redis}`);
   $("health").className = problems.length ? "bad" : "good";
+  say($("pools-why"), status.pools_why ? `last change: ${status.pools_why}` : "");
   const { workers } = status;
   const [prompts, output] = ["prompt_tokens_per_s", "output_tokens_per_s"].map((n) => count(total(workers, n)));
   const found = hits(workers) ? ` · prefix hits ${hits(workers)}` : "";

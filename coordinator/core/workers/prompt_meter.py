@@ -1,0 +1,27 @@
+"""How fast a worker computes prompts, by when its first tokens came. Pure."""
+
+MEMORY_S = 20.0
+"""Of so much work the speed is; older work counts less and less."""
+
+
+class PromptMeter:
+    """The work of one worker. Prompts are computed in turn: one takes from its assignment, or the
+    end of the one before if that is later, to its first token."""
+
+    def __init__(self) -> None:
+        self.busy_s = 0.0
+        self.num_computed = 0.0
+        self.num_prompt = 0.0
+        """Tokens of these prompts, with those that were not computed but reused."""
+        self._ended_at = 0.0
+
+    def ended(self, num_computed: int, num_prompt: int, assigned_at: float, now: float) -> None:
+        """Count a prompt whose first token has come."""
+        self.busy_s += max(0.0, now - max(assigned_at, self._ended_at))
+        self.num_computed += num_computed
+        self.num_prompt += num_prompt
+        self._ended_at = now
+        if self.busy_s > MEMORY_S:
+            self.busy_s, self.num_computed, self.num_prompt = (
+                each / 2 for each in (self.busy_s, self.num_computed, self.num_prompt)
+            )

@@ -1,0 +1,66 @@
+"""What the pools have to do, and how fast the workers are, by their messages."""
+
+import pytest
+
+from coordinator.core.pool_meter import STEP_GROWTH, PoolMeter, StepTimes
+from coordinator.core.workers.prompt_meter import MEMORY_S, PromptMeter
+from tests.coordinator.desk import Desk
+
+
+def test_a_step_between_two_measured_ones_and_beyond_them() -> None:
+    steps = StepTimes()
+    assert steps.seconds(8) == 0.0
+    steps.note(8, 0.010)
+    assert steps.seconds(16) == pytest.approx(0.010 * (1 + STEP_GROWTH))
+    steps.note(32, 0.022)
+    assert steps.seconds(8) == pytest.approx(0.010)
+    assert steps.seconds(20) == pytest.approx(0.016)
+    assert steps.seconds(64) == pytest.approx(0.022 * (1 + STEP_GROWTH))
+    assert steps.seconds(4) == pytest.approx(0.010 * (1 - STEP_GROWTH / 2))
+
+
+def test_prompts_are_computed_in_turn_so_waiting_is_no_work() -> None:
+    meter = PromptMeter()
+    meter.ended(1_000, 1_000, assigned_at=10.0, now=10.5)
+    meter.ended(1_000, 3_000, assigned_at=10.0, now=11.0)
+    meter.ended(500, 500, assigned_at=20.0, now=20.25)
+    assert meter.num_computed / meter.busy_s == pytest.approx(2_000)
+    assert meter.num_prompt == 4_500
+
+
+def test_old_prompts_count_less_and_less() -> None:
+    meter, now = PromptMeter(), 0.0
+    for tok_s in [1_000] * 100 + [4_000] * 100:
+        now += 1.0
+        meter.ended(tok_s, tok_s, assigned_at=now - 1.0, now=now)
+    assert meter.busy_s <= MEMORY_S
+    assert meter.num_computed / meter.busy_s == pytest.approx(4_000, rel=0.01)
+
+
+def test_the_load_counts_what_waits_and_what_has_come() -> None:
+    desk = Desk(())
+    for name in ("p-1", "d-1", "d-2"):
+        desk.join(name)
+    workers, meter = list(desk.registry.all()), PoolMeter()
+    assert meter.prefill_tok_s() == 0.0
+    load = meter.load(workers, 0, now=1.0)
+    assert (load.num_prefill, load.num_decode, load.tokens_waiting) == (1, 2, 0)
+    request = desk.submit("r")
+    load = meter.load(workers, 100, now=1.25)
+    assert load.tokens_waiting == request.num_tokens + 100
+    assert load.tokens_arrived == load.tokens_waiting
+    assert meter.load(workers, 100, now=1.5).tokens_arrived == 0
+
+
+def test_what_was_computed_meanwhile_has_come_too() -> None:
+    desk = Desk(())
+    worker = desk.join("p-1")
+    meter = PoolMeter()
+    (worker,) = desk.registry.all()
+    meter.load([worker], 0, now=1.0)
+    worker.heard_at = 2.0
+    worker.note_prompt(300, 600, assigned_at=1.5)
+    load = meter.load([worker], 1_000, now=2.0)
+    assert meter.prefill_tok_s() == pytest.approx(600)
+    assert load.tokens_waiting == 500, "half of such prompts was not computed but reused"
+    assert load.tokens_arrived == 800
