@@ -1,7 +1,7 @@
 """How fast a worker computes prompts, by when its first tokens came. Pure."""
 
 MEMORY_S = 20.0
-"""Of so much work the speed is; older work counts less and less."""
+"""Work of this many seconds counts in full; older work counts less and less."""
 
 
 class PromptMeter:
