@@ -61,8 +61,8 @@ class PoolMeter:
         return self._steps.seconds(num_sequences)
 
     def load(self, workers: Iterable[Worker], num_tokens_queued: int, now: float) -> PoolLoad:
-        """The load since the last call. ``num_tokens_queued``: tokens of prompts that are not placed
-        yet. As many of them count as waiting as had to be computed of earlier prompts, by share."""
+        """The load since the last call. ``num_tokens_queued``: tokens of prompts not placed yet.
+        As many of them count as waiting as had to be computed of earlier prompts, by share."""
         present = list(workers)
         self._measure(present, now)
         ahead = sum(worker.load.tokens_ahead for worker in present)
