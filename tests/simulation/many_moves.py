@@ -3,7 +3,8 @@
     python -m tests.simulation.many_moves --moves 10000 --out FILE
 
 Scenarios of test_moves.py and test_pools.py run one after the other: prefill and decode workers,
-colocated ones, both with and without spread steps, and workers whose pools change. Each checks
+colocated ones, both with and without spread steps, and workers whose pools change at
+random or follow the load. Each checks
 every text, that each request ends once, and that all memory is free at the end; the first that
 fails ends the run.
 """
@@ -22,10 +23,10 @@ from bench.result_file import document, save
 from tests.simulation.cluster import Cluster
 from tests.simulation.spread_cluster import SpreadCluster
 from tests.simulation.test_moves import COLOCATED, SPLIT, run_scenario
-from tests.simulation.test_pools import ROLES, Changing
+from tests.simulation.test_pools import ROLES, Changing, Following
 
 SCENARIOS = (
-    (SPLIT, Cluster), (COLOCATED, Cluster), (ROLES, Changing),
+    (SPLIT, Cluster), (COLOCATED, Cluster), (ROLES, Changing), (ROLES, Following),
     (SPLIT, SpreadCluster), (COLOCATED, SpreadCluster),
 )  # fmt: skip
 KILLS = 0.001
@@ -45,7 +46,7 @@ def main(
         rng = random.Random(seed + number)
         roles, kind = SCENARIOS[number % len(SCENARIOS)]
         kills = KILLS if number % 3 else 0.0
-        turns = kind is not Changing
+        turns = not issubclass(kind, Changing)
         cluster = run_scenario(rng, roles, kind, kills=kills, large=bool(number % 7), turns=turns)
         found["changes"] += cluster.num_changed
         found.update(cluster.num_moved)

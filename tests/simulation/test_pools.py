@@ -5,15 +5,21 @@ Pools grow and shrink all the time, while prompts, clients and dying workers com
 
 import random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.simulation.cluster import Cluster
+from coordinator.core.pool_policy import PoolTargets
+from coordinator.core.pools_follow import LOOK_S, PoolsThatFollow
+from tests.simulation.cluster import Cluster, Node
 from tests.simulation.test_moves import run_scenario
+from transport.wire.messages import Prefilled, Tokens
 
 ROLES = ("prefill", "prefill", "decode", "decode")
 CHANGES = 0.01
 """Share of the events in which other pools are asked for."""
+FASTER = 20
+"""So much sooner than by its clock a cluster's pools follow: its runs are short."""
 
 
 class Changing(Cluster):
@@ -31,6 +37,46 @@ class Changing(Cluster):
             self.restore_pools()
 
 
+class Following(Changing):
+    """A cluster whose pools follow its load, with targets that it never keeps for long."""
+
+    def __init__(self, *args, **options) -> None:
+        super().__init__(*args, **options)
+        targets = PoolTargets(ttft_s=0.02, tpot_s=0.02)
+        self.follow = PoolsThatFollow(self.pools, self.registry, targets)
+        self.looked_at = 0.0
+
+    def _deliver(self, node: Node) -> None:
+        message, worker = node.outbox[0], self.registry.get(node.hello.instance)
+        if worker is not None and isinstance(message, Tokens):
+            worker.output_tokens.add(len(message.tokens), FASTER * self.now)
+        if worker is not None and isinstance(message, Prefilled):
+            request = self.lifecycle.requests.get(message.token.request_id)
+            if request is not None:
+                num_tokens, assigned_at = request.num_tokens, FASTER * request.prefill_assigned_at
+                worker.prompts.ended(num_tokens, num_tokens, assigned_at, FASTER * self.now)
+        super()._deliver(node)
+
+    def tick(self) -> None:
+        Cluster.tick(self)
+        now = FASTER * self.now
+        if now - self.looked_at >= LOOK_S:
+            self.looked_at, before = now, self.roles()
+            self.follow.look(self.lifecycle.requests.values(), now)
+            self.num_changed += self.roles() != before
+            self.restore_pools()
+
+    def roles(self) -> list[str]:
+        return [worker.role for worker in self.registry.all()]
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_sequences_of_pools_that_follow_have_the_right_text(seed: int) -> None:
+    rng = random.Random(seed)
+    run_scenario(rng, ROLES, Following, kills=rng.choice([0.0, 0.0005]), turns=False)
+
+
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_sequences_of_changing_pools_have_the_right_text(seed: int) -> None:
@@ -38,11 +84,12 @@ def test_sequences_of_changing_pools_have_the_right_text(seed: int) -> None:
     run_scenario(rng, ROLES, Changing, kills=rng.choice([0.0, 0.0005]), turns=False)
 
 
-def test_nothing_is_computed_again_for_a_change() -> None:
+@pytest.mark.parametrize("kind", [Changing, Following])
+def test_nothing_is_computed_again_for_a_change(kind: type[Cluster]) -> None:
     num_changed = num_moves = 0
     for seed in range(8):
         rng = random.Random(seed)
-        cluster = run_scenario(rng, ROLES, Changing, kills=0.0, large=True, turns=False)
+        cluster = run_scenario(rng, ROLES, kind, kills=0.0, large=True, turns=False)
         num_changed += cluster.num_changed
         num_moves += cluster.num_moved["moved"]
         assert not cluster.num_retried
