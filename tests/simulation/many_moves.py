@@ -3,10 +3,9 @@
     python -m tests.simulation.many_moves --moves 10000 --out FILE
 
 Scenarios of test_moves.py and test_pools.py run one after the other: prefill and decode workers,
-colocated ones, both with and without spread steps, and workers whose pools change at
-random or follow the load. Each checks
-every text, that each request ends once, and that all memory is free at the end; the first that
-fails ends the run.
+colocated ones, both with and without spread steps, and workers whose pools change at random or
+follow the load. Each checks every text, that each request ends once, and that all memory is free at
+the end; the first that fails ends the run.
 """
 
 import random

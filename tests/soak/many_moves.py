@@ -5,10 +5,13 @@
 starts ``baton up`` with what follows ``--``, every handoff's bytes compared by digest. The answers
 of some requests are taken first, undisturbed. Then clients ask for them over and over, while one
 worker after the other that decodes gets SIGTERM: its sequences move, and a new process takes its
-place. With ``--pools`` (behind ``--``: ``--pools manual``) the pools change instead. Exit code 1 if
-an answer differs or fails, or a request is still open at the end. In bfloat16 (``--margin 0.06``)
-an answer may also be one that came in the ``--quiet-s`` before the first drain, or that of its
-prompt and first tokens computed anew (tests/soak/resumed.py): ``rounded_otherwise`` counts those.
+place. With ``--pools`` (behind ``--``: ``--pools manual``) the pools change instead; behind
+``--pools auto`` bursts of prompts come and go, and the pools follow. Exit code 1 if an answer
+differs or fails, or a request is still open at the end.
+
+In bfloat16 (``--margin 0.06``) an answer may also be one that came in the ``--quiet-s`` before the
+first drain, or that of its prompt and first tokens computed anew (tests/soak/resumed.py):
+``rounded_otherwise`` counts those.
 """
 
 import asyncio
@@ -40,14 +43,18 @@ POLL_S = 0.2
 IDLE_S = 5.0
 LOADED_S = 0.5
 """The next worker drains when the load has been back for so long."""
+BURST, BURST_LEN, QUIET_S = 48, 600, 3.0
+_CHANGES = re.compile(r"^baton_role_changes_total\{[^}]*\} (\S+)$", re.MULTILINE)
 _MOVES = re.compile(r'^baton_moves_total\{outcome="(\w+)"\} (\S+)$', re.MULTILINE)
 _HELD = re.compile(r"^baton_open_tokens (\S+)$", re.MULTILINE)
 
 
 async def counted(http: httpx.AsyncClient) -> dict[str, int]:
-    """The coordinator's counts of moves, by outcome."""
+    """The coordinator's counts of moves, by outcome, and of changed roles."""
     text = (await http.get("/metrics")).text
-    return {outcome: round(float(number)) for outcome, number in _MOVES.findall(text)}
+    moves = {outcome: round(float(number)) for outcome, number in _MOVES.findall(text)}
+    changes = sum(map(float, _CHANGES.findall(text)))
+    return moves | ({"role_changes": round(changes)} if changes else {})
 
 
 async def held_at_end(http: httpx.AsyncClient) -> int:
@@ -171,8 +178,38 @@ class Changes:
         }  # fmt: skip
 
 
+@dataclass
+class Shifts:
+    """Bursts of prompts by turns with none, so that pools that follow the load change."""
+
+    stack: Stack
+    workers: list[str]
+    draw: random.Random
+    kills: float
+    num_killed: int = 0
+    num_bursts: int = 0
+
+    async def turn(self, http: httpx.AsyncClient) -> None:
+        if self.draw.random() < self.kills:
+            self.stack.kill(self.draw.choice(self.workers))
+            self.num_killed += 1
+            await asyncio.sleep(1.0)  # the coordinator misses it before it is asked again
+        await all_back(http, len(self.workers), START_S)
+        prompts = [[self.draw.randrange(1, 200) for _ in range(BURST_LEN)] for _ in range(BURST)]
+        bodies = [{"prompt": prompt, "max_tokens": 1} for prompt in prompts]
+        async with httpx.AsyncClient(base_url=self.stack.url, timeout=120.0) as other:
+            answers = await asyncio.gather(*(other.post("/v1/completions", json=b) for b in bodies))
+        for answer in answers:
+            answer.raise_for_status()
+        self.num_bursts += 1
+        await asyncio.sleep(QUIET_S)
+
+    def found(self) -> dict[str, int | float]:
+        return {"bursts": self.num_bursts, "killed": self.num_killed}
+
+
 async def run(
-    disturbance: Drains | Changes,
+    disturbance: Drains | Changes | Shifts,
     moves: int, clients: int, minutes: float, quiet_s: float, cases: Callable[..., Any],
 ) -> dict[str, int | float]:  # fmt: skip
     """Disturb until so many sequences have moved, or the time is over. Raises NoCases."""
@@ -219,8 +256,10 @@ def main(
     try:
         with started(*arguments, settings={"verify_handoff": 1}, start_s=START_S) as stack:
             names = [n for n in stack.pids() if n != "coordinator" and "redis" not in n]
-            by: Drains | Changes = Drains(stack, sorted(names))
-            if pools:
+            by: Drains | Changes | Shifts = Drains(stack, sorted(names))
+            if pools and "auto" in arguments:
+                by = Shifts(stack, sorted(names), random.Random(seed), kills)
+            elif pools:
                 by = Changes(stack, sorted(names), random.Random(seed), kills)
             found = asyncio.run(run(by, moves, clients, minutes, quiet_s, cases))
             exit_code = stack.stop()
