@@ -118,7 +118,7 @@ async def test_goes_on_at_another_worker(baton: Stack, name: str, number: signal
     prompts = [draw(20 + n, 40 + 60 * n) for n in range(3)]
     before, leaving = await baton.moved(), baton.pids()["decode-1"]
     streams = [Stream(baton.url, prompt, max_tokens=LONG) for prompt in prompts]
-    await some_reach(streams, len(streams), 1)
+    await some_reach(streams, len(streams), num_tokens=10)
     os.kill(leaving, number)
     for each, prompt in zip(await all_ended(streams), prompts, strict=True):
         assert len(each.token_ids) == LONG

@@ -70,7 +70,7 @@ class Following(Changing):
         return [worker.role for worker in self.registry.all()]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_sequences_of_pools_that_follow_have_the_right_text(seed: int) -> None:
     rng = random.Random(seed)
