@@ -9,7 +9,6 @@ gc.disable()  # until all is imported: nothing that imports make is garbage, and
 
 import os
 import sys
-from math import inf
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -219,10 +218,9 @@ def _pool_targets(pools: str, ttft_ms: float, tpot_ms: float) -> PoolTargets | N
     """The targets where the pools follow the load, else None. Raises ValueError."""
     if pools not in ("fixed", "manual", "auto"):
         raise ValueError(f"BATON_POOLS: {pools!r} is none of fixed, manual, auto")
-    for name, value in (("BATON_TARGET_TTFT_MS", ttft_ms), ("BATON_TARGET_TPOT_MS", tpot_ms)):
-        if not 0 < value < inf:
-            raise ValueError(f"{name}: {value} is not a time above 0")
-    return PoolTargets(ttft_ms / 1e3, tpot_ms / 1e3) if pools == "auto" else None
+    names = "BATON_TARGET_TTFT_MS", "BATON_TARGET_TPOT_MS"
+    targets = PoolTargets.of_ms(ttft_ms, tpot_ms, names=names)
+    return targets if pools == "auto" else None
 
 
 def _listed(names: str) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from coordinator.core.pool_policy import PoolTargets
 from coordinator.record.settings import check_redis_url
 from decode.spread_policy import DEFAULT as SPREAD
 from decode.spread_policy import require_spread
@@ -23,7 +24,7 @@ Device = Literal["auto", "cpu", "cuda"]
 Role = Literal["split", "colocated", "both"]
 
 PoolsMode = Literal["fixed", "manual", "auto"]
-TARGET_TTFT_MS, TARGET_TPOT_MS = 2_000.0, 50.0
+TARGET_TTFT_MS, TARGET_TPOT_MS = 1e3 * PoolTargets.ttft_s, 1e3 * PoolTargets.tpot_s
 BUNDLED_MODEL = Path(__file__).resolve().parent.parent / "models" / "tiny"
 
 
@@ -107,9 +108,8 @@ def resolve(
         raise ValueError(f"--gpu-share: needs at least 1 worker a GPU, not {gpu_share}")
     places = num_gpus * gpu_share if on == "cuda" else 0
     num_prefill, num_decode, num_colocated = _pools(role, prefill, decode, workers, places)
-    for option, value in (("ttft", target_ttft_ms), ("tpot", target_tpot_ms)):
-        if not 0 < value < math.inf:
-            raise ValueError(f"--target-{option}-ms: {value} is not a time above 0")
+    names = "--target-ttft-ms", "--target-tpot-ms"
+    PoolTargets.of_ms(target_ttft_ms, target_tpot_ms, names=names)
     if pools != "fixed" and num_colocated:
         raise ValueError(
             f"--pools: {pools!r} is for prefill and decode workers, not colocated ones"

@@ -1,6 +1,6 @@
 """Simulates pools that change: each worker computes prompts or decodes, as a policy decides. Pure.
 
-As in pools.py, and every ``TICK_S`` the policy of the coordinator (core/pool_policy.py) is asked. A
+As in pools.py, and every ``LOOK_S`` the policy of the coordinator (core/pool_policy.py) is asked. A
 decode worker that shall compute prompts gives its sequences to the others, which go on ``MOVE_S``
 later. A prefill worker that shall decode first computes the prompts that it has.
 """
@@ -11,10 +11,9 @@ from functools import partial
 
 from bench.predict.pools import CONTEXT_LEN, Node, Request, Simulation, Worker
 from bench.setups import Setup
-from coordinator.core.pool_policy import PoolLoad, PoolPolicy, PoolTargets
+from coordinator.core.pool_policy import LOOK_S, PoolLoad, PoolPolicy, PoolTargets
 from decode.spread_table import between
 
-TICK_S = 0.25
 MOVE_S = 0.03
 BATCH_TOKENS = 8_192
 
@@ -45,7 +44,7 @@ def replay_changing(node: Node, setup: Changing, due: Iterable[tuple[float, Requ
     for at_s, request in due:
         run.num_open += 1
         run.clock.after(at_s, partial(run.send, request))
-    run.clock.after(TICK_S, run.tick)
+    run.clock.after(LOOK_S, run.tick)
     run.clock.run()
     return run.num_changes
 
@@ -74,7 +73,7 @@ class _Run(Simulation):
             self._change(to_prefill=wanted > prefill)
         self._place()
         if self.num_open:
-            self.clock.after(TICK_S, self.tick)
+            self.clock.after(LOOK_S, self.tick)
 
     def _change(self, *, to_prefill: bool) -> None:
         def work(gpu: int) -> int:

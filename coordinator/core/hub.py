@@ -28,8 +28,9 @@ from coordinator.core.event_loop import Sweeper, watch_lag
 from coordinator.core.inbox import Inbox
 from coordinator.core.observer import Observer
 from coordinator.core.open_tokens import OpenTokens
+from coordinator.core.pool_policy import LOOK_S
 from coordinator.core.pools import Pools
-from coordinator.core.pools_follow import LOOK_S, PoolsThatFollow
+from coordinator.core.pools_follow import PoolsThatFollow
 from coordinator.core.request import Request
 from coordinator.core.requests.lifecycle import Lifecycle
 from coordinator.core.settings import HubSettings, PlacementLimits
@@ -84,7 +85,7 @@ class Hub:
         )
         self._pools = Pools(registry, self._role_changed)
         targets = settings.pool_targets
-        self._follow = PoolsThatFollow(self._pools, registry, targets) if targets else None
+        self._follow = PoolsThatFollow(self._pools, targets) if targets else None
         self._inbox = Inbox(channel, registry, lifecycle, membership, observer, groups, welcome)
         self._connections = ConnectionMonitor(channel.send, instance)
         self._closed = ClosedConnections(

@@ -14,6 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil, exp, inf
 
+LOOK_S = 0.25
+"""How often the policy is asked."""
 HOLD_S = 0.5
 GAIN = 0.15
 EASE = 0.25
@@ -36,8 +38,19 @@ class PoolTargets:
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
-            if not 0 < value < inf:
-                raise ValueError(f"{name}: {value} is not a time above 0")
+            _require_time(name, value)
+
+    @classmethod
+    def of_ms(cls, ttft_ms: float, tpot_ms: float, *, names: tuple[str, str]) -> "PoolTargets":
+        """Targets in milliseconds. Raises ValueError with a setting's name, of ``names``."""
+        for name, value in zip(names, (ttft_ms, tpot_ms), strict=True):
+            _require_time(name, value)
+        return cls(ttft_ms / 1e3, tpot_ms / 1e3)
+
+
+def _require_time(name: str, value: float) -> None:
+    if not 0 < value < inf:
+        raise ValueError(f"{name}: {value} is not a time above 0")
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,7 @@ class Pools:
 
     def can_change(self) -> bool:
         """True if there are pools, and a worker that may change its role."""
-        live = self._live()
+        live = self.live()
         return any(map(_is_movable, live)) and all(worker.role != "colocated" for worker in live)
 
     def look(self) -> None:
@@ -90,7 +90,7 @@ class Pools:
 
     def restore(self) -> None:
         """Assign what is missing since workers came or went."""
-        live = self._live()
+        live = self.live()
         if not any(_is_movable(worker) for worker in live):
             return
         now, wanted = (
@@ -108,8 +108,8 @@ class Pools:
     def assign(self, size: Size) -> dict[str, str]:
         """Assign roles for pools of this size from now on; returns what changed, by worker."""
         self._asked = size
-        before = {worker.instance: worker.role for worker in self._live()}
-        now = _sizes(self._live())
+        before = {worker.instance: worker.role for worker in self.live()}
+        now = _sizes(self.live())
         self._flip("decode", "prefill", size.prefill - now.prefill)
         self._flip("prefill", "decode", size.decode - now.decode)
         return {
@@ -120,7 +120,7 @@ class Pools:
 
     def _flip(self, from_role: Role, to_role: Role, number: int) -> None:
         """Assign the idlest workers of a role the other one."""
-        able = [w for w in self._live() if w.role == from_role and _is_movable(w)]
+        able = [w for w in self.live() if w.role == from_role and _is_movable(w)]
         able.sort(key=lambda w: (w.load.num_sequences, w.load.tokens_ahead))
         for worker in able[: max(0, number)]:
             worker.role = to_role
@@ -131,7 +131,7 @@ class Pools:
         for name, number in (("prefill", size.prefill), ("decode", size.decode)):
             if number < 1:
                 raise ValueError(f"{name}: {number} is not 1 or more")
-        live = self._live()
+        live = self.live()
         if any(worker.role == "colocated" for worker in live):
             raise ValueError("pools: colocated workers do both, and have no pools")
         if size.prefill + size.decode != len(live):
@@ -145,7 +145,8 @@ class Pools:
                     "BATON_ANY_ROLE (baton up --pools manual)"
                 )
 
-    def _live(self) -> list[Worker]:
+    def live(self) -> list[Worker]:
+        """The workers that take work."""
         return [worker for worker in self._registry.all() if not worker.draining]
 
 

@@ -7,10 +7,6 @@ from coordinator.core.pool_meter import PoolMeter
 from coordinator.core.pool_policy import PoolPolicy, PoolTargets
 from coordinator.core.pools import Pools, Size
 from coordinator.core.request import Request, State
-from coordinator.core.workers.registry import Registry
-
-LOOK_S = 0.25
-"""How often the policy is asked."""
 
 log = logging.getLogger(__name__)
 
@@ -18,9 +14,8 @@ log = logging.getLogger(__name__)
 class PoolsThatFollow:
     """Asks the policy, and assigns roles through ``pools``."""
 
-    def __init__(self, pools: Pools, registry: Registry, targets: PoolTargets) -> None:
+    def __init__(self, pools: Pools, targets: PoolTargets) -> None:
         self._pools = pools
-        self._registry = registry
         self._meter = PoolMeter()
         self._policy = PoolPolicy(targets, self._meter.prefill_tok_s, self._meter.step_s)
 
@@ -32,7 +27,7 @@ class PoolsThatFollow:
     def look(self, open_requests: Iterable[Request], now: float) -> None:
         """Measure, and change the pools by a worker if that is worth it. No-op while workers of a
         role are missing, or none may change its role."""
-        workers = [worker for worker in self._registry.all() if not worker.draining]
+        workers = self._pools.live()
         queued = sum(r.num_tokens for r in open_requests if r.state is State.QUEUED)
         load = self._meter.load(workers, queued, now)
         if not (load.num_prefill and load.num_decode and self._pools.can_change()):

@@ -1,14 +1,14 @@
 """Pools that follow the load: assigned by the policy, with its reason."""
 
-from coordinator.core.pool_policy import PoolTargets
-from coordinator.core.pools_follow import LOOK_S, PoolsThatFollow
+from coordinator.core.pool_policy import LOOK_S, PoolTargets
+from coordinator.core.pools_follow import PoolsThatFollow
 from tests.coordinator.test_pools import NAMES, Site
 
 TARGETS = PoolTargets(ttft_s=0.5, tpot_s=0.05)
 
 
 def follow(site: Site) -> PoolsThatFollow:
-    return PoolsThatFollow(site.pools, site.registry, TARGETS)
+    return PoolsThatFollow(site.pools, TARGETS)
 
 
 def computed(site: Site, tok_s: int) -> None:

@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from deploy.cli import app
+from tests.e2e.conftest import ending_well
 from tests.e2e.served import served
 from tests.e2e.stack import Stack
 from tests.e2e.streams import Seen, all_ended, some_reach
@@ -22,11 +23,8 @@ NUM_WORKERS = 4
 def pools() -> Iterator[Stack]:
     arguments = ["--prefill", "2", "--decode", "2", "--pools", "manual"]
     stack = Stack(served("per_expert"), *arguments, verify_handoff=True, **SETTINGS)
-    try:
-        yield stack.start()
-        assert stack.stop() == 0
-    finally:
-        stack.close()
+    with ending_well(stack):
+        yield stack
 
 
 async def roles(stack: Stack) -> list[str]:

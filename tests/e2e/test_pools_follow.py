@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
+from tests.e2e.conftest import ending_well
 from tests.e2e.served import served
 from tests.e2e.stack import Stack
 from tests.e2e.streams import all_ended
@@ -20,11 +21,8 @@ def pools() -> Iterator[Stack]:
     targets = ["--target-ttft-ms", "50", "--target-tpot-ms", "10000"]
     arguments = ["--prefill", "1", "--decode", "3", "--pools", "auto", *targets]
     stack = Stack(served("per_expert"), *arguments, verify_handoff=True, **SETTINGS)
-    try:
-        yield stack.start()
-        assert stack.stop() == 0
-    finally:
-        stack.close()
+    with ending_well(stack):
+        yield stack
 
 
 async def burst(stack: Stack) -> None:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator.core.pool_policy import PoolTargets
-from coordinator.core.pools_follow import LOOK_S, PoolsThatFollow
+from coordinator.core.pool_policy import LOOK_S, PoolTargets
+from coordinator.core.pools_follow import PoolsThatFollow
 from tests.simulation.cluster import Cluster, Node
 from tests.simulation.test_moves import run_scenario
 from transport.wire.messages import Prefilled, Tokens
@@ -43,7 +43,7 @@ class Following(Changing):
     def __init__(self, *args, **options) -> None:
         super().__init__(*args, **options)
         targets = PoolTargets(ttft_s=0.02, tpot_s=0.02)
-        self.follow = PoolsThatFollow(self.pools, self.registry, targets)
+        self.follow = PoolsThatFollow(self.pools, targets)
         self.looked_at = 0.0
 
     def _deliver(self, node: Node) -> None:

@@ -146,25 +146,35 @@ class Drains:
 
 
 @dataclass
-class Changes:
-    """Asks for other pools, and kills a worker in a share of the turns."""
+class Kills:
+    """Kills a worker in a share ``kills`` of the turns."""
 
     stack: Stack
     workers: list[str]
     draw: random.Random
     kills: float
     num_killed: int = 0
-    took_s: list[float] = field(default_factory=list)
-    """Seconds until each change was done."""
 
-    async def turn(self, http: httpx.AsyncClient) -> None:
-        number = len(self.workers)
+    async def perhaps_kill(self, http: httpx.AsyncClient) -> None:
+        """Kill a worker, or none; returns when all are there."""
         if self.draw.random() < self.kills:
             self.stack.kill(self.draw.choice(self.workers))
             self.num_killed += 1
             await asyncio.sleep(1.0)  # the coordinator misses it before it is asked again
-            await all_back(http, number, START_S)
+        await all_back(http, len(self.workers), START_S)
+
+
+@dataclass
+class Changes(Kills):
+    """Asks for other pools."""
+
+    took_s: list[float] = field(default_factory=list)
+    """Seconds until each change was done."""
+
+    async def turn(self, http: httpx.AsyncClient) -> None:
+        await self.perhaps_kill(http)
         await asyncio.sleep(LOADED_S)
+        number = len(self.workers)
         prefill = self.draw.randint(1, number - 1)
         began = perf_counter()
         answer = await http.post("/v1/pools", json={"prefill": prefill, "decode": number - prefill})
@@ -179,22 +189,13 @@ class Changes:
 
 
 @dataclass
-class Shifts:
+class Shifts(Kills):
     """Bursts of prompts by turns with none, so that pools that follow the load change."""
 
-    stack: Stack
-    workers: list[str]
-    draw: random.Random
-    kills: float
-    num_killed: int = 0
     num_bursts: int = 0
 
     async def turn(self, http: httpx.AsyncClient) -> None:
-        if self.draw.random() < self.kills:
-            self.stack.kill(self.draw.choice(self.workers))
-            self.num_killed += 1
-            await asyncio.sleep(1.0)  # the coordinator misses it before it is asked again
-        await all_back(http, len(self.workers), START_S)
+        await self.perhaps_kill(http)
         prompts = [[self.draw.randrange(1, 200) for _ in range(BURST_LEN)] for _ in range(BURST)]
         bodies = [{"prompt": prompt, "max_tokens": 1} for prompt in prompts]
         async with httpx.AsyncClient(base_url=self.stack.url, timeout=120.0) as other:
