@@ -12,7 +12,7 @@ COMMANDS = (
     "correctness", "conformance", "scale", "gpu",
 )  # fmt: skip
 GPU_MODULES = (
-    "handoff_copy", "kernels_mixer", "kernels_moe", "profile_step", "speculation", "step",
+    "kernels_mixer", "kernels_moe", "profile_step", "speculation", "step",
 )  # fmt: skip
 HEAVY = ("torch", "transformers", "tokenizers", "uvloop", "numpy")
 

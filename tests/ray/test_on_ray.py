@@ -1,7 +1,4 @@
-"""The application on a real Ray cluster of one node, with the bundled model.
-
-``python -m bench.ray_cluster`` does the same with three nodes, under load.
-"""
+"""The application on a real Ray cluster of one node, with the bundled model."""
 
 import os
 from collections.abc import Iterator
