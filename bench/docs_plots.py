@@ -2,10 +2,12 @@
 
     python -m bench.docs_plots --out docs
 
-writes throughput.svg, step.svg and spread-step.svg. Each says on the picture what was measured,
-when and on what. Colours follow the reader's light or dark setting (``prefers-color-scheme``).
+writes throughput.svg, step.svg, spread-step.svg and interference.svg. Each says on the picture
+what was measured, when and on what. Colours follow the reader's light or dark setting
+(``prefers-color-scheme``).
 """
 
+import io
 import json
 import re
 import textwrap
@@ -16,7 +18,7 @@ from xml.sax.saxutils import escape
 
 import typer
 
-from bench.harness.html.charts import COLOURS, GREY, Chart, Line
+from bench.harness.html.charts import COLOURS, GREY, STYLE, Chart, Line, embedded, matplotlib
 
 BENCH = Path(__file__).parent
 RESULTS = BENCH / "results"
@@ -95,6 +97,42 @@ def spread_step(file: Path) -> str:
     return framed(drawn, "A decode step of two H200s, Qwen3.5-35B-A3B, BF16, random weights", notes)
 
 
+PERCENTILES = {"p50": "itl_p50_ms", "p99": "itl_p99_ms", "max": "itl_max_ms"}
+PHASES = {"quiet": (COLOURS[0], "alone"), "disturbed": (COLOURS[1], "beside arriving prompts")}
+
+
+def interference(files: Sequence[Path]) -> str:
+    """Percentiles of the gaps between tokens, from results of ``bench.interference``: for each
+    set-up and percentile a bar for the streams alone, and one beside arriving prompts."""
+    documents = {file.name: json.loads(file.read_text()) for file in files}
+    setups: dict[str, Any] = {}
+    for document in documents.values():
+        for name, found in document["results"].items():
+            setups[name.replace("both:", "colocated:")] = found  # its name in earlier files
+    rows = [(setup, share) for setup in setups for share in PERCENTILES]
+    lib, out = matplotlib(), io.BytesIO()
+    with lib.rc_context({**STYLE, "axes.grid.axis": "x"}):
+        figure = lib.figure.Figure(figsize=(6.4, 3.4), layout="constrained")
+        axes = figure.subplots()
+        for offset, (phase, (colour, meaning)) in zip((-0.2, 0.2), PHASES.items(), strict=True):
+            values = [setups[setup][phase][PERCENTILES[share]] for setup, share in rows]
+            places = [row + offset for row in range(len(rows))]
+            bars = axes.barh(places, values, 0.38, color=colour, label=meaning)
+            axes.bar_label(bars, fmt="%.1f", padding=3, fontsize=8)
+        axes.set_yticks(range(len(rows)), [f"{setup}  {share}" for setup, share in rows])
+        axes.invert_yaxis()
+        axes.margins(x=0.1)
+        axes.set_xlabel("ms between two tokens of a stream")
+        axes.legend()
+        figure.savefig(out, format="svg", transparent=True, metadata={"Date": None})
+    first = next(iter(documents.values()))
+    load = first.get("settings") or first["load"]  # earlier files have it under load
+    arriving = f"prompts of {load['arrival_prompt']:,} tokens every {load['every_s']} s"
+    notes = [f"{load['num_streams']} streams, {arriving}, {_measured(documents)}"]
+    title = "Gaps between tokens, Qwen3.5-35B-A3B, BF16, random weights, 4 × H200"
+    return framed(embedded(out.getvalue()), title, notes)
+
+
 def framed(drawn: str, title: str, notes: Sequence[str]) -> str:
     """A chart as a file of its own: with a background, a title, notes and colours for both
     settings of ``prefers-color-scheme``."""
@@ -151,6 +189,9 @@ def main(
         "throughput.svg": throughput(baton, others, BENCH / "references.json"),
         "step.svg": decode_step(RESULTS / "h200-step.json"),
         "spread-step.svg": spread_step(RESULTS / "h200x2-spread-table.json"),
+        "interference.svg": interference(
+            [RESULTS / f"h200-{name}-interference.json" for name in ("split-1-3", "both-4")]
+        ),
     }
     for name, svg in plots.items():
         (out / name).write_text(svg, encoding="utf-8")

@@ -20,12 +20,17 @@ SHARES = (0.5, 0.9, 0.95, 0.99)
 MS = 1000.0
 
 
+def percentiles(values: Sequence[float], shares: Sequence[float] = SHARES) -> dict[str, float]:
+    """Percentiles by name: ``p50`` for the share 0.5."""
+    return {f"p{100 * share:g}": percentile(values, share) for share in shares}
+
+
 def spread_ms(seconds: Sequence[float]) -> dict[str, float] | None:
     """Mean, percentiles and maximum in milliseconds; None without values."""
     if not seconds:
         return None
     found = {"mean": MS * fmean(seconds)}
-    found |= {f"p{100 * share:g}": MS * percentile(seconds, share) for share in SHARES}
+    found |= {name: MS * value for name, value in percentiles(seconds).items()}
     return found | {"max": MS * max(seconds)}
 
 

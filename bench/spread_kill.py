@@ -14,6 +14,7 @@ from tokenizers import Tokenizer
 from bench.harness.client.asking import Ask, completion
 from bench.harness.client.client import Client
 from bench.harness.client.endpoint import endpoint
+from bench.harness.client.events import EventReader
 from bench.harness.client.reading import num_ids
 from bench.harness.client.record import Record
 from bench.harness.client.required import RequestFailed, get
@@ -35,12 +36,10 @@ class _Progress:
 
     def stream(self) -> Callable[[bytes], None]:
         """A function that counts the tokens in the pieces of one stream's body."""
-        rest = b""
+        reader = EventReader()
 
         def take(piece: bytes) -> None:
-            nonlocal rest
-            *events, rest = (rest + piece).split(b"\n\n")
-            self._missing -= sum(num_ids(event.removeprefix(b"data:")) for event in events)
+            self._missing -= sum(num_ids(event.data) for event in reader.feed(0.0, piece))
             if self._missing <= 0:
                 self.reached.set()
 

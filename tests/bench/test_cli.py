@@ -11,9 +11,7 @@ COMMANDS = (
     "throughput", "load", "score", "compare", "report",
     "correctness", "conformance", "scale", "gpu",
 )  # fmt: skip
-GPU_MODULES = (
-    "kernels_mixer", "kernels_moe", "profile_step", "speculation", "step",
-)  # fmt: skip
+GPU_MODULES = ("profile_step", "speculation", "step")
 HEAVY = ("torch", "transformers", "tokenizers", "uvloop", "numpy")
 
 

@@ -10,7 +10,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from bench.docs_plots import decode_step, framed, main, spread_step, throughput
+from bench.docs_plots import decode_step, framed, interference, main, spread_step, throughput
 from bench.harness.html.charts import COLOURS, Chart, Line
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -80,6 +80,21 @@ def test_spread_steps_without_drafts_over_the_sequences_of_both(tmp_path: Path) 
     assert "9" not in found, "drafts belong to no line"
 
 
+def test_gaps_between_tokens_have_labelled_bars(tmp_path: Path) -> None:
+    quiet = {"itl_p50_ms": 5.0, "itl_p99_ms": 6.0, "itl_max_ms": 10.0}
+    disturbed = {"itl_p50_ms": 5.5, "itl_p99_ms": 40.0, "itl_max_ms": 80.0}
+    document = {
+        "environment": ENVIRONMENT,
+        "settings": {"num_streams": 3, "arrival_prompt": 8000, "every_s": 0.5},
+        "results": {"colocated:4": {"quiet": quiet, "disturbed": disturbed}},
+    }
+    found = texts(interference([write(tmp_path / "gaps.json", document)]))
+    labels = [f"{value:.1f}" for value in (*quiet.values(), *disturbed.values())]
+    for text in ("colocated:4  p99", "beside arriving prompts", *labels):
+        assert text in found
+    assert "gaps.json" in " ".join(found)
+
+
 def test_colours_follow_the_readers_setting() -> None:
     drawn = framed(Chart([Line("a", [(1, 1), (2, 3)])], "x", "y").svg(), "<title>", ["note " * 40])
     ET.fromstring(drawn)
@@ -91,7 +106,9 @@ def test_colours_follow_the_readers_setting() -> None:
         assert style.count(f"--{name}:") == 2, f"{name} has a light and a dark value"
 
 
-@pytest.mark.parametrize("name", ["throughput.svg", "step.svg", "spread-step.svg"])
+@pytest.mark.parametrize(
+    "name", ["throughput.svg", "step.svg", "spread-step.svg", "interference.svg"]
+)
 def test_the_committed_plot_shows_the_committed_results(name: str, tmp_path: Path) -> None:
     app = typer.Typer()
     app.command()(main)

@@ -3,6 +3,7 @@
 import asyncio
 import math
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any
@@ -37,6 +38,17 @@ class Case:
     body: dict[str, Any]
     token_ids: tuple[int, ...] = ()
     margins: tuple[float, ...] = ()
+
+    def first_difference(self, token_ids: Sequence[int]) -> int:
+        """Index of the first of ``token_ids`` that differs from the answer's; the number of tokens
+        compared if none does."""
+        pairs = list(zip(token_ids, self.token_ids, strict=False))
+        return next((i for i, (came, expected) in enumerate(pairs) if came != expected), len(pairs))
+
+    def clear_by(self, index: int) -> str:
+        """By how much the choice of the token at ``index`` was clear, as the end of a sentence; ""
+        if that is not known."""
+        return f", clear by {self.margins[index]:.3f} nats" if self.margins[index:] else ""
 
 
 class NoCases(Exception):

@@ -45,16 +45,11 @@ class Seen:
         whole = self.outcome != "finished" or len(self.token_ids) == len(self.case.token_ids)
         if tuple(self.token_ids) == expected and whole:
             return ""
-        pairs = zip(self.token_ids, self.case.token_ids, strict=False)
-        first = next((i for i, (a, b) in enumerate(pairs) if a != b), len(expected))
+        first = self.case.first_difference(self.token_ids)
         return (
             f"case {self.case.name}, request {self.http_id}: {len(self.token_ids)} tokens for "
             f"{len(self.case.token_ids)}, the first difference is token {first}"
-            + (
-                f", clear by {self.case.margins[first]:.3f} nats"
-                if self.case.margins[first:]
-                else ""
-            )
+            f"{self.case.clear_by(first)}"
         )
 
     def silence_s(self, since: float) -> float | None:

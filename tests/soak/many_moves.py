@@ -31,7 +31,7 @@ import httpx
 import typer
 
 from bench.environment import describe
-from bench.measures import percentile
+from bench.measures import percentiles
 from bench.result_file import document, save
 from bench.stack import Stack, StackFailed, started
 from tests.soak.cases import LONGEST, MIN_MARGIN_NATS, Case, NoCases, prepared
@@ -114,10 +114,9 @@ class Clients:
                 self._report(case, list(token_ids))
 
     def _report(self, case: Case, token_ids: list[int]) -> None:
-        pairs = enumerate(zip(token_ids, case.token_ids, strict=False))
-        first = next((i for i, (came, expected) in pairs if came != expected), len(token_ids))
-        clear = f", clear by {case.margins[first]:.3f} nats" if case.margins[first:] else ""
-        print(f"{case.name}: differs from token {first} of {len(case.token_ids)} on{clear}")
+        first = case.first_difference(token_ids)
+        of = len(case.token_ids)
+        print(f"{case.name}: differs from token {first} of {of} on{case.clear_by(first)}")
 
     async def stop(self) -> None:
         """Wait for the answers that are under way."""
@@ -182,9 +181,10 @@ class Changes(Kills):
         self.took_s.append(perf_counter() - began)
 
     def found(self) -> dict[str, int | float]:
+        took = percentiles(self.took_s, (0.5, 0.99))
         return {
             "changes": len(self.took_s), "killed": self.num_killed,
-            **{f"change_p{p}_s": round(percentile(self.took_s, p / 100), 4) for p in (50, 99)},
+            **{f"change_{name}_s": round(seconds, 4) for name, seconds in took.items()},
         }  # fmt: skip
 
 

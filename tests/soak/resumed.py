@@ -22,7 +22,7 @@ async def explained(
         return False
     body = case.body | {"return_token_ids": True}
     prompt = (await _choice(http, headers, body))["prompt_token_ids"]
-    for num_before in range(first_difference(case, token_ids) + 1):
+    for num_before in range(case.first_difference(token_ids) + 1):
         said, rest = token_ids[:num_before], token_ids[num_before:]
         ask = body | {"prompt": prompt + said, "max_tokens": len(rest)}
         if (await _choice(http, headers, ask))["token_ids"] == rest:
@@ -37,9 +37,3 @@ async def _choice(
     (choice,) = answer.raise_for_status().json()["choices"]
     found: dict[str, Any] = choice
     return found
-
-
-def first_difference(case: Case, token_ids: list[int]) -> int:
-    """Index of the first token that differs from the case's."""
-    pairs = zip(token_ids, case.token_ids, strict=True)
-    return next(i for i, (came, expected) in enumerate(pairs) if came != expected)

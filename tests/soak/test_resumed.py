@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from tests.soak.cases import Case
-from tests.soak.resumed import explained, first_difference
+from tests.soak.resumed import explained
 
 PROMPT = [1, 2]
 BODY = {"prompt": PROMPT, "max_tokens": 4, "temperature": 0.0}
@@ -33,7 +33,7 @@ def is_explained(*token_ids: int, case: Case = CASE) -> bool:
 
 
 def test_the_answer_of_a_prompt_computed_again_behind_some_tokens_is_explained() -> None:
-    assert first_difference(CASE, [7, 8, 3, 4]) == 2
+    assert CASE.first_difference([7, 8, 3, 4]) == 2
     assert is_explained(7, 8, 3, 4)
 
 

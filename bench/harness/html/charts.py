@@ -50,6 +50,13 @@ def matplotlib() -> Any:
     return matplotlib
 
 
+def embedded(file: bytes) -> str:
+    """The <svg> element of an SVG file, without metadata and with no width of its own."""
+    svg = file.decode()
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
+    return re.sub(r'<svg ([^>]*?)width="[^"]*" ', r"<svg \1", svg, count=1)
+
+
 @dataclass(frozen=True)
 class Chart:
     """A chart. With ``x_ticks`` the x axis is logarithmic and has only those ticks. A logarithmic y
@@ -77,9 +84,7 @@ class Chart:
         """One <svg> element to stand in a page; "" if there is nothing to draw."""
         if not self.kept:
             return ""
-        svg = self.file("svg").decode()
-        svg = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
-        return re.sub(r'<svg ([^>]*?)width="[^"]*" ', r"<svg \1", svg, count=1)
+        return embedded(self.file("svg"))
 
     def file(self, form: Literal["svg", "png"]) -> bytes:
         """The content of a file: SVG on no ground, PNG on white."""

@@ -22,7 +22,7 @@ from bench.harness.options import Target
 from bench.harness.scale.agreement import End, Seen, seen, unsettled, with_coordinator, with_redis
 from bench.harness.scale.plan import ScalePlan
 from bench.harness.scale.server_side import Ledger, ended_between, lag_between, scrape, watch
-from bench.measures import percentile
+from bench.measures import percentiles
 from coordinator.http.server.open_files import allow_open_files
 from coordinator.record.settings import PASSWORD
 from transport.wire.secret_setting import secret_setting
@@ -137,7 +137,7 @@ async def run_level(
         "all_open_after_s": reached_at_s - begin,
         "wall_s": wall_s,
         "finished_per_s": by_end["finished"] / wall_s,
-        "seconds": _percentiles([one.seconds for one in ends if one.end is End.FINISHED]),
+        "seconds": _spread([one.seconds for one in ends if one.end is End.FINISHED]),
         "redis": dict(Counter(states.values())) if ledger.offered else "not offered",
         "coordinator": coordinator,
         "problems": problems[:_SHOWN],
@@ -190,8 +190,5 @@ def _most(values: Sequence[float]) -> float:
     return max(values, default=math.nan)
 
 
-def _percentiles(seconds: list[float]) -> dict[str, float]:
-    if not seconds:
-        return {}
-    found = {f"p{100 * share:g}": percentile(seconds, share) for share in (0.5, 0.9, 0.99)}
-    return found | {"most": max(seconds)}
+def _spread(seconds: Sequence[float]) -> dict[str, float]:
+    return percentiles(seconds, (0.5, 0.9, 0.99)) | {"most": max(seconds)} if seconds else {}
