@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from bench.spread_cases import CONTEXT
-from bench.spread_lender import BenchLender
 from engine import weights
 from engine.batch import ForwardBatch, Row, SpreadPlan
 from engine.config import EngineConfig
@@ -18,9 +17,11 @@ from engine.graphs import DecodeGraphs, Trunk
 from engine.kernels.interface import Kernels
 from engine.kernels.triton_linear import aligned_rows
 from engine.kernels.triton_set import TritonKernels
+from engine.model.model import Model
 from engine.model.registry import build
 from engine.model_folder import read_model
 from engine.spread.group_memory import GroupMemory
+from engine.spread.lending import LendingSteps
 from engine.spread.member_steps import Draws, Settle
 from engine.spread.memory import ExchangeLayout
 from engine.spread.outcome import SpreadOutcome, Waited
@@ -30,6 +31,7 @@ from transport.copy.cuda import CudaMemory, close_handle, open_handle
 from transport.copy.region import Region
 from transport.copy.tensors import CacheTensors
 from transport.wire.layout import PoolSize
+from transport.wire.spread import ExchangeExport
 
 PAGE_SIZE = 64
 NUM_IDS = 248_320
@@ -57,6 +59,37 @@ class Unsampled:
 
     def read(self, *, aborted: bool) -> None:
         """Nothing is kept."""
+
+
+class BenchLender:
+    """The last member of a group, where it has no rows. ``handle`` is its memory's."""
+
+    def __init__(
+        self, model: Model, layout: ExchangeLayout, buckets: Sequence[int], limit_s: float
+    ) -> None:
+        memory = CudaMemory()
+        self._steps = LendingSteps(
+            model, layout, memory, plain_shapes(buckets), limit_s=limit_s,
+            open_peer=lambda handle: open_handle(handle, peer="a member"), close_peer=close_handle,
+        )  # fmt: skip
+        self.handle = memory.handle
+        self._generation = 0
+
+    def capture(self, size: int) -> None:
+        self._steps.capture(sizes=[size])
+
+    def join(self, generation: int, handles: Sequence[str]) -> None:
+        exports = [ExchangeExport("cuda-ipc", handle, 1) for handle in handles]
+        self._steps.join(generation, len(handles) - 1, exports, 1)
+        self._generation = generation
+
+    def leave(self) -> None:
+        self._steps.leave()
+
+    def lend(self, bucket: int, rounds: Sequence[int]) -> int:
+        """To how many of these rounds' steps it has come in time."""
+        plans = [SpreadPlan(self._generation, number, bucket, first=True) for number in rounds]
+        return sum(self._steps.lend(plan).took_part for plan in plans)
 
 
 class SpreadModel:
