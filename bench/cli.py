@@ -17,9 +17,9 @@ from bench.harness.gpu.settings import GpuSettings, served
 from bench.harness.load_settings import LoadSettings
 from bench.harness.loader import load
 from bench.harness.options import CountedTarget, Target, command
-from bench.harness.repeated import expand
 from bench.harness.scale.plan import ScalePlan
 from bench.harness.scale.run import ScaleTarget, scale
+from bench.harness.score import expand
 from bench.harness.throughput import throughput
 from bench.harness.throughput_settings import ThroughputSettings
 

@@ -8,16 +8,15 @@ machine and the versions.
 import json
 import sys
 import time
-from collections import defaultdict
 from pathlib import Path
 from typing import Annotated, cast
 
 import typer
-from torch.autograd import DeviceType  # type: ignore[attr-defined]
 from torch.profiler import ProfilerActivity, profile
 
 from bench import environment
 from bench.step import FULL_SIZE, Bench, Run
+from bench.timed_steps import kernel_us
 from engine.config import EngineConfig, Quantize
 from engine.runner import Engine
 from transport.copy.memory import own_memory
@@ -62,14 +61,11 @@ def main(
 
 def show(title: str, profiled: profile, num_steps: int, seconds: float) -> None:
     """Print kernels by their share of a step."""
-    times: dict[str, list[float]] = defaultdict(list)
-    for event in profiled.events():
-        if event.device_type == DeviceType.CUDA:
-            times[event.name[:60]].append(event.time_range.elapsed_us())
-    total = sum(map(sum, times.values())) / num_steps
+    kernels = kernel_us(profiled, 60)
+    total = sum(sum(each) for _, each in kernels) / num_steps
     print(f"\n{title}: {1e3 * seconds / num_steps:.3f} ms a step, kernels {total / 1e3:.3f} ms")
     print("   us/step  calls  us each  kernel")
-    for name, each in sorted(times.items(), key=lambda item: -sum(item[1]))[:24]:
+    for name, each in kernels[:24]:
         calls = len(each) / num_steps
         print(f"{sum(each) / num_steps:10.1f} {calls:6.1f} {sum(each) / len(each):8.2f}  {name}")
 

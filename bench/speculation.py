@@ -19,15 +19,14 @@ import torch
 import typer
 
 from bench import result_file
-from bench.step import FULL_SIZE, gpu_environment
+from bench.step import FULL_SIZE, Bench, Run, gpu_environment
 from decode.speculation import AUTO_DRAFTS, DraftPolicy, FixedDrafts, NoDrafts, draft_policy
-from engine.batch import Binding, ForwardBatch, Row
+from engine.batch import ForwardBatch
 from engine.config import EngineConfig
 from engine.draft_graphs import DraftGraphs
 from engine.runner import Engine
 from engine.step import Step
 from transport.copy.memory import own_memory
-from transport.wire.sampling import SamplingParams, StopRule
 
 WARM_STEPS = 8
 REPEATS = 40
@@ -71,27 +70,23 @@ class Case:
         return NoDrafts() if self.drafts == "off" else FixedDrafts(self.max_drafts)
 
 
-class Bench:
-    """All sequences in step, with prompts of one length."""
+class DraftBench(Bench):
+    """All sequences in step, with prompts of ``input_len`` tokens."""
 
     def __init__(self, engine: Engine, input_len: int, pages_each: int) -> None:
-        self._engine, self._input_len, self._pages_each = engine, input_len, pages_each
-        self._generator = torch.Generator().manual_seed(0)
+        super().__init__(engine)
+        self._input_len, self._pages_each = input_len, pages_each
 
-    def prefill(self, batch: int) -> None:
-        num_ids, shape = self._engine.num_ids, (batch, self._input_len)
-        prompts = torch.randint(0, num_ids, shape, generator=self._generator).tolist()
-        for slot, prompt in enumerate(prompts):
-            sampling = SamplingParams(temperature=1.0, seed=slot)
-            self._engine.bind(Binding(slot, tuple(prompt), (), sampling, StopRule(1 << 20)))
-        for first in range(0, batch, 16):
-            slots = range(first, min(first + 16, batch))
-            rows = tuple(Row(s, self._pages(s), 0, tuple(prompts[s])) for s in slots)
-            self._engine.launch(ForwardBatch(rows)).result()
+    def compute_prompts(self, batch: int) -> None:
+        self.prefill(self._run(batch), 16 * self._input_len)
 
-    def decode(self, case: Case) -> tuple[float, float]:
+    def _run(self, batch: int) -> Run:
+        return Run(batch, self._input_len, 0, self._pages_each)
+
+    def decode_case(self, case: Case) -> tuple[float, float]:
         """(seconds per step, tokens per step and sequence) of the steps after the warm-up."""
         policy, num_warm, batch = case.policy(), case.num_warm, case.batch
+        run = self._run(batch)
         pending: Step | None = None
         began, num_tokens, made = time.perf_counter(), 0, 0
         for step in range(num_warm + case.num_steps):
@@ -101,10 +96,8 @@ class Bench:
                 pending, num_tokens = None, 0
                 torch.cuda.synchronize()
                 began = time.perf_counter()
-            rows = tuple(
-                Row(s, self._pages(s), self._input_len + step, None, num_drafts=made)
-                for s in range(batch)
-            )
+            start = self._input_len + step
+            rows = tuple(self._row(run, slot, start, None, made) for slot in range(batch))
             made = policy.num_next(batch)
             launched = self._engine.launch(ForwardBatch(rows, made))
             if pending is not None:
@@ -123,9 +116,6 @@ class Bench:
         for num_drafts, sampled in zip(result.drafts, result.sampled, strict=True):
             policy.verified(num_drafts, len(sampled) - 1)
         return sum(len(each) for each in result.sampled)
-
-    def _pages(self, slot: int) -> tuple[int, ...]:
-        return tuple(range(slot * self._pages_each, (slot + 1) * self._pages_each))
 
 
 def main(
@@ -186,13 +176,13 @@ def _measure(
     )  # fmt: skip
     engine = Engine.load(config, memory.allocate)
     print(f"ready in {time.perf_counter() - began:.1f} s", flush=True)
-    bench, found, graphs = Bench(engine, input_len, pages_each), [], []
+    bench, found, graphs = DraftBench(engine, input_len, pages_each), [], []
     print("batch  K     accepted  steps  step ms  tokens  expected    tok/s  x off")
     for case in cases:
         if isinstance(engine._drafts, DraftGraphs):
             engine._drafts.forced = case.acceptance
-        bench.prefill(case.batch)
-        seconds, tokens = bench.decode(case)
+        bench.compute_prompts(case.batch)
+        seconds, tokens = bench.decode_case(case)
         expected = case.expected_tokens
         tok_s = case.batch * (expected or tokens) / seconds
         row: dict[str, Any] = {

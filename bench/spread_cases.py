@@ -1,12 +1,11 @@
 """The cases of ``python -m bench.spread_step``: what its processes are told, and what they find."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from bench.spread_floor import by_group, floors_us
 from bench.spread_processes import Members
-from bench.spread_times import exchange_ms
 from engine.model.registry import read_config
 
 CONTEXT = 1024
@@ -210,3 +209,9 @@ class Bench:
                 for i in range(self._members.count)
             ],
         )  # fmt: skip
+
+
+def exchange_ms(waited_us: Mapping[str, list[float]]) -> float:
+    """What a member waited in a step: for the rows of all at the same time, and for the result that
+    came last."""
+    return (max(waited_us["rows"]) + sum(waited_us["results"])) / 1e3

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.autograd import DeviceType  # type: ignore[attr-defined]
 from torch.profiler import ProfilerActivity, profile
 
 from bench.spread_commands import Commands, serve
 from bench.spread_model import SpreadModel
-from bench.timed_steps import WARM_STEPS, mean_us, step_ms
+from bench.timed_steps import WARM_STEPS, kernel_us, mean_us, step_ms
 
 
 class SpreadMember:
@@ -96,13 +95,9 @@ class SpreadMember:
             for i in range(steps):
                 launch(i)
             torch.cuda.synchronize()
-        times: dict[str, list[float]] = {}
-        for event in profiled.events():
-            if event.device_type == DeviceType.CUDA:
-                times.setdefault(event.name[:48], []).append(event.time_range.elapsed_us())
         found = {
             name: [round(sum(each) / steps, 1), round(len(each) / steps, 1)]
-            for name, each in sorted(times.items(), key=lambda item: -sum(item[1]))[:24]
+            for name, each in kernel_us(profiled, 48)[:24]
         }
         return {"us_and_calls": found}
 

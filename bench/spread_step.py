@@ -23,6 +23,7 @@ import json
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -32,13 +33,15 @@ from bench import result_file
 from bench.environment import describe
 from bench.spread_cases import CONTEXT, Bench
 from bench.spread_processes import DRAFT_MEMBER, MEMBER, MemberFailed, Members
-from bench.spread_times import write_table
 from bench.step import FULL_SIZE
+from decode.spread_table import LOCAL, Experts, Source, StepTime, document
 from transport.wire.spread import MAX_ROWS
 
 SMALL_LAYERS = 4
 SMALL_BUCKETS, FULL_BUCKETS = (1, 8, 32, 64, 128, 256), (8, 16, 32, 64, 128, 192, 256)
 DRAFT_SLOTS, TIMED_WITH_DRAFTS = 16, (4, 8, 16, 32, 64)
+MEASURED: Source = "measured"
+BASIS = "python -m bench.spread_step, full size, random weights, 1,024 tokens of context"
 
 
 def small(bench: Bench, count: int) -> None:
@@ -167,6 +170,30 @@ def model_folder(folder: Path, num_layers: int | None) -> Path:
     text["layer_types"] = text["layer_types"][:num_layers]
     (folder / "config.json").write_text(json.dumps(config))
     return folder
+
+
+def step_times(results: Mapping[str, Any], members: int) -> list[StepTime]:
+    """Times of the cases in which all members had equally many sequences. Times of an engine with a
+    draft layer replace those without, because workers have one."""
+    found: dict[tuple[int, int, int], float] = {}
+    for model in ("full", "full-drafts"):
+        for row in results.get(model, {}).get("time", ()):
+            lives, drafts = row["lives"], row.get("num_drafts", 0)
+            if len(set(lives)) == 1:
+                found[LOCAL, lives[0], drafts] = min(row["local_ms"])
+                found[members, lives[0], drafts] = min(row["spread_ms"])
+    return [StepTime(*key, ms) for key, ms in sorted(found.items())]
+
+
+def write_table(
+    path: Path, results: Mapping[str, Any], members: int, environment: Mapping[str, Any]
+) -> None:
+    """Raises ValueError where nothing was timed."""
+    steps = step_times(results, members)
+    if not steps:
+        raise ValueError("no step of the full model was timed")
+    text = json.dumps(document(steps, MEASURED, BASIS, Experts(), environment=dict(environment)))
+    path.write_text(text + "\n")
 
 
 if __name__ == "__main__":

@@ -137,10 +137,12 @@ class Bench:
         sampling = SamplingParams(temperature=1.0, seed=slot, constraint=constraint)
         self._engine.bind(Binding(slot, prompt, (), sampling, StopRule(1 << 20)))
 
-    def _row(self, run: Run, slot: int, start: int, tokens: tuple[int, ...] | None) -> Row:
+    def _row(
+        self, run: Run, slot: int, start: int, tokens: tuple[int, ...] | None, num_drafts: int = 0
+    ) -> Row:
         pages = tuple(range(slot * run.pages_each, (slot + 1) * run.pages_each))
         last = tokens is None or start + len(tokens) == run.input_len
-        return Row(slot, pages, start, tokens, sample=last)
+        return Row(slot, pages, start, tokens, sample=last, num_drafts=num_drafts)
 
 
 def main(

@@ -9,12 +9,10 @@ import random
 from collections.abc import Sequence
 
 from bench.harness.agents.run import agents
-from bench.harness.client.reading import read
-from bench.harness.client.record import Failure
 from bench.harness.conduct import Finding, Session
 from bench.harness.load_result import Load, Run, line
 from bench.harness.load_settings import LoadSettings
-from bench.harness.loops import closed_loop, open_loop
+from bench.harness.loops import open_loop, warm_up
 from bench.harness.options import CountedTarget
 from bench.harness.server_info import find_tokens
 from bench.harness.sweep import sweep
@@ -57,11 +55,7 @@ class Loader:
         """Send the warm-ups. Stops the run if every one fails."""
         plan, _ = self._plan(self._settings.rate)
         asks = [(await self._prompts.prepare("", p)).ask for p in plan[: self._settings.warm_ups]]
-        control = self._session.control
-        exchanges = await closed_loop(self._session.client, asks, max(1, len(asks)), control)
-        records = [read(exchange) for exchange in exchanges if exchange is not None]
-        if records and all(r.failure not in (None, Failure.MISCOUNT) for r in records):
-            control.stop(f"every warm-up failed: {records[0].failure}: {records[0].detail}")
+        await warm_up(self._session.client, asks, self._session.control)
 
     async def run(self, rate: float | None) -> Run:
         """Run one rate, in requests per second; None: a trace at its own pace. Raises ValueError

@@ -13,6 +13,8 @@ from time import perf_counter
 from bench.harness.client.asking import Ask
 from bench.harness.client.client import Client
 from bench.harness.client.exchange import Exchange
+from bench.harness.client.reading import read
+from bench.harness.client.record import Failure
 from bench.harness.run_control import RunControl
 
 _HEAD_START_S = 0.05
@@ -53,6 +55,14 @@ async def closed_loop(
         for number in range(concurrency):
             tasks.create_task(worker(number))
     return found + [None for _ in waiting]
+
+
+async def warm_up(client: Client, asks: Sequence[Ask], control: RunControl) -> None:
+    """Send requests that are not counted, all at once. Stops the run if every one fails."""
+    exchanges = await closed_loop(client, asks, max(1, len(asks)), control)
+    records = [read(exchange) for exchange in exchanges if exchange is not None]
+    if records and all(record.failure not in (None, Failure.MISCOUNT) for record in records):
+        control.stop(f"every warm-up failed: {records[0].failure}: {records[0].detail}")
 
 
 async def open_loop(

@@ -13,7 +13,6 @@ import typer
 
 from bench import result_file
 from bench.harness.html.runs import Ratio, ratio
-from bench.harness.repeated import expand
 
 WEIGHTS: Mapping[int, int] = {1: 1, 2: 1, 4: 2, 8: 2, 16: 4, 32: 4, 64: 8}
 _MAY_DIFFER = ("seed", "levels")  # seeds differ in any two runs, levels are shown one by one
@@ -158,6 +157,25 @@ def compare(files: Files, correctness: Correctness = None, html: Path | None = N
         }
     found["score_ratios"] = ratios([side.score() for side in sides])
     typer.echo(result_file.one_line(found))
+
+
+def expand(paths: Sequence[Path]) -> list[tuple[str, Path]]:
+    """Files by the name of their run. A folder is a run of its own name, and its JSON files are the
+    repetitions; a file is a run of its own. Raises ResultFileBad for a folder without any."""
+    files = [(path, _files(path)) for path in paths]
+    names = [path.resolve().name if path.is_dir() else path.stem for path, _ in files]
+    if len(set(names)) < len(names):
+        names = [str(path) for path in paths]
+    return [(name, file) for name, (_, found) in zip(names, files, strict=True) for file in found]
+
+
+def _files(path: Path) -> list[Path]:
+    if not path.is_dir():
+        return [path]
+    found = sorted(path.glob("*.json"))
+    if not found:
+        raise result_file.ResultFileBad(f"{path}: a folder without results (*.json)")
+    return found
 
 
 def _sides(files: Sequence[Path], correctness: Sequence[Path]) -> list[Side]:

@@ -11,14 +11,13 @@ import random
 
 from bench.harness.agents.conversation import Script, Turn, converse, script
 from bench.harness.agents.result import AgentsLoad, lines
-from bench.harness.client.asking import chat
+from bench.harness.client.asking import Ask, chat
 from bench.harness.client.reading import read
-from bench.harness.client.record import Failure
 from bench.harness.conduct import Session
 from bench.harness.figures.counting import count, judged
 from bench.harness.figures.outcome import Outcome
 from bench.harness.load_settings import LoadSettings
-from bench.harness.loops import closed_loop
+from bench.harness.loops import warm_up
 from bench.harness.workload.prompts import random_text
 from bench.harness.workload.tokens import Tokens
 
@@ -36,7 +35,7 @@ async def agents(settings: LoadSettings, tokens: Tokens, session: Session) -> Ag
     system = {"role": "system", "content": text}
     scripts = [await script(system, settings, tokens, n) for n in range(settings.agents)]
     found = AgentsLoad(settings, tokens.source)
-    await _warm_up(settings, tokens, session)
+    await warm_up(session.client, await _warm_ups(settings, tokens, session), session.control)
     if session.control.stopped is not None:
         return found
     session.progress.begin(f"{settings.agents} agents", settings.agents * settings.turns)
@@ -57,20 +56,14 @@ async def agents(settings: LoadSettings, tokens: Tokens, session: Session) -> Ag
     return found
 
 
-async def _warm_up(settings: LoadSettings, tokens: Tokens, session: Session) -> None:
-    """Send warm-ups without the shared system prompt, which must be new to the server. Stops the
-    run if every warm-up fails."""
+async def _warm_ups(settings: LoadSettings, tokens: Tokens, session: Session) -> list[Ask]:
+    """Warm-ups without the shared system prompt, which must be new to the server."""
     draw, length = random.Random(f"{settings.seed} warm-up"), settings.agents_turn_len.high
     fields = {"max_tokens": settings.output_len.high, **settings.fields()}
-    model, control = session.server.model, session.control
-    asks = [
-        chat(model, await random_text(tokens, length, draw), **fields)
+    return [
+        chat(session.server.model, await random_text(tokens, length, draw), **fields)
         for _ in range(settings.warm_ups)
     ]
-    exchanges = await closed_loop(session.client, asks, max(1, len(asks)), control)
-    records = [read(exchange) for exchange in exchanges if exchange is not None]
-    if records and all(record.failure not in (None, Failure.MISCOUNT) for record in records):
-        control.stop(f"every warm-up failed: {records[0].failure}: {records[0].detail}")
 
 
 async def _outcomes(

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from bench.harness.conformance.server import CHAT, Answer, Server
+from bench.harness.conformance.server import CHAT, Answer, Server, require
 
 SUM = (
     "Nina has 13 shells. Diana gives Nina 46 shells. She loses 11 of them. "
@@ -47,6 +47,11 @@ def one(ask: Ask, judge: Callable[[Answer], str | None]) -> Run:
         return judge(await ask(server))
 
     return run
+
+
+def bad_request(answer: Answer) -> None:
+    """Judge an answer that must be a 400."""
+    require(answer.status == 400, f"expected HTTP 400, got {answer}")
 
 
 def get(path: str) -> Ask:
