@@ -12,8 +12,8 @@ PAGES = [*(ROOT / name for name in ROOT_PAGES), *sorted((ROOT / "docs").glob("*.
 README_BYTES = 7 * 1024
 MOST_FILES = 40
 """The most files from a request to its first token, kernels left out."""
-ROW_FILE = re.compile(r"^\| \d \| `([^`]+)` \|", re.MULTILINE)
-"""The file of a row in the tables of a request's path."""
+PATH_FILE = re.compile(r"`(\w+/[\w/]+\.py)`")
+"""A file in the tables of a request's path."""
 
 
 def section(page: Path, title: str) -> str:
@@ -49,11 +49,11 @@ def test_links_lead_to_files_and_sections(page: Path) -> None:
 def test_the_path_of_a_request_names_files_that_exist_and_counts_them() -> None:
     text = section(ROOT / "docs" / "architecture.md", "The path of a request")
     to_first_token, more = text.split("streamed token, and a test keeps it so")
-    first, second = ROW_FILE.findall(to_first_token), ROW_FILE.findall(more)
+    first, second = PATH_FILE.findall(to_first_token), PATH_FILE.findall(more)
     (num_first,) = re.findall(r"That is (\d+) files", to_first_token)
     (num_second,) = re.findall(r"passes (\d+) more", more)
     assert (len(first), len(second)) == (int(num_first), int(num_second))
-    assert len({*first, *second}) == len(first) + len(second), "a file has two rows"
+    assert len({*first, *second}) == len(first) + len(second), "a file is named twice"
     assert [file for file in (*first, *second) if not (ROOT / file).is_file()] == []
     assert len(first) <= MOST_FILES, "a reader of one request opens too many files"
 
@@ -63,7 +63,7 @@ def test_the_path_of_a_request_names_files_that_exist_and_counts_them() -> None:
 )
 def test_walks_name_files_that_exist(title: str) -> None:
     text = section(ROOT / "docs" / "architecture.md", title)
-    files = re.findall(r"`(\w+/[\w/]+\.py)`", text)
+    files = PATH_FILE.findall(text)
     assert len(files) > 5
     assert [file for file in files if not (ROOT / file).is_file()] == []
 
