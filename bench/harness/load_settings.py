@@ -1,6 +1,5 @@
 """Settings of a load: arrivals in an open loop with the targets that judge them, or agents."""
 
-import math
 from dataclasses import dataclass, fields
 from typing import Annotated, Any
 
@@ -57,14 +56,8 @@ class LoadSettings(AgentSettings):
             raise ValueError("agents: not together with trace, sweep or requests")
         if self.sweep and self.rate is None:
             raise ValueError("rate: a sweep needs the first rate to try")
-        for name in _ABOVE_0:
-            value = getattr(self, name)
-            if value is not None and not 0 < value < math.inf:
-                raise ValueError(f"{name}: {value} is not above 0, or not finite")
-        for name in _LEAST_1:
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name}: {value} is not at least 1")
+        self.require_above_0(*_ABOVE_0)
+        self.require_at_least(1, *_LEAST_1)
         if self.requests is None and self.duration_s is None and self.trace is None:
             raise ValueError("duration_s: Poisson arrivals never end without it or requests")
 

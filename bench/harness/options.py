@@ -7,6 +7,7 @@ the limit of its name (``LIMIT_OF``), so that a result file records it.
 
 import inspect
 import json
+import math
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import MISSING, Field, asdict, dataclass, fields
@@ -34,6 +35,22 @@ class Settings:
     def json(self) -> dict[str, Any]:
         """The settings as the result file has them."""
         return asdict(self)  # type: ignore[call-overload, no-any-return]
+
+    def require_above_0(self, *names: str) -> None:
+        """Raise ValueError naming the first of these settings that is not above 0, or infinite.
+        One that is None is right."""
+        for name in names:
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                raise ValueError(f"{name}: {value} is not above 0, or not finite")
+
+    def require_at_least(self, least: float, *names: str) -> None:
+        """Raise ValueError naming the first of these settings that is less, or infinite. One that
+        is None is right."""
+        for name in names:
+            value = getattr(self, name)
+            if value is not None and not least <= value < math.inf:
+                raise ValueError(f"{name}: {value} is not at least {least:g}, or not finite")
 
 
 @dataclass(frozen=True)

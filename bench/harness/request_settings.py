@@ -1,6 +1,5 @@
 """Settings that the requests of throughput and load have in common."""
 
-import math
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -36,9 +35,7 @@ class RequestSettings(Settings):
     def __post_init__(self) -> None:
         if self.seed is None:
             object.__setattr__(self, "seed", secrets.randbelow(2**32))
-        for name in ("warm_ups", "temperature"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"{name}: {getattr(self, name)} is negative or not finite")
+        self.require_at_least(0, "warm_ups", "temperature")
 
     def fields(self) -> dict[str, Any]:
         """Fields of every request, for ``asking.completion``."""

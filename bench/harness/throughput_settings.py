@@ -45,10 +45,8 @@ class ThroughputSettings(RequestSettings):
         super().__post_init__()
         if not self.levels or min(self.levels) < 1 or len(set(self.levels)) < len(self.levels):
             raise ValueError(f"levels: {self.levels} are not different numbers from 1 on")
-        for name in ("requests", "input_len", "output_len", "rounds", "spot_checks"):
-            least = 0 if name in ("rounds", "spot_checks") else 1
-            if getattr(self, name) < least:
-                raise ValueError(f"{name}: {getattr(self, name)} is not at least {least}")
+        self.require_at_least(1, "requests", "input_len", "output_len")
+        self.require_at_least(0, "rounds", "spot_checks")
         if self.requests < max(self.levels):
             raise ValueError(
                 f"requests: {self.requests} requests are never {max(self.levels)} at once"

@@ -1,6 +1,5 @@
 """What a load of agents is: how many conversations there are, and how they go on."""
 
-import math
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -34,10 +33,7 @@ class AgentSettings(RequestSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("turns", "agents_shared_prefix", *["agents"] * (self.agents is not None)):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}: {getattr(self, name)} is not at least 1")
-        if not 0 <= self.think_s < math.inf:
-            raise ValueError(f"think_s: {self.think_s} is negative or not finite")
+        self.require_at_least(1, "turns", "agents_shared_prefix", "agents")
+        self.require_at_least(0, "think_s")
         if self.agents is not None and self.prompt_as == "ids":
             raise ValueError("prompt_as: agents send messages, which are text only")

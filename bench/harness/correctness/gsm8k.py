@@ -9,12 +9,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from bench.environment import ROOT
 from bench.harness.cannot_measure import CannotMeasure
 from bench.harness.conduct import Session
 from bench.harness.correctness.outcome import CorrectnessSettings, Outcome
 from bench.harness.correctness.problems import read_problems
 
-_ROOT = Path(__file__).resolve().parents[3]
 _KILL_S = 10.0
 
 
@@ -46,13 +46,13 @@ async def _run_job(
     job, result, data = folder / "job.json", folder / "result.json", settings.data
     fields = settings.json() | {"data": data and str(data.resolve()), "model": session.server.model}
     job.write_text(json.dumps(fields | {"url": session.server.url}))
-    env = {**os.environ, "PYTHONPATH": str(_ROOT), "TOKENIZERS_PARALLELISM": "false"}
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "TOKENIZERS_PARALLELISM": "false"}
     if api_key:
         env["OPENAI_API_KEY"] = api_key
     if data is not None:  # nothing is asked of the hub then, and nothing is kept
         env |= {"HF_HOME": str(folder / "hf"), "HF_HUB_OFFLINE": "1"}
     command = [sys.executable, "-m", "bench.harness.correctness.lm_eval_job", str(job), str(result)]
-    process = await asyncio.create_subprocess_exec(*command, cwd=_ROOT, env=env, stdout=sys.stderr)
+    process = await asyncio.create_subprocess_exec(*command, cwd=ROOT, env=env, stdout=sys.stderr)
     ended = asyncio.create_task(process.wait())
     stopped = asyncio.create_task(session.control.stopped_within(settings.limit_s))
     try:

@@ -51,11 +51,8 @@ class CorrectnessSettings(Settings):
             if getattr(self, name) is None:
                 object.__setattr__(self, name, default)
         object.__setattr__(self, "request_limit_s", math.ceil(self.request_limit_s))
-        if self.num_problems < 0:
-            raise ValueError(f"num_problems: {self.num_problems} is negative")
-        for name in ("concurrency", "max_tokens", "tries", "request_limit_s", "limit_s"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"{name}: {getattr(self, name)} is not above 0")
+        self.require_at_least(0, "num_problems")
+        self.require_above_0("concurrency", "max_tokens", "tries", "request_limit_s", "limit_s")
         if not 0.0 <= (self.gate or 0.0) <= 1.0:
             raise ValueError(f"gate: {self.gate} is not between 0 and 1")
 

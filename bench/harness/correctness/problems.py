@@ -4,9 +4,10 @@ import json
 import re
 from pathlib import Path
 
+from bench.environment import ROOT
 from bench.harness.cannot_measure import CannotMeasure
 
-BUNDLED = Path(__file__).resolve().parents[3] / "models" / "heldout.jsonl"
+BUNDLED = ROOT / "models" / "heldout.jsonl"
 
 _FINAL = re.compile(r"#### (-?[\d.,]+)")
 _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")

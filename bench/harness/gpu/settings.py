@@ -11,12 +11,13 @@ from typing import Annotated, Any, Literal
 import typer
 from typer import Option
 
+from bench.environment import ROOT
 from bench.harness.client.asking import Ask, completion
 from bench.harness.conduct import CANNOT_MEASURE
 from bench.harness.options import Settings
 from bench.stack import StackFailed, running
 
-_BUNDLED = Path(__file__).resolve().parents[3] / "models" / "tiny"
+_BUNDLED = ROOT / "models" / "tiny"
 _SERVED = ("checkpoint", "load_format", "up_args", "start_s")
 _ABOVE_0 = ("hold_s", "request_limit_s", "input_words", "output_len", "period_s", "least_gain")
 
@@ -62,7 +63,7 @@ class GpuSettings(Settings):
     seed: Annotated[int, Option(help="Of the prompts.")] = 0
 
     def __post_init__(self) -> None:
-        for name in _ABOVE_0:
+        for name in _ABOVE_0:  # a hold may be infinite: until it is stopped
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name}: {getattr(self, name)} is not above 0")
         if self.rounds < 2:

@@ -1,6 +1,5 @@
 """Settings and requests of the scale test."""
 
-import math
 import random
 from dataclasses import dataclass
 from typing import Annotated
@@ -51,11 +50,8 @@ class ScalePlan(Settings):
         low, high = self.input_len
         if not 1 <= low <= high:
             raise ValueError(f"input_len: {low} to {high} is not a range of lengths")
-        for name in ("output_len", "arrivals_per_s", "settle_s"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ValueError(f"{name}: {getattr(self, name)} is not above 0, or not finite")
-        if not 1 <= self.turnover < math.inf:
-            raise ValueError(f"turnover: {self.turnover} is below 1, or not finite")
+        self.require_above_0("output_len", "arrivals_per_s", "settle_s")
+        self.require_at_least(1, "turnover")
 
     def asks(self, level: int, model: str, prefix: str) -> list[Ask]:
         """The requests of a level, the same for the same seed. Their X-Request-Ids begin with
