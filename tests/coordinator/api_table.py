@@ -2,7 +2,7 @@
 and the routes of the app. A test compares the page with them."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -33,12 +33,11 @@ _HEAD = """\
 
 Each endpoint, and each field of its request that OpenAI or Anthropic, vLLM or Baton have. *Works*:
 Baton acts on it. *Refused*: a 400 that names the field, unless its value is empty (null, false,
-`""`, `[]`, `{}`) or one of those named. *Ignored*: on purpose, for the reason given. Fields that
-none of them has are ignored. What the fields mean is in [api.md](api.md). The column for vLLM says
-what its main branch of 2026 does; *before 0.12*: only older versions.
+`""`, `[]`, `{}`) or one of those named. *Ignored*: on purpose, for the reason given. Unknown fields
+are ignored. What the fields mean is in [api.md](api.md). vLLM is its main branch of 2026; *before
+0.12*: only older versions.
 
-`python -m tests.coordinator.api_table` writes this page, and a test compares it with the schemas of
-the requests.
+`python -m tests.coordinator.api_table` writes this page.
 """
 _UNBOUNDED = 2**31 - 1
 _EMPTY = 5  # harmless values that every unsupported field has
@@ -61,11 +60,19 @@ def page(app: FastAPI) -> str:
         counts = Counter(baton.split(" ")[0].rstrip(",:") for _, baton, _ in rows)
         told = ", ".join(f"{counts[word]} {word}" for word in ("works", "refused", "ignored"))
         told = told.replace(" works", " work")
-        table = "\n".join(f"| `{name}` | {baton} | {vllm} |" for name, baton, vllm in rows)
-        parts.append(
-            f"## `{title}`\n\n{told}.\n\n| field | Baton | vLLM |\n|---|---|---|\n{table}\n"
-        )
+        parts.append(f"## `{title}`\n\n{told}.\n\n{_table('fields', rows)}")
     return "\n".join(parts)
+
+
+def _table(heading: str, rows: Iterable[tuple[str, str, str]]) -> str:
+    """A table with one row for all names that have the same answers of Baton and vLLM."""
+    names: dict[tuple[str, str], list[str]] = {}
+    for name, baton, vllm in rows:
+        names.setdefault((baton, vllm), []).append(f"`{name}`")
+    lines = [
+        f"| {' | '.join(each)} | {', '.join(names[each])} |" for each in sorted(names, reverse=True)
+    ]
+    return "\n".join([f"| Baton | vLLM | {heading} |", "|---|---|---|", *lines, ""])
 
 
 def _fields(
@@ -117,12 +124,11 @@ def _endpoints(app: FastAPI) -> str:
     paths = {path for _, path in served} | {"/ping", "/openapi.json"} | others.VLLM_PATHS
     known = {path: [m.upper() for m, p in sorted(served) if p == path] for path in paths}
     known |= {"/ping": ["GET", "POST"], "/openapi.json": ["GET"], "/invocations": ["POST"]}
-    rows = [
-        f"| `{path}` | {', '.join(known[path]) or 'no'} "
-        f"| {'yes' if path in others.VLLM_PATHS else 'no'} |"
+    rows = (
+        (path, ", ".join(known[path]) or "no", "yes" if path in others.VLLM_PATHS else "no")
         for path in sorted(paths)
-    ]
-    return "\n".join(["## Endpoints", "", "| path | Baton | vLLM |", "|---|---|---|", *rows, ""])
+    )
+    return f"## Endpoints\n\n{_table('paths', rows)}"
 
 
 def app_of(tokenizer: Tokenizer) -> FastAPI:
