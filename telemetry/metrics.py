@@ -50,6 +50,10 @@ class Metrics:
             "baton_moves", "Requests that were to go on at another worker, by outcome.",
             ["outcome"], registry=r,
         )  # fmt: skip
+        self.crossed_pools = Counter(
+            "baton_crossed_pools", "Prompts computed by decode workers, and sequences decoded by "
+            "prefill workers.", ["what"], registry=r,
+        )  # fmt: skip
         self.role_changes = Counter(
             "baton_role_changes", "Workers that were assigned another role.", ["before", "role"],
             registry=r,

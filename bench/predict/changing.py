@@ -1,17 +1,27 @@
-"""Simulates pools that change: each worker computes prompts or decodes, as a policy decides. Pure.
+"""Simulates pools that follow the load. Pure.
 
-As in pools.py, and every ``LOOK_S`` the policy of the coordinator (core/pool_policy.py) is asked. A
-decode worker that shall compute prompts gives its sequences to the others, which go on ``MOVE_S``
-later. A prefill worker that shall decode first computes the prompts that it has.
+As in pools.py, and every ``LOOK_S`` the policy of the coordinator (core/pool_policy.py) is asked
+for a change of roles. What crosses the border between the pools (core/soft_pools.py) is asked for
+each prompt and each sequence. All workers compute in rounds, as colocated ones do. A sequence that
+moves goes on ``MOVE_S`` later.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 
-from bench.predict.pools import CONTEXT_LEN, Node, Request, Simulation, Worker
+from bench.predict.pools import (
+    CONTEXT_LEN,
+    MAX_TOKENS_AHEAD,
+    Node,
+    Request,
+    Simulation,
+    Worker,
+)
 from bench.setups import Setup
+from coordinator.core.pool_meter import FIRST_ANSWER_S, NEWEST_ANSWER, SHORTEST_S
 from coordinator.core.pool_policy import LOOK_S, PoolLoad, PoolPolicy, PoolTargets
+from coordinator.core.soft_pools import Site, SoftPools
 from decode.spread_table import between
 
 MOVE_S = 0.03
@@ -30,12 +40,29 @@ class Changing:
     def name(self) -> str:
         return f"auto:{self.num_workers}"
 
-    def policy(self, node: Node) -> PoolPolicy:
-        """The policy, which knows the times of the node."""
-        tok_s = BATCH_TOKENS / between(node.prefill_s, BATCH_TOKENS)
-        return PoolPolicy(
-            self.targets, lambda: tok_s, lambda rows: node.steps.token_s([rows], ())[0]
-        )
+
+class NodeSpeeds:
+    """The speeds of a node, with the answers that it has given."""
+
+    def __init__(self, node: Node) -> None:
+        self._tok_s = BATCH_TOKENS / between(node.prefill_s, BATCH_TOKENS)
+        self._steps = node.steps
+        self._answer_s = FIRST_ANSWER_S
+
+    def prefill_tok_s(self) -> float:
+        return self._tok_s
+
+    def new_tokens(self, num_tokens: int) -> int:
+        return num_tokens
+
+    def step_s(self, num_sequences: int) -> float:
+        return self._steps.token_s([num_sequences], ())[0]
+
+    def answer_s(self) -> float:
+        return self._answer_s
+
+    def note_answer(self, seconds: float) -> None:
+        self._answer_s += NEWEST_ANSWER * (max(SHORTEST_S, seconds) - self._answer_s)
 
 
 def replay_changing(node: Node, setup: Changing, due: Iterable[tuple[float, Request]]) -> int:
@@ -53,45 +80,58 @@ class _Run(Simulation):
     def __init__(self, node: Node, setup: Changing) -> None:
         number = setup.num_workers
         super().__init__(node, Setup(number, number), self._one_ended)
-        self._policy = setup.policy(node)
+        self._speeds = NodeSpeeds(node)
+        self._policy = PoolPolicy(setup.targets, self._speeds)
+        self._soft = SoftPools(setup.targets, self._speeds)
         self._prefills = [i < setup.first_prefill for i in range(number)]
+        self._helped: set[Request] = set()
+        """Requests whose prompts a decode worker computes."""
         self._at: dict[Request, int] = {}
+        """Requests that are decoded, and where."""
         self._arrived_tokens = 0
         self.num_open = 0
         self.num_changes = 0
 
     def tick(self) -> None:
-        """Ask the policy, and change a role."""
+        """Ask the policy, change a role, and move sequences away from prefill workers."""
         number, prefill = len(self._prefills), sum(self._prefills)
-        waiting = sum(r.num_new for r in self._queue) + sum(w.tokens_ahead for w in self._workers)
-        load = PoolLoad(
-            prefill, number - prefill, waiting, self._arrived_tokens, sum(self._sequences)
-        )
+        waiting = self._queued() + sum(w.tokens_ahead for w in self._workers)
+        load = PoolLoad(prefill, number - prefill, waiting, self._arrived_tokens, len(self._at))
         self._arrived_tokens = 0
         wanted = self._policy.decide(load, self.clock.now)
         if wanted != prefill:
             self._change(to_prefill=wanted > prefill)
+        for gpu, prefills in enumerate(self._prefills):
+            if prefills and self._sequences[gpu]:
+                self._release(gpu)
         self._place()
         if self.num_open:
             self.clock.after(LOOK_S, self.tick)
+
+    def _queued(self) -> int:
+        return sum(request.num_new for request in self._queue)
 
     def _change(self, *, to_prefill: bool) -> None:
         def work(gpu: int) -> int:
             return self._sequences[gpu] if to_prefill else self._workers[gpu].tokens_ahead
 
         able = [i for i, prefills in enumerate(self._prefills) if prefills != to_prefill]
-        gpu = min(able, key=work)
-        self._prefills[gpu] = to_prefill
+        self._prefills[min(able, key=work)] = to_prefill
         self.num_changes += 1
-        if to_prefill:
-            for request, num_tokens in self._decoders.take(gpu):
-                self.clock.after(MOVE_S, partial(self._go_on, request, num_tokens))
-        elif self._workers[gpu].launched:
-            self._decoders.pause(gpu)
 
-    def _go_on(self, request: Request, num_tokens: int) -> None:
-        self._sequences[self._at.pop(request)] -= 1
-        self._join(request, num_tokens)
+    def _release(self, gpu: int) -> None:
+        for request, num_tokens in self._decoders.take(gpu):
+            to, now = self._least(), self.clock.now
+            moves = self._soft.releases(self._site(gpu), self._site(to), now)
+            self._sequences[self._at.pop(request)] -= 1
+            self._sequences[to if moves else gpu] += 1
+            if moves:
+                self.clock.after(MOVE_S, partial(self._join, request, num_tokens, to))
+            else:
+                self._join(request, num_tokens, gpu)
+
+    def _site(self, gpu: int) -> Site:
+        return Site(gpu, self._sequences[gpu], self._workers[gpu].tokens_ahead + self._queued())
 
     # ---- as pools.py, with roles
 
@@ -99,23 +139,55 @@ class _Run(Simulation):
         self._arrived_tokens += request.num_new
         super()._arrived(request)
 
-    def _may_compute(self, worker: Worker) -> bool:
-        return self._prefills[worker.number]
+    def _place(self) -> None:
+        while self._queue and (worker := self._chosen(self._queue[0])) is not None:
+            request = self._queue.popleft()
+            self._num_placed += 1
+            worker.placed = self._num_placed
+            worker.tokens_ahead += request.num_new
+            worker.waiting.append(request)
+            self._soft.note_prompt(worker.number, request.num_new, self.clock.now)
+            if not self._prefills[worker.number]:
+                self._sequences[worker.number] += 1
+                self._helped.add(request)
+            self._go_on(worker)
 
-    def _launch(self, worker: Worker) -> None:
-        super()._launch(worker)
-        if not worker.launched and not self._prefills[worker.number]:
-            self._decoders.resume(worker.number)
+    def _chosen(self, request: Request) -> Worker | None:
+        """The worker for a prompt; None while it waits."""
+        prefilling = [w for w in self._workers if self._prefills[w.number]]
+        best = min(prefilling, key=lambda w: (w.tokens_ahead, w.placed))
+        num_waiting = best.tokens_ahead + self._queued() // len(prefilling)
+        if self._soft.waits(num_waiting):
+            helper = min(
+                (w for w in self._workers if not self._prefills[w.number]),
+                key=lambda w: (self._sequences[w.number], w.tokens_ahead, w.placed),
+            )
+            there = Site(helper.number, self._sequences[helper.number], helper.tokens_ahead)
+            if self._soft.helps(num_waiting, there, request.num_new, self.clock.now):
+                return helper
+        full = best.tokens_ahead and best.tokens_ahead + request.num_new > MAX_TOKENS_AHEAD
+        return None if full else best
 
     def _decoding(self) -> Iterable[int]:
         return (i for i, prefills in enumerate(self._prefills) if not prefills)
 
-    def _hand_off(self, request: Request) -> None:
-        self._join(request, request.output_len - 1)
+    def _decode(self, gpu: int, request: Request) -> None:
+        """Decode a request whose prompt is computed: there, or at another worker."""
+        to, wait_s = gpu, 0.0
+        if request in self._helped:
+            self._helped.remove(request)
+            self._sequences[gpu] -= 1
+        else:
+            to = self._least()
+            if self._soft.keeps(self._site(gpu), self._site(to), self.clock.now):
+                to = gpu
+            else:
+                wait_s = self._node.handoff_s
+        self._sequences[to] += 1
+        self.clock.after(wait_s, partial(self._join, request, request.output_len - 1, to))
 
-    def _join(self, request: Request, num_tokens: int) -> None:
-        gpu = self._least()
-        self._sequences[gpu] += 1
+    def _join(self, request: Request, num_tokens: int, gpu: int) -> None:
+        """Decode a sequence that is counted at a GPU."""
         self._at[request] = gpu
 
         def ended() -> None:
@@ -129,5 +201,6 @@ class _Run(Simulation):
             more = request.input_len + request.output_len // 2 - CONTEXT_LEN
             self._decoders.join(gpu, num_tokens, ended, more, request)
 
-    def _one_ended(self, _: Request) -> None:
+    def _one_ended(self, request: Request) -> None:
         self.num_open -= 1
+        self._speeds.note_answer(request.ended_at - request.first_token_at)

@@ -219,8 +219,7 @@ class Simulation:
             worker.waiting.append(self._queue.popleft())
             if self._colocated:
                 self._sequences[worker.number] += 1
-                if not worker.in_round:
-                    self._round(worker)
+                self._go_on(worker)
             else:
                 self._launch(worker)
 
@@ -269,10 +268,13 @@ class Simulation:
                 self._decode(worker.number, request)
             worker.in_round = False
             self._place()
-            if worker.waiting and not worker.in_round:
-                self._round(worker)
+            self._go_on(worker)
 
         self.clock.after(seconds, done)
+
+    def _go_on(self, worker: Worker) -> None:
+        if worker.waiting and not worker.in_round:
+            self._round(worker)
 
     def _batch(self, worker: Worker, max_tokens: int) -> Batch:
         chunks: list[_Chunk] = []

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
+from typing import Literal
 
 from msgspec import Struct
 
@@ -58,6 +59,14 @@ class Moved(Struct, frozen=True):
     stayed: bool
 
 
+class Crossed(Struct, frozen=True):
+    """A decode worker got the request's prompt to compute, or a prefill worker its sequence to
+    decode."""
+
+    request: Request
+    what: Literal["prompt", "sequence"]
+
+
 class Retried(Struct, frozen=True):
     """An attempt failed, and the request is queued for the next one."""
 
@@ -102,7 +111,7 @@ class WorkerLeft(Struct, frozen=True):
     departure: Departure
 
 
-AboutRequest = Emit | Recorded | HandedOff | Moved | Retried | Ended
+AboutRequest = Emit | Recorded | HandedOff | Moved | Crossed | Retried | Ended
 AboutWorker = Charged | BreakerMoved | WorkerJoined | WorkerLeft
 Reported = AboutRequest | AboutWorker
 Effect = Send | Reported

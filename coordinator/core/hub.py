@@ -23,17 +23,19 @@ from coordinator.core.contract import (
     SequenceRequest,
     ServiceStatus,
 )
-from coordinator.core.effects import EffectRunner, Stream
+from coordinator.core.effects import EffectRunner, Ended, Reported, Stream
 from coordinator.core.event_loop import Sweeper, watch_lag
 from coordinator.core.inbox import Inbox
 from coordinator.core.observer import Observer
 from coordinator.core.open_tokens import OpenTokens
+from coordinator.core.pool_meter import PoolMeter
 from coordinator.core.pool_policy import LOOK_S
 from coordinator.core.pools import Pools
 from coordinator.core.pools_follow import PoolsThatFollow
 from coordinator.core.request import Request
 from coordinator.core.requests.lifecycle import Lifecycle
 from coordinator.core.settings import HubSettings, PlacementLimits
+from coordinator.core.soft_pools import SoftPools
 from coordinator.core.spread.groups import SpreadGroups
 from coordinator.core.workers.connections import ClosedConnections, ConnectionMonitor
 from coordinator.core.workers.membership import Membership
@@ -71,10 +73,12 @@ class Hub:
         self._clock = observer.clock
         self._settings = settings
         self._registry = registry = Registry()
-        self._effects = EffectRunner(observer.report, channel.send, self._fail_internally)
+        targets, self._meter = settings.pool_targets, PoolMeter()
+        self._effects = EffectRunner(self._report, channel.send, self._fail_internally)
         self._lifecycle = lifecycle = Lifecycle(
-            registry, limits, self._effects.carry_out, self._clock, settings=settings
-        )
+            registry, limits, self._effects.carry_out, self._clock, settings=settings,
+            soft=SoftPools(targets, self._meter) if targets else None,
+        )  # fmt: skip
         self._membership = membership = Membership(
             registry, lifecycle.worker_lost, lifecycle.worker_returned, channel.send, settings
         )
@@ -84,8 +88,7 @@ class Hub:
             registry, channel.send, time.monotonic, int(self._clock())
         )
         self._pools = Pools(registry, self._role_changed)
-        targets = settings.pool_targets
-        self._follow = PoolsThatFollow(self._pools, targets) if targets else None
+        self._follow = PoolsThatFollow(self._pools, targets, self._meter) if targets else None
         self._inbox = Inbox(channel, registry, lifecycle, membership, observer, groups, welcome)
         self._connections = ConnectionMonitor(channel.send, instance)
         self._closed = ClosedConnections(
@@ -228,7 +231,7 @@ class Hub:
         while self._follow is not None:
             await asyncio.sleep(LOOK_S)
             try:
-                self._follow.look(self._lifecycle.requests.values(), time.monotonic())
+                self._follow.look(self._lifecycle.num_tokens_queued, time.monotonic())
             except Exception:
                 log.exception("the pools could not follow the load")
 
@@ -246,6 +249,11 @@ class Hub:
         self._sweeper.tick(self._effects.num_streams, self._num_accepted)
         self._channel.keep(self._processes())
         self._channel.log_unverified()
+
+    def _report(self, effect: Reported) -> None:
+        self._observer.report(effect)
+        if isinstance(effect, Ended) and (answer_s := effect.request.answer_s) is not None:
+            self._meter.note_answer(answer_s)
 
     def _processes(self) -> set[str]:
         return {worker.instance for worker in self._registry.all()}

@@ -12,6 +12,7 @@ from coordinator.core.effects import (
     NOT_FAULTS,
     BreakerMoved,
     Charged,
+    Crossed,
     Emit,
     Ended,
     HandedOff,
@@ -90,6 +91,8 @@ class Observer:
                 self.handed_off(request)
             case Moved(request=request, stayed=stayed):
                 self.moved(request, stayed=stayed)
+            case Crossed(what=what):
+                self._metrics.crossed_pools.labels(what).inc()
             case Retried(request=request, code=code, message=why):
                 self.retried(request, code, why)
             case Ended(request=request):

@@ -8,11 +8,13 @@ from collections.abc import Iterable
 from itertools import pairwise
 
 from coordinator.core.pool_policy import PoolLoad
-from coordinator.core.pools import num_decoded
 from coordinator.core.workers.worker import Worker
 
 NEWEST = 0.2
 """The weight of a new measurement of a step against the earlier ones of as many sequences."""
+MOST_BESIDE = 0.8
+"""The share of a decode worker's time that prompts take at most."""
+FIRST_ANSWER_S, SHORTEST_S, NEWEST_ANSWER = 4.0, 0.05, 0.05
 STEP_GROWTH = 0.4
 """Where no step was measured: with twice the sequences it takes 1.4 times as long. On an H200 it is
 1.3 (64 to 128 sequences), on CPUs up to 2."""
@@ -45,11 +47,12 @@ class StepTimes:
 
 
 class PoolMeter:
-    """Measures the workers that it is shown."""
+    """Measures the workers and answers that it is shown: the ``Speeds`` of this node."""
 
     def __init__(self) -> None:
         self._steps = StepTimes()
         self._prompt_tok_s = 0.0
+        self._answer_s = FIRST_ANSWER_S
         self._new_share = 1.0
         self._waiting: int | None = None
         self._computed: dict[str, int] = {}
@@ -60,32 +63,44 @@ class PoolMeter:
     def step_s(self, num_sequences: int) -> float:
         return self._steps.seconds(num_sequences)
 
+    def answer_s(self) -> float:
+        return self._answer_s
+
+    def note_answer(self, seconds: float) -> None:
+        """Count an answer that took so long from its first token to its last."""
+        self._answer_s += NEWEST_ANSWER * (max(SHORTEST_S, seconds) - self._answer_s)
+
+    def new_tokens(self, num_tokens: int) -> int:
+        """How many of a prompt's tokens are to be computed, as earlier prompts were."""
+        return round(num_tokens * self._new_share)
+
     def load(self, workers: Iterable[Worker], num_tokens_queued: int, now: float) -> PoolLoad:
         """The load since the last call. ``num_tokens_queued``: tokens of prompts not placed yet.
         As many of them count as waiting as had to be computed of earlier prompts, by share."""
         present = list(workers)
         self._measure(present, now)
         ahead = sum(worker.load.tokens_ahead for worker in present)
-        waiting = ahead + round(num_tokens_queued * self._new_share)
+        waiting = ahead + self.new_tokens(num_tokens_queued)
         computed = self._computed_since(present)
         arrived = computed + waiting - (waiting if self._waiting is None else self._waiting)
         self._waiting = waiting
         num_prefill = sum(worker.role == "prefill" for worker in present)
         return PoolLoad(
             num_prefill, len(present) - num_prefill, waiting, max(0, arrived),
-            sum(map(num_decoded, present)),
+            sum(worker.num_decoded for worker in present),
         )  # fmt: skip
 
     def _measure(self, workers: list[Worker], now: float) -> None:
         meters = [worker.prompts for worker in workers]
         if busy_s := sum(meter.busy_s for meter in meters):
-            num_computed = sum(meter.num_computed for meter in meters)
-            self._prompt_tok_s = num_computed / busy_s
-            self._new_share = num_computed / sum(meter.num_prompt for meter in meters)
+            self._prompt_tok_s = sum(meter.num_timed for meter in meters) / busy_s
+        if num_prompt := sum(meter.num_prompt for meter in meters):
+            self._new_share = sum(meter.num_computed for meter in meters) / num_prompt
         for worker in workers:
-            tok_s, rows = worker.output_tokens.rate(now), num_decoded(worker)
-            if worker.role == "decode" and rows and tok_s:
-                self._steps.note(rows, rows / tok_s)
+            tok_s, rows = worker.output_tokens.rate(now), worker.num_decoded
+            if worker.role == "decode" and rows and tok_s and self._prompt_tok_s:
+                beside = min(MOST_BESIDE, worker.prompt_tokens.rate(now) / self._prompt_tok_s)
+                self._steps.note(rows, (1 - beside) * rows / tok_s)
 
     def _computed_since(self, workers: list[Worker]) -> int:
         before = self._computed

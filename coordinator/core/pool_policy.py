@@ -6,20 +6,24 @@ Each possible size of the pools has a cost, the larger of two shares of a target
                           workers, over that speed; longer when they are busy most of the time
     time a token          the step of as many sequences as each decode worker would have
 
-The pools move by one worker at a time towards the size that costs least. Hysteresis: not within
-``HOLD_S`` of the last change, not for a gain below ``GAIN``, and not while both targets are far.
+The pools move by one worker at a time towards the size that costs least now. While that is little
+at the present size, it is the size that would have cost least at the worst time lately: the next
+burst finds the pools ready. Hysteresis: not within ``HOLD_S`` of the last change, and not for a
+gain below ``GAIN``.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil, exp, inf
+from typing import Protocol
 
 LOOK_S = 0.25
 """How often the policy is asked."""
 HOLD_S = 0.5
 GAIN = 0.15
 EASE = 0.25
-"""Below this share of both targets nothing changes."""
+"""Below this share of both targets the present load asks for no change."""
+MEMORY_S = 120.0
+"""How long the worst time counts; half of its cost is forgotten in 83 seconds."""
 AHEAD_S = 1.0
 """What will have come beyond the speed of the prefill workers by then is counted as waiting."""
 ARRIVALS_S = 4.0
@@ -65,19 +69,31 @@ class PoolLoad:
     num_sequences: int
 
 
-class PoolPolicy:
-    """Decides from one load to the next. ``prefill_tok_s``: prompt tokens that a worker computes a
-    second. ``step_s``: seconds of a decode step over its sequences."""
+class Speeds(Protocol):
+    """How fast the workers of a node are."""
 
-    def __init__(
-        self,
-        targets: PoolTargets,
-        prefill_tok_s: Callable[[], float],
-        step_s: Callable[[int], float],
-    ) -> None:
-        self._targets = targets
-        self._prefill_tok_s, self._step_s = prefill_tok_s, step_s
+    def prefill_tok_s(self) -> float:
+        """Prompt tokens that a worker computes a second; 0: not known yet."""
+
+    def new_tokens(self, num_tokens: int) -> int:
+        """How many tokens of prompts are to be computed, and not reused, as earlier ones were."""
+
+    def step_s(self, num_sequences: int) -> float:
+        """Seconds of a decode step."""
+
+    def answer_s(self) -> float:
+        """Seconds from the first token of an answer to its last, in the mean."""
+
+
+class PoolPolicy:
+    """Decides from one load to the next, by the ``speeds`` of the node."""
+
+    def __init__(self, targets: PoolTargets, speeds: Speeds) -> None:
+        self._targets, self._speeds = targets, speeds
         self._arrivals_tok_s = 0.0
+        self._worst: dict[int, float] = {}
+        """The highest cost of each size lately."""
+        self._noted_at = -inf
         self._decided_at: float | None = None
         self._changed_at = -inf
         self.why = ""
@@ -87,23 +103,38 @@ class PoolPolicy:
         """How many workers shall compute prompts; at most one more or less than now."""
         self._average(load.tokens_arrived, now)
         present, number = load.num_prefill, load.num_prefill + load.num_decode
-        if now - self._changed_at < HOLD_S or not self._prefill_tok_s():
+        if now - self._changed_at < HOLD_S or not self._speeds.prefill_tok_s():
             return present
         costs = {size: max(self._shares(load, size)) for size in range(1, number)}
+        self._note_worst(costs, now)
+        easy = costs[present] <= EASE
+        if easy:
+            costs = self._worst
         best = min(costs, key=lambda size: (round(costs[size], 3), abs(size - present)))
         if best == present or costs[present] <= EASE:
             return present
         if costs[best] > (1 - GAIN) * costs[present]:
             return present
         wanted = present + (1 if best > present else -1)
-        ttft, tpot = self._shares(load, present)
-        self.why = (
-            f"{present} → {wanted} prefill: {load.tokens_waiting} tokens wait, predicted TTFT "
+        reason = _before(costs[present], costs[best]) if easy else self._prediction(load)
+        self.why = f"{present} → {wanted} prefill: {reason}"
+        self._changed_at = now
+        return wanted
+
+    def _prediction(self, load: PoolLoad) -> str:
+        ttft, tpot = self._shares(load, load.num_prefill)
+        return (
+            f"{load.tokens_waiting} tokens wait, predicted TTFT "
             f"{ttft * self._targets.ttft_s:.2f} s of {self._targets.ttft_s:g}, TPOT "
             f"{1e3 * tpot * self._targets.tpot_s:.1f} ms of {1e3 * self._targets.tpot_s:g}"
         )
-        self._changed_at = now
-        return wanted
+
+    def _note_worst(self, costs: dict[int, float], now: float) -> None:
+        fade = exp((self._noted_at - now) / MEMORY_S)
+        self._noted_at = now
+        self._worst = {
+            size: max(cost, fade * self._worst.get(size, 0.0)) for size, cost in costs.items()
+        }
 
     def _average(self, tokens_arrived: int, now: float) -> None:
         if self._decided_at is not None and now > self._decided_at:
@@ -114,11 +145,18 @@ class PoolPolicy:
 
     def _shares(self, load: PoolLoad, num_prefill: int) -> tuple[float, float]:
         """The predicted times with so many prefill workers, as shares of their targets."""
-        speed = num_prefill * self._prefill_tok_s()
+        speed = num_prefill * self._speeds.prefill_tok_s()
         beyond = max(0.0, self._arrivals_tok_s - speed) * AHEAD_S
         busy = min(MOST_BUSY, self._arrivals_tok_s / speed)
         ttft_s = (load.tokens_waiting + beyond) / speed + PASS_S / (1 - busy)
         num_decode = load.num_prefill + load.num_decode - num_prefill
         rows = ceil(load.num_sequences / num_decode)
-        step_s = self._step_s(rows) if rows else 0.0
+        step_s = self._speeds.step_s(rows) if rows else 0.0
         return ttft_s / self._targets.ttft_s, step_s / self._targets.tpot_s
+
+
+def _before(present: float, best: float) -> str:
+    return (
+        f"ready for the worst load of the last minutes, which took {present:.0%} of a target, and "
+        f"would have taken {best:.0%}"
+    )

@@ -20,7 +20,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from coordinator.core.contract import PoolChange, PoolsSuperseded
-from coordinator.core.request import State
 from coordinator.core.workers.registry import Registry
 from coordinator.core.workers.worker import Worker
 from transport.wire.messages import Role
@@ -65,12 +64,12 @@ class Pools:
             self._under_way.set_exception(PoolsSuperseded(f"pools of {size} were asked for since"))
         changes = self.assign(size)
         self._under_way = under_way = asyncio.get_running_loop().create_future()
-        num_to_move = sum(map(num_decoded, self._registry.of("prefill")))
+        num_to_move = self._num_to_move()
         self.look()
         with suppress(TimeoutError):
             async with asyncio.timeout(PATIENCE_S):
                 await under_way
-        num_left = sum(map(num_decoded, self._registry.of("prefill")))
+        num_left = self._num_to_move()
         roles = {worker.instance: str(worker.role) for worker in self._registry.all()}
         return PoolChange(prefill, decode, roles, changes, num_to_move - num_left, num_left)
 
@@ -83,7 +82,7 @@ class Pools:
         """Look whether a change is over. Call it when sequences may have moved or ended."""
         if self._under_way is None:
             return
-        if not any(map(num_decoded, self._registry.of("prefill"))):
+        if not self._num_to_move():
             if not self._under_way.done():
                 self._under_way.set_result(None)
             self._under_way = None
@@ -118,6 +117,9 @@ class Pools:
             if role != self._registry.require(instance).role
         }
 
+    def _num_to_move(self) -> int:
+        return sum(worker.num_decoded for worker in self._registry.of("prefill"))
+
     def _flip(self, from_role: Role, to_role: Role, number: int) -> None:
         """Assign the idlest workers of a role the other one."""
         able = [w for w in self.live() if w.role == from_role and _is_movable(w)]
@@ -151,15 +153,6 @@ class Pools:
 
 
 _BOTH_WAYS: tuple[tuple[Role, Role], ...] = (("prefill", "decode"), ("decode", "prefill"))
-
-
-def num_decoded(worker: Worker) -> int:
-    """Sequences that are decoded at the worker, or on their way to it."""
-    return sum(
-        request.decode_worker == worker.instance
-        and request.state in (State.DECODING, State.HANDOFF)
-        for request in worker.load.requests.values()
-    )
 
 
 def _is_movable(worker: Worker) -> bool:

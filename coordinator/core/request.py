@@ -189,6 +189,20 @@ class Request:
         return len(self.spec.prompt_ids) + self.spec.stop.max_tokens
 
     @property
+    def answer_s(self) -> float | None:
+        """Seconds from the first to the last token of an answer of several tokens; None before its
+        end."""
+        first_at, ended_at = map(self.stages.get, ("first_token_at", "ended_at"))
+        if first_at is None or ended_at is None or len(self.output_ids) < 2:
+            return None
+        return ended_at - first_at
+
+    @property
+    def was_handed_off(self) -> bool:
+        """True if its prompt was computed by another worker than its answer."""
+        return self.decode_worker not in ("", self.prefill_worker)
+
+    @property
     def log_fields(self) -> dict[str, object]:
         """Fields that say in a log line which request it is about."""
         return request_fields(self.spec.http_id, self.request_id, self.attempt)

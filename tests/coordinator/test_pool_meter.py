@@ -21,10 +21,10 @@ def test_a_step_between_two_measured_ones_and_beyond_them() -> None:
 
 def test_prompts_are_computed_in_turn_so_waiting_is_no_work() -> None:
     meter = PromptMeter()
-    meter.ended(1_000, 1_000, assigned_at=10.0, now=10.5)
-    meter.ended(1_000, 3_000, assigned_at=10.0, now=11.0)
-    meter.ended(500, 500, assigned_at=20.0, now=20.25)
-    assert meter.num_computed / meter.busy_s == pytest.approx(2_000)
+    meter.ended(1_000, 1_000, assigned_at=10.0, now=10.5, alone=True)
+    meter.ended(1_000, 3_000, assigned_at=10.0, now=11.0, alone=True)
+    meter.ended(500, 500, assigned_at=20.0, now=20.25, alone=True)
+    assert meter.num_timed / meter.busy_s == pytest.approx(2_000)
     assert meter.num_prompt == 4_500
 
 
@@ -32,9 +32,9 @@ def test_old_prompts_count_less_and_less() -> None:
     meter, now = PromptMeter(), 0.0
     for tok_s in [1_000] * 100 + [4_000] * 100:
         now += 1.0
-        meter.ended(tok_s, tok_s, assigned_at=now - 1.0, now=now)
+        meter.ended(tok_s, tok_s, assigned_at=now - 1.0, now=now, alone=True)
     assert meter.busy_s <= MEMORY_S
-    assert meter.num_computed / meter.busy_s == pytest.approx(4_000, rel=0.01)
+    assert meter.num_timed / meter.busy_s == pytest.approx(4_000, rel=0.01)
 
 
 def test_the_load_counts_what_waits_and_what_has_come() -> None:

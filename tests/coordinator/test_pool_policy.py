@@ -2,15 +2,14 @@
 
 import pytest
 
-from coordinator.core.pool_policy import HOLD_S, PoolLoad, PoolPolicy, PoolTargets
+from coordinator.core.pool_policy import HOLD_S, MEMORY_S, PoolLoad, PoolPolicy, PoolTargets
+from tests.coordinator.speeds import FixedSpeeds
 
-TOK_S = 10_000.0
+TARGETS = PoolTargets(ttft_s=1.0, tpot_s=0.02)
 
 
-def policy(tok_s: float = TOK_S) -> PoolPolicy:
-    """Steps take 10 ms and 0.1 ms more for each sequence."""
-    targets = PoolTargets(ttft_s=1.0, tpot_s=0.02)
-    return PoolPolicy(targets, lambda: tok_s, lambda rows: 0.01 + rows / 10_000)
+def policy(tok_s: float = 10_000.0) -> PoolPolicy:
+    return PoolPolicy(TARGETS, FixedSpeeds(tok_s))
 
 
 def load(
@@ -52,6 +51,16 @@ def test_arrivals_beyond_the_speed_count_before_they_wait() -> None:
     for now in range(12):
         wanted = found.decide(load(1, 3, waiting=3_000, arrived=20_000, sequences=30), float(now))
     assert wanted == 2
+
+
+def test_an_easy_time_makes_ready_for_the_worst_one() -> None:
+    found = policy()
+    burst = load(1, 3, waiting=30_000, sequences=30)
+    assert found.decide(burst, 0.0) == 2
+    assert found.decide(load(2, 2), 10.0) == 3
+    assert "2 → 3 prefill: ready for the worst load of the last minutes, which took" in found.why
+    assert found.decide(load(3, 1), 20.0) == 3
+    assert found.decide(load(2, 2), 20.0 + 5 * MEMORY_S) == 2, "it is forgotten"
 
 
 def test_a_small_gain_is_not_worth_a_change() -> None:

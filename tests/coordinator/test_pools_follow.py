@@ -1,5 +1,6 @@
 """Pools that follow the load: assigned by the policy, with its reason."""
 
+from coordinator.core.pool_meter import PoolMeter
 from coordinator.core.pool_policy import LOOK_S, PoolTargets
 from coordinator.core.pools_follow import PoolsThatFollow
 from tests.coordinator.test_pools import NAMES, Site
@@ -8,7 +9,7 @@ TARGETS = PoolTargets(ttft_s=0.5, tpot_s=0.05)
 
 
 def follow(site: Site) -> PoolsThatFollow:
-    return PoolsThatFollow(site.pools, TARGETS)
+    return PoolsThatFollow(site.pools, TARGETS, PoolMeter())
 
 
 def computed(site: Site, tok_s: int) -> None:
@@ -21,9 +22,9 @@ def test_prompts_that_wait_get_another_worker() -> None:
     site = Site()
     pools = follow(site)
     computed(site, 100)
-    pools.look((), now=1.0)
+    pools.look(0, now=1.0)
     site.registry.require("p-1").load.tokens_ahead = 10_000
-    pools.look((), now=1.0 + LOOK_S)
+    pools.look(0, now=1.0 + LOOK_S)
     assert sorted(site.roles().values()) == ["decode", "prefill", "prefill", "prefill"]
     assert pools.why.startswith("2 → 3 prefill: 10000 tokens wait, predicted TTFT ")
 
@@ -32,7 +33,7 @@ def test_nothing_changes_before_a_prompt_was_computed() -> None:
     site = Site()
     pools = follow(site)
     site.registry.require("p-1").load.tokens_ahead = 10_000
-    pools.look((), now=1.0)
+    pools.look(0, now=1.0)
     assert not site.changes
     assert pools.why == ""
 
@@ -43,6 +44,6 @@ def test_workers_of_one_role_stay_what_they_are() -> None:
     computed(site, 100)
     site.registry.require("p-1").load.tokens_ahead = 10_000
     for beat in range(4):
-        pools.look((), now=1.0 + beat)
+        pools.look(0, now=1.0 + beat)
     assert list(site.roles()) == list(NAMES)
     assert not site.changes

@@ -11,11 +11,12 @@ from types import SimpleNamespace
 
 from colocated.limits import ColocatedLimits
 from coordinator.core.contract import SequenceRequest, Token
-from coordinator.core.effects import Effect, Emit, Ended, Moved, Retried, Send
+from coordinator.core.effects import Crossed, Effect, Emit, Ended, Moved, Retried, Send
 from coordinator.core.pools import Pools, Size
 from coordinator.core.request import Request, State
 from coordinator.core.requests.lifecycle import Lifecycle
 from coordinator.core.settings import BreakerSettings, HubSettings, PlacementLimits, RetryLimits
+from coordinator.core.soft_pools import SoftPools
 from coordinator.core.workers.registry import Registry
 from prefill.scheduler import PrefillLimits
 from tests.coordinator.counted import assert_counted
@@ -63,6 +64,7 @@ class Cluster:
         pull_timeout_s: float = 10_000.0,
         dies_at: int = 0,
         nan_share: float = 0.0,
+        soft: SoftPools | None = None,
     ) -> None:
         self.rng, self.lookahead, self.size = rng, lookahead, size
         self.now = 0.0
@@ -85,6 +87,7 @@ class Cluster:
             monotonic=lambda: self.now,
             settings=settings,
             retries=replace(retries or RetryLimits(), max_faults=max_faults),
+            soft=soft,
         )
         self.pools = Pools(self.registry, lambda worker, role: self.lifecycle.roles_changed())
         self.num_changed = 0
@@ -98,6 +101,7 @@ class Cluster:
         self.num_placed: Counter[str] = Counter()  # orders by worker
         self.num_deaths: Counter[str] = Counter()  # of workers, by request aboard
         self.num_moved: Counter[str] = Counter()  # moves by outcome
+        self.num_crossed: Counter[str] = Counter()
         self.num_retried = 0
         self._count = 0
 
@@ -332,6 +336,8 @@ class Cluster:
                     self.outputs[request.request_id].append(token.token_id)
                 case Moved(stayed=stayed):
                     self.num_moved["stayed" if stayed else "moved"] += 1
+                case Crossed(what=what):
+                    self.num_crossed[what] += 1
                 case Retried(request=request, code=code):
                     self.num_retried += code != "preempted"  # to make room for another key
                     assert code != "lost_at_worker", f"{request.request_id} was not lost"

@@ -4,13 +4,16 @@ Pools grow and shrink all the time, while prompts, clients and dying workers com
 """
 
 import random
+from collections import Counter
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from coordinator.core.pool_meter import PoolMeter
 from coordinator.core.pool_policy import LOOK_S, PoolTargets
 from coordinator.core.pools_follow import PoolsThatFollow
+from coordinator.core.soft_pools import SoftPools
 from tests.simulation.cluster import Cluster, Node
 from tests.simulation.test_moves import run_scenario
 from transport.wire.messages import Prefilled, Tokens
@@ -22,8 +25,26 @@ FASTER = 20
 """So much sooner than by its clock a cluster's pools follow: its runs are short."""
 
 
+class Restless(SoftPools):
+    """Lets prompts and sequences cross the border between the pools at random."""
+
+    def __init__(self, rng: random.Random, share: float) -> None:
+        super().__init__(PoolTargets(), PoolMeter())
+        self._rng, self._share = rng, share
+
+    def _yes(self, *_: object) -> bool:
+        return self._rng.random() < self._share
+
+    waits = helps = keeps = releases = _yes
+
+
 class Changing(Cluster):
-    """A cluster whose workers take any role, and whose pools change at random."""
+    """A cluster whose workers take any role, and whose pools change at random. Prompts and
+    sequences cross their border in half of the runs."""
+
+    def __init__(self, rng: random.Random, *args, **options) -> None:
+        soft = Restless(rng, 0.4) if rng.random() < 0.5 else None
+        super().__init__(rng, *args, soft=soft, **options)
 
     def add_worker(self, role: str, *args, **options) -> str:
         return super().add_worker(role, *args, any_role=True, **options)
@@ -43,7 +64,7 @@ class Following(Changing):
     def __init__(self, *args, **options) -> None:
         super().__init__(*args, **options)
         targets = PoolTargets(ttft_s=0.02, tpot_s=0.02)
-        self.follow = PoolsThatFollow(self.pools, targets)
+        self.follow = PoolsThatFollow(self.pools, targets, PoolMeter())
         self.looked_at = 0.0
 
     def _deliver(self, node: Node) -> None:
@@ -54,7 +75,9 @@ class Following(Changing):
             request = self.lifecycle.requests.get(message.token.request_id)
             if request is not None:
                 num_tokens, assigned_at = request.num_tokens, FASTER * request.prefill_assigned_at
-                worker.prompts.ended(num_tokens, num_tokens, assigned_at, FASTER * self.now)
+                worker.prompts.ended(
+                    num_tokens, num_tokens, assigned_at, FASTER * self.now, alone=True
+                )
         super()._deliver(node)
 
     def tick(self) -> None:
@@ -62,7 +85,7 @@ class Following(Changing):
         now = FASTER * self.now
         if now - self.looked_at >= LOOK_S:
             self.looked_at, before = now, self.roles()
-            self.follow.look(self.lifecycle.requests.values(), now)
+            self.follow.look(self.lifecycle.num_tokens_queued, now)
             self.num_changed += self.roles() != before
             self.restore_pools()
 
@@ -87,11 +110,14 @@ def test_sequences_of_changing_pools_have_the_right_text(seed: int) -> None:
 @pytest.mark.parametrize("kind", [Changing, Following])
 def test_nothing_is_computed_again_for_a_change(kind: type[Cluster]) -> None:
     num_changed = num_moves = 0
+    crossed: Counter[str] = Counter()
     for seed in range(8):
         rng = random.Random(seed)
         cluster = run_scenario(rng, ROLES, kind, kills=0.0, large=True, turns=False)
         num_changed += cluster.num_changed
         num_moves += cluster.num_moved["moved"]
+        crossed += cluster.num_crossed
         assert not cluster.num_retried
     assert num_changed > 15
     assert num_moves > 15
+    assert min(crossed["prompt"], crossed["sequence"]) > 5

@@ -72,6 +72,13 @@ class Candidates:
         prefill = large_enough(self._registry.prefilling(), request.num_tokens)
         return self._healthy(prefill, request)
 
+    def to_help(self, request: Request) -> list[Worker]:
+        """The decode workers that may compute the request's prompt beside their steps, and then
+        continue it. A worker with an open breaker gets its probes elsewhere."""
+        able = [w for w in self._registry.taking("decode") if w.can_be("prefill")]
+        fit = self._healthy(large_enough(able, request.max_len), request)
+        return [w for w in fit if w.breaker.closed]
+
     def to_pull(self, request: Request, proved: set[str]) -> list[Worker]:
         """The healthy workers in ``proved`` that can hold the request."""
         able = self._able_to_pull(request, request.prefill_worker, proved)

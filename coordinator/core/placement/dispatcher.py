@@ -16,7 +16,8 @@ except those of keys that are below their share (shares.py). A request that avoi
 failed at blocks only its other workers. A handoff waits for the decode workers that have proved
 that they can pull from its prefill worker, and blocks only handoffs that wait for the same ones.
 
-choice.py says which workers may have a request, and which of them gets it.
+choice.py says which workers may have a request, and which of them gets it. With soft pools
+(soft_pools.py) a decode worker may get a prompt, and a prefill worker keep what it has computed.
 """
 
 from bisect import bisect_left, insort
@@ -36,6 +37,7 @@ from coordinator.core.placement.reuse import kept_at, reuses_of
 from coordinator.core.placement.shares import Shares, in_turn
 from coordinator.core.request import Request, State
 from coordinator.core.settings import PlacementLimits
+from coordinator.core.soft_pools import Site, SoftPools
 from coordinator.core.workers.registry import Registry
 from coordinator.core.workers.worker import Worker
 
@@ -54,9 +56,12 @@ class Dispatcher:
         limits: PlacementLimits,
         reserve_s: float,
         monotonic: Callable[[], float],
+        soft: SoftPools | None = None,
     ) -> None:
         self._registry = registry
         self._limits = limits
+        self._monotonic = monotonic
+        self._soft = soft
         self._candidates = Candidates(registry, monotonic)
         self._reservations = Reservations(registry, reserve_s, monotonic)
         self._queue = FairQueue()
@@ -72,6 +77,11 @@ class Dispatcher:
     @property
     def num_queued(self) -> int:
         return len(self._queue) + len(self._quarantined) + len(self._parked)
+
+    @property
+    def num_tokens_queued(self) -> int:
+        """Tokens of the requests that wait for a worker to compute them."""
+        return self._queue.num_tokens
 
     def enqueue(self, request: Request) -> None:
         """Queue a request until a worker computes its tokens."""
@@ -154,6 +164,7 @@ class Dispatcher:
                 workers = self._candidates.to_pull(request, proved[prefill])
                 free = [worker for worker in workers if worker.instance not in reserved]
                 worker = choose_decode(free, request, kept_at(request, self._registry))
+                worker = self._keeper(request, worker) or worker
                 if worker is None and request.moving:  # it stays where it is
                     worker = self._registry.get(request.prefill_worker)
                 elif worker is None:
@@ -190,9 +201,9 @@ class Dispatcher:
                 blocked.add(key)
                 continue
             free = _without(workers, reserved)
-            place = self._choose(free, request)
+            place = self._helper(request, workers, reserved) or self._choose(free, request)
             if place is not None:
-                self._queue.placed(request, request.num_tokens - place.reuse.num_tokens)
+                self._placed_at(place, request)
                 yield request, place
             elif request.avoided:
                 reserved.update(worker.instance for worker in workers)
@@ -225,8 +236,53 @@ class Dispatcher:
         """The request with its place, if it has one now."""
         place = self._choose(_without(self._candidates.to_compute(request), reserved), request)
         if place is not None:
-            self._queue.placed(request, request.num_tokens - place.reuse.num_tokens)
+            self._placed_at(place, request)
             yield request, place
+
+    def _placed_at(self, place: Place, request: Request) -> None:
+        num_computed = request.num_tokens - place.reuse.num_tokens
+        self._queue.placed(request, num_computed)
+        if self._soft is not None:
+            self._soft.note_prompt(place.worker.instance, num_computed, self._monotonic())
+
+    # ---- across the border between the pools
+
+    def _helper(
+        self, request: Request, prefilling: list[Worker], reserved: set[str]
+    ) -> Place | None:
+        """The place of a prompt beside a decode worker's steps, if it is better off there."""
+        if self._soft is None or not prefilling or prefilling[0].role != "prefill":
+            return None
+        ahead = min(worker.load.tokens_ahead for worker in prefilling)
+        num_waiting = ahead + self._soft.new_tokens(self._queue.num_tokens) // len(prefilling)
+        if not self._soft.waits(num_waiting):  # before prompts are looked up
+            return None
+        helpers = _without(self._candidates.to_help(request), reserved)
+        reuses = reuses_of(request, self._registry)
+        place = choose_generate(helpers, request, self._limits, reuses)
+        if place is None:
+            return None
+        load, num_new = place.worker.load, request.num_tokens - place.reuse.num_tokens
+        there = Site(place.worker.instance, load.num_sequences, load.tokens_ahead)
+        helps = self._soft.helps(num_waiting, there, num_new, self._monotonic())
+        return place if helps else None
+
+    def _keeper(self, request: Request, other: Worker | None) -> Worker | None:
+        """The prefill worker of an offered request, if it is to decode it itself rather than the
+        ``other`` worker; None is one without room."""
+        own = self._registry.get(request.prefill_worker)
+        if self._soft is None or request.moving or own is None or not self._may_keep(own):
+            return None
+        if other is None:
+            return own
+        here = Site(own.instance, own.num_decoded, own.load.tokens_ahead)
+        there = Site(other.instance, other.load.num_sequences)
+        return own if self._soft.keeps(here, there, self._monotonic()) else None
+
+    def _may_keep(self, worker: Worker) -> bool:
+        able = worker.can_be("decode") and worker.breaker.closed and not worker.draining
+        page = worker.layout.page_size
+        return able and worker.reserved_for is None and worker.load.has_room(page, growing=True)
 
     def _deny(self, request: Request, workers: list[Worker]) -> None:
         """Note a request that found no room at ``workers``, if its key is below its share."""

@@ -98,6 +98,8 @@ class FairQueue:
     def __init__(self) -> None:
         self._flows: dict[str, _Flow] = {}
         self._rings: dict[int, _Ring] = {}
+        self.num_tokens = 0
+        """Tokens of all requests here."""
 
     def __len__(self) -> int:
         return sum(len(flow.requests) for flow in self._flows.values())
@@ -106,6 +108,7 @@ class FairQueue:
         """Queue a request, before all later ones of its key."""
         flow, ring = self._flow_of(request)
         insort(flow.requests, request, key=_arrival)
+        self.num_tokens += request.num_tokens
         if len(flow.requests) == 1:
             ring.join(flow)
 
@@ -115,6 +118,7 @@ class FairQueue:
         at = bisect_left(flow.requests, request.arrival, key=_arrival)
         if at < len(flow.requests) and flow.requests[at] is request:
             del flow.requests[at]
+            self.num_tokens -= request.num_tokens
             if not flow.requests:
                 ring.leave(flow)
 

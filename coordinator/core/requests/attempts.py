@@ -9,7 +9,7 @@ elsewhere. What is assigned is the worker's load (workers/load.py), and only thi
 from collections.abc import Iterator
 
 from coordinator.core.contract import Token
-from coordinator.core.effects import Emit, Ended, Moved, Outbox
+from coordinator.core.effects import Crossed, Emit, Ended, Moved, Outbox
 from coordinator.core.placement.choice import Place
 from coordinator.core.placement.dispatcher import Dispatcher
 from coordinator.core.placement.shares import rank_at
@@ -65,6 +65,8 @@ class Attempts:
             worker.load.pending_prefixes.add(request.request_id, keys, num_reused)
             if request.attempt == 1:
                 request.branch = self._registry.seen.note(keys) * page_size
+        if worker.role == "decode":
+            self._outbox.add(Crossed(request, "prompt"))
         order = request.as_prefill if worker.role == "prefill" else request.as_generate
         self._assign(request, worker, order(reuse.prefix))
 
@@ -72,6 +74,8 @@ class Attempts:
         """Order a decode worker to pull the request's offer and to continue it."""
         request.forget_prefix_keys()
         request.decode_worker = worker.instance
+        if worker.role == "prefill":
+            self._outbox.add(Crossed(request, "sequence"))
         if not request.moving:
             request.stages["handoff_placed_at"] = self._clocks.unix()
         worker.load.pending_pulls[request.request_id] = self._clocks.monotonic()

@@ -38,6 +38,7 @@ from coordinator.core.requests.moves import Moves
 from coordinator.core.requests.overdue import Overdue
 from coordinator.core.requests.quarantine import Quarantine
 from coordinator.core.settings import HubSettings, PlacementLimits, RetryLimits
+from coordinator.core.soft_pools import SoftPools
 from coordinator.core.workers.registry import Registry
 from coordinator.core.workers.worker import Departure, Worker
 from transport.wire.messages import (
@@ -75,6 +76,7 @@ class Lifecycle:
         monotonic: Callable[[], float] = time.monotonic,
         settings: HubSettings | None = None,
         retries: RetryLimits | None = None,
+        soft: SoftPools | None = None,
     ) -> None:
         retries = retries or RetryLimits()
         clocks = Clocks(clock, monotonic)
@@ -85,12 +87,12 @@ class Lifecycle:
         self._outbox = outbox = Outbox(carry_out)
         self._faults = faults = Faults(registry, monotonic)
         self._quarantine = Quarantine(retries)
-        self._dispatcher = Dispatcher(registry, limits, retries.wait_s, monotonic)
+        self._dispatcher = Dispatcher(registry, limits, retries.wait_s, monotonic, soft)
         self._attempts = Attempts(registry, self._dispatcher, faults, outbox, clocks)
         self._failures = Failures(
             registry, self._attempts, faults, self._quarantine, outbox, retries.max_faults
         )
-        self._moves = Moves(registry, self._dispatcher, monotonic)
+        self._moves = Moves(registry, self._dispatcher, monotonic, soft)
         self._overdue = Overdue(settings or HubSettings(), self._attempts.requests)
 
     @property
@@ -101,6 +103,11 @@ class Lifecycle:
     @property
     def num_queued(self) -> int:
         return self._dispatcher.num_queued
+
+    @property
+    def num_tokens_queued(self) -> int:
+        """Tokens of the requests that wait for a worker to compute them."""
+        return self._dispatcher.num_tokens_queued
 
     def submit(self, spec: SequenceRequest, received_at: float) -> Request:
         """Accept a request."""
@@ -199,7 +206,7 @@ class Lifecycle:
         with self._outbox:
             for first in message.first_steps:
                 request = self._current(instance, first.request_id, first.attempt, State.DECODING)
-                if request is not None and not request.num_moves:
+                if request is not None and request.was_handed_off and not request.num_moves:
                     request.stages["first_step_s"] = first.seconds
                     request.stages["first_decode_at"] = self._clocks.unix()
                     self._outbox.add(HandedOff(request))

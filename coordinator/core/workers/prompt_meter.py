@@ -1,7 +1,8 @@
 """How fast a worker computes prompts, by when its first tokens came. Pure."""
 
 MEMORY_S = 20.0
-"""Work of this many seconds counts in full; older work counts less and less."""
+MEMORY_TOKENS = 1_000_000
+"""Work of so many seconds and tokens counts in full; older work counts less and less."""
 
 
 class PromptMeter:
@@ -10,18 +11,25 @@ class PromptMeter:
 
     def __init__(self) -> None:
         self.busy_s = 0.0
+        self.num_timed = 0.0
+        """Tokens computed in ``busy_s``."""
         self.num_computed = 0.0
         self.num_prompt = 0.0
-        """Tokens of these prompts, with those that were not computed but reused."""
+        """Tokens of all prompts, with those that were not computed but reused."""
         self._ended_at = 0.0
 
-    def ended(self, num_computed: int, num_prompt: int, assigned_at: float, now: float) -> None:
-        """Count a prompt whose first token has come."""
-        self.busy_s += max(0.0, now - max(assigned_at, self._ended_at))
+    def ended(
+        self, num_computed: int, num_prompt: int, assigned_at: float, now: float, *, alone: bool
+    ) -> None:
+        """Count a prompt whose first token has come. ``alone``: no sequence was decoded beside it.
+        Only such prompts are timed."""
+        if alone:
+            self.busy_s += max(0.0, now - max(assigned_at, self._ended_at))
+            self.num_timed += num_computed
         self.num_computed += num_computed
         self.num_prompt += num_prompt
         self._ended_at = now
         if self.busy_s > MEMORY_S:
-            self.busy_s, self.num_computed, self.num_prompt = (
-                each / 2 for each in (self.busy_s, self.num_computed, self.num_prompt)
-            )
+            self.busy_s, self.num_timed = self.busy_s / 2, self.num_timed / 2
+        if self.num_prompt > MEMORY_TOKENS:
+            self.num_computed, self.num_prompt = self.num_computed / 2, self.num_prompt / 2

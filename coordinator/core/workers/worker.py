@@ -5,7 +5,7 @@ from math import inf
 from typing import Literal
 
 from coordinator.core.contract import SpreadStatus, WorkerStatus
-from coordinator.core.request import Request
+from coordinator.core.request import Request, State
 from coordinator.core.workers.breaker import Breaker
 from coordinator.core.workers.load import Load
 from coordinator.core.workers.meters import DraftMeter, PrefixMeter, SpreadMeter, TokenMeter
@@ -69,6 +69,15 @@ class Worker:
         return role in self.hello.roles
 
     @property
+    def num_decoded(self) -> int:
+        """Sequences that are decoded here, or on their way here."""
+        return sum(
+            request.decode_worker == self.instance
+            and request.state in (State.DECODING, State.HANDOFF)
+            for request in self.load.requests.values()
+        )
+
+    @property
     def layout(self) -> CacheLayout:
         return self.hello.memory.layout
 
@@ -94,7 +103,8 @@ class Worker:
     def note_prompt(self, num_computed: int, num_prompt: int, assigned_at: float) -> None:
         """Count a prompt that the worker has just reported as computed."""
         self.prompt_tokens.add(num_computed, self.heard_at)
-        self.prompts.ended(num_computed, num_prompt, assigned_at, self.heard_at)
+        alone = not self.num_decoded
+        self.prompts.ended(num_computed, num_prompt, assigned_at, self.heard_at, alone=alone)
         self.num_prompt_tokens += num_computed
 
     def note_beat(self, now: float, heartbeat_s: float) -> None:

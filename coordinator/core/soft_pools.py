@@ -1,0 +1,115 @@
+"""Decides what crosses the border between the pools. Pure: no clock, no sockets.
+
+A role says where prompts and sequences go first. The worker of the other role gets some too, where
+that is better by the targets:
+
+    helps     a decode worker computes a prompt beside its steps: prompts wait too long for the
+              prefill workers, and its own sequences keep their pace
+    keeps     a prefill worker decodes a sequence whose prompt it has computed: the steps of the
+              decode workers take too long, and few prompts come
+    releases  such a sequence moves to a decode worker: prompts wait, or there is room again
+
+So two GPUs serve as well as two colocated ones where the load asks for that, and keep the pools
+apart where it does not. Pools of a wrong size lose little until they have changed.
+"""
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from math import exp
+
+from coordinator.core.pool_policy import PoolTargets, Speeds
+
+WAIT_SHARE = 0.15
+"""Prompts that wait for a smaller share of their target wait for a prefill worker."""
+HELP_SHARE = 0.5
+"""A decode worker helps while its sequences' time a token is below this share of its target."""
+KEEP_SHARE = 0.6
+"""A prefill worker keeps sequences when a decode worker's time a token is above this share."""
+RETURN_SHARE = 0.5
+"""A kept sequence moves to a decode worker whose time a token is below this share."""
+SLOW_SHARE = 0.9
+"""It also moves where it gets its tokens faster, if its time a token is above this share."""
+MOST_BUSY = 0.95
+SPEED_BESIDE = 0.5
+"""How fast prompts are computed beside decode steps, as a share of the speed without them."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """A worker as the decision sees it: the sequences that it decodes, and the prompt tokens that
+    wait for it."""
+
+    worker: Hashable
+    num_sequences: int
+    tokens_ahead: int = 0
+
+
+class SoftPools:
+    """Decides request by request, by the ``speeds`` of the node."""
+
+    def __init__(self, targets: PoolTargets, speeds: Speeds) -> None:
+        self._targets, self._speeds = targets, speeds
+        self._given: dict[Hashable, tuple[float, float]] = {}
+        """Prompt tokens that each worker was given lately, as of a time."""
+
+    def note_prompt(self, worker: Hashable, num_tokens: int, now: float) -> None:
+        """Count the tokens of a prompt that a worker was given to compute."""
+        self._given[worker] = self._recent(worker, now) + num_tokens, now
+
+    def new_tokens(self, num_tokens: int) -> int:
+        """How many tokens of prompts are to be computed, as far as earlier ones tell."""
+        return self._speeds.new_tokens(num_tokens)
+
+    def waits(self, num_tokens: int) -> bool:
+        """True if so many prompt tokens ahead of a prefill worker are a long wait."""
+        return self._ttft_share(num_tokens) > WAIT_SHARE
+
+    def helps(self, num_waiting: int, there: Site, num_tokens: int, now: float) -> bool:
+        """True if a decode worker is to compute a prompt of ``num_tokens``, for which it would wait
+        as long as ``num_waiting`` take at a prefill worker."""
+        if not self.waits(num_waiting):
+            return False
+        if there.num_sequences and self._tpot_share(there, now, num_tokens) > HELP_SHARE:
+            return False
+        beside = (there.tokens_ahead + num_tokens) / SPEED_BESIDE
+        return self._ttft_share(beside) < self._ttft_share(num_waiting)
+
+    def keeps(self, here: Site, there: Site, now: float) -> bool:
+        """True if a prefill worker is to decode the sequence that it offers, rather than the decode
+        worker that would have it."""
+        elsewhere = self._tpot_share(_one_more(there), now)
+        return (
+            elsewhere > KEEP_SHARE
+            and not self.waits(here.tokens_ahead)
+            and self._tpot_share(_one_more(here), now) < elsewhere
+        )
+
+    def releases(self, here: Site, there: Site, now: float) -> bool:
+        """True if a sequence is to move from a prefill worker to a decode worker."""
+        elsewhere = self._tpot_share(_one_more(there), now)
+        if elsewhere < RETURN_SHARE or (elsewhere < 1 and self.waits(here.tokens_ahead)):
+            return True
+        share = self._tpot_share(here, now)
+        return share > SLOW_SHARE and elsewhere < share
+
+    def _ttft_share(self, num_tokens: float) -> float:
+        """The time to compute prompt tokens as a share of the target; 0 before it is known."""
+        speed = self._speeds.prefill_tok_s()
+        return num_tokens / speed / self._targets.ttft_s if speed else 0.0
+
+    def _tpot_share(self, site: Site, now: float, more: int = 0) -> float:
+        """The time a token at a worker that also computes as many prompts as lately, and ``more``
+        tokens, as a share of the target."""
+        time_for = SPEED_BESIDE * self._speeds.prefill_tok_s() * self._speeds.answer_s()
+        given = self._recent(site.worker, now) + more
+        busy = min(MOST_BUSY, given / time_for) if time_for else 0.0
+        return self._speeds.step_s(site.num_sequences) / (1 - busy) / self._targets.tpot_s
+
+    def _recent(self, worker: Hashable, now: float) -> float:
+        """Over about the time of an answer: a prompt slows down only who is decoded beside it."""
+        tokens, at = self._given.get(worker, (0.0, now))
+        return tokens * exp((at - now) / self._speeds.answer_s())
+
+
+def _one_more(site: Site) -> Site:
+    return Site(site.worker, site.num_sequences + 1, site.tokens_ahead)

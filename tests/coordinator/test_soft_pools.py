@@ -1,0 +1,136 @@
+"""What crosses the border between the pools, and when."""
+
+from coordinator.core.pool_policy import PoolTargets
+from coordinator.core.request import Request, State
+from coordinator.core.soft_pools import Site, SoftPools
+from tests.coordinator.desk import Desk
+from tests.coordinator.speeds import FixedSpeeds
+from transport.wire.messages import Decode, Generate, Move, Prefill, Settled
+from transport.wire.offers import Offer
+
+TARGETS = PoolTargets(ttft_s=1.0, tpot_s=0.02)
+
+
+def soft(tok_s: float = 10_000.0, targets: PoolTargets = TARGETS) -> SoftPools:
+    return SoftPools(targets, FixedSpeeds(tok_s))
+
+
+# ---- the decisions
+
+
+def test_a_decode_worker_helps_while_prompts_wait_and_its_own_sequences_keep_their_pace() -> None:
+    found = soft()
+    idle = Site("d", 0)
+    assert not found.helps(1_000, idle, 500, 0.0), "a short wait"
+    assert found.helps(5_000, idle, 500, 0.0)
+    assert not found.helps(5_000, Site("d", 0, tokens_ahead=2_000), 500, 0.0), (
+        "as long a wait there"
+    )
+    assert not found.helps(5_000, Site("d", 20), 500, 0.0), "its steps take 60 % of the target"
+    assert soft(targets=PoolTargets(1.0, 0.05)).helps(5_000, Site("d", 20), 500, 0.0)
+
+
+def test_prompts_that_it_was_given_lately_count() -> None:
+    found = soft(targets=PoolTargets(1.0, 0.05))
+    there = Site("d", 20)
+    assert found.helps(5_000, there, 500, 0.0)
+    found.note_prompt("d", 5_000, 0.0)
+    assert not found.helps(5_000, there, 500, 0.1)
+    assert found.helps(5_000, there, 500, 20.0)
+
+
+def test_a_prefill_worker_keeps_a_sequence_where_decode_workers_are_slow_and_no_prompts_wait() -> (
+    None
+):
+    found = soft()
+    slow = Site("d", 60)
+    assert found.keeps(Site("p", 3), slow, 0.0)
+    assert not found.keeps(Site("p", 3), Site("d", 10), 0.0)
+    assert not found.keeps(Site("p", 3, tokens_ahead=5_000), slow, 0.0)
+    assert not found.keeps(Site("p", 61), slow, 0.0)
+    found.note_prompt("p", 9_000, 0.0)
+    assert not found.keeps(Site("p", 3), slow, 0.1), "its prompts would slow it down"
+
+
+def test_a_kept_sequence_leaves_when_prompts_wait_or_there_is_room_again() -> None:
+    found = soft()
+    kept, slow = Site("p", 10), Site("d", 40)
+    assert not found.releases(kept, slow, 0.0)
+    assert found.releases(Site("p", 10, tokens_ahead=5_000), slow, 0.0)
+    assert not found.releases(Site("p", 10, tokens_ahead=5_000), Site("d", 150), 0.0)
+    assert soft(targets=PoolTargets(1.0, 0.05)).releases(kept, Site("d", 10), 0.0)
+    assert found.releases(Site("p", 100), slow, 0.0), "it has become slow here"
+
+
+def test_before_the_speed_is_known_nothing_crosses_because_of_prompts() -> None:
+    assert not soft(tok_s=0.0).helps(10**6, Site("d", 0), 500, 0.0)
+
+
+# ---- as requests are placed
+
+
+def desk(tok_s: float = 200.0, tpot_s: float = 10.0, workers=("p-1", "d-1")) -> Desk:
+    found = Desk((), any_role=True, soft=soft(tok_s, PoolTargets(1.0, tpot_s)))
+    for instance in workers:
+        found.join(instance)
+    for puller in workers:
+        for peer in workers:
+            if puller != peer:
+                found.tested(peer, puller)
+    found.sent()
+    return found
+
+
+def decoded(at: Desk, name: str) -> Request:
+    request = at.submit(name)
+    at.prefill(request)
+    at.land(request)
+    assert request.state is State.DECODING
+    return request
+
+
+def test_a_prompt_that_would_wait_is_computed_beside_decode_steps() -> None:
+    site = desk()
+    first = site.submit("first", length=100)
+    second = site.submit("second", length=40)
+    sent = {
+        m.request_id: (at, type(m)) for at, m in site.sent() if isinstance(m, Prefill | Generate)
+    }
+    assert sent == {"first": ("p-1", Prefill), "second": ("d-1", Generate)}
+    site.begin(second)
+    assert (second.state, second.decode_worker) == (State.DECODING, "d-1")
+    assert first.prefill_worker == "p-1"
+
+
+def test_without_soft_pools_or_with_workers_of_one_role_it_waits() -> None:
+    for site in (Desk(("p-1", "d-1")), Desk(("p-1", "d-1"), soft=soft(200.0))):
+        site.submit("first", length=100)
+        assert site.submit("second", length=40).prefill_worker == "p-1"
+
+
+def test_a_sequence_is_decoded_where_its_prompt_was_computed_if_steps_are_slow_elsewhere() -> None:
+    site = desk(tok_s=10**6, tpot_s=0.015)
+    assert decoded(site, "first").decode_worker == "d-1"
+    site.sent()
+    request = decoded(site, "r")
+    assert request.decode_worker == request.prefill_worker == "p-1"
+    assert [at for at, m in site.sent() if isinstance(m, Decode)] == ["p-1"]
+    site.step(request, finish="length")
+    assert request.state is State.FINISHED
+    assert not site.registry.require("p-1").load.requests
+
+
+def test_it_moves_when_prompts_wait() -> None:
+    site = desk(tok_s=10**6, tpot_s=0.015)
+    decoded(site, "first")
+    request = decoded(site, "r")
+    slow = soft(200.0, PoolTargets(1.0, 0.015))
+    site.life._dispatcher._soft = site.life._moves._soft = slow
+    site.now += 2.0
+    site.submit("prompt", length=100)
+    (moved,) = [m for _, m in site.sent() if isinstance(m, Move)]
+    assert moved.request_id == "r"
+    offer = Offer("p-1", (0,), 2, 3, request.num_tokens - 1)
+    site.life.settled("p-1", Settled("r", request.attempt, offer))
+    site.land(request)
+    assert request.decode_worker == "d-1"
