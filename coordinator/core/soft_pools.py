@@ -28,7 +28,7 @@ KEEP_SHARE = 0.6
 RETURN_SHARE = 0.5
 """A kept sequence moves to a decode worker whose time a token is below this share."""
 SLOW_SHARE = 0.9
-"""It also moves where it gets its tokens faster, if its time a token is above this share."""
+"""A kept sequence above this share moves to any decode worker with a smaller one."""
 MOST_BUSY = 0.95
 SPEED_BESIDE = 0.5
 """How fast prompts are computed beside decode steps, as a share of the speed without them."""

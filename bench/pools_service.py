@@ -1,0 +1,205 @@
+"""``python -m bench.pools_service``: pools that follow the load against fixed ones, through HTTP.
+
+    python -m bench.dummy_checkpoint --out /tmp/full
+    python -m bench.pools_service --model /tmp/full --stacks auto:1+1,split:1+1,colocated:2 \\
+        --loads agents:32,shift:6,TRACE.csv:12 --out bench/results/h200x2-pools.json -- \\
+        --load-format dummy --device cuda --speculate off --quantize fp8
+
+A stack is ``auto:P+D``, whose pools begin so, or a set-up of bench/setups.py. A load is
+
+    agents:N    N conversations that share 57,600 tokens; each turn adds 6,400 tokens and has an
+                answer of 400; ``--turns`` of them
+    shift:RATE  requests of 8,192 tokens in and 32 out for 30 s, of 256 in and 1,024 out for 30 s,
+                and so on, RATE a second in the mean (bench/predict/changes.py)
+    FILE:RATE   a public trace at RATE requests a second
+
+Requests of ``shift`` and of traces begin within ``--seconds``. Of each load the result has the
+latencies, the share of requests within the targets, what the coordinator counted meanwhile (roles
+changed, sequences moved, prompts and sequences that crossed the pools' border), and each second the
+pools: prefill workers, and what each worker decodes.
+
+Exit status: 0, 1 when a request failed or a load was not measured.
+"""
+
+import csv
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import httpx
+import typer
+
+from bench import result_file
+from bench.commands import END_S, PLAIN_SAMPLING, CommandFailed, baton_bench
+from bench.environment import describe
+from bench.harness.client.required import RequestFailed
+from bench.harness.workload.plan import Planned
+from bench.predict.changes import shift
+from bench.prometheus import total
+from bench.setups import Setup
+from bench.stack import Stack, StackFailed, started
+
+COUNTERS = ("role_changes", "moves", "crossed_pools", "spread_steps", "spread_local_steps")
+START_S = 170.0
+LOAD_S = 400.0
+SHARED_LEN, TURN_LEN, ANSWER_LEN = 57_600, 6_400, 400
+SEED = "1"
+"""Every stack is sent the same requests."""
+AGENTS = (
+    "--agents-shared-prefix", str(SHARED_LEN), "--agents-turn-len", str(TURN_LEN),
+    "--output-len", str(ANSWER_LEN),
+)  # fmt: skip
+
+
+def arguments_of(stack: str, targets: Sequence[str]) -> list[str]:
+    """The arguments of ``baton up``. Raises ValueError."""
+    kind, _, sizes = stack.partition(":")
+    if kind != "auto":
+        return Setup.parse(stack).arguments()
+    return [*Setup.parse(f"split:{sizes}").arguments(), "--pools", "auto", *targets]
+
+
+def options_of(
+    load: str, folder: Path, turns: int, seconds: float, slo: Sequence[str]
+) -> list[str]:
+    """The options of ``baton bench load``. Raises ValueError."""
+    kind, _, number = load.rpartition(":")
+    if kind == "agents":
+        return ["--agents", number, "--turns", str(turns), *AGENTS]
+    path = Path(kind)
+    if kind == "shift":
+        path = folder / "shift.csv"
+        _write_trace(path, shift(10, 10))
+    arrivals = ["--trace", str(path), "--rate", number, "--duration-s", str(seconds)]
+    return [*arrivals, "--prompt-as", "ids", *slo]
+
+
+def _write_trace(path: Path, planned: Sequence[Planned]) -> None:
+    """In the format of Azure's traces."""
+    with path.open("w", newline="") as file:
+        lines = csv.writer(file)
+        lines.writerow(("TIMESTAMP", "ContextTokens", "GeneratedTokens"))
+        for each in planned:
+            at = datetime.fromtimestamp(each.at_s, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
+            lines.writerow((at, each.input_len, each.output_len))
+
+
+def counted(url: str) -> dict[str, float]:
+    text = httpx.get(f"{url}/metrics", timeout=END_S).raise_for_status().text
+    return {name: total(text, [f"baton_{name}_total"]) or 0.0 for name in COUNTERS}
+
+
+@contextmanager
+def watched(url: str) -> Iterator[list[dict[str, Any]]]:
+    """Collects each second how the pools stand."""
+    found: list[dict[str, Any]] = []
+    ended, began = threading.Event(), time.monotonic()
+
+    def watch() -> None:
+        with httpx.Client(timeout=END_S) as http:
+            while not ended.wait(1.0):
+                workers = http.get(f"{url}/status").raise_for_status().json()["workers"]
+                found.append(
+                    {
+                        "second": round(time.monotonic() - began, 1),
+                        "prefill": sum(worker["role"] == "prefill" for worker in workers),
+                        "running": [worker["running"] for worker in workers],
+                        "waiting": [worker["waiting"] for worker in workers],
+                    }
+                )
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield found
+    finally:
+        ended.set()
+        thread.join()
+
+
+def measured(
+    served: Stack, model: Path, options: Sequence[str]
+) -> tuple[dict[str, Any], list[str]]:
+    """The figures of a load, and the run's problems. Raises CommandFailed if there are none."""
+    before = counted(served.url)
+    with tempfile.TemporaryDirectory() as folder, watched(served.url) as pools:
+        document = baton_bench(
+            "load", "--tokenizer", str(model), "--seed", SEED, *options, *PLAIN_SAMPLING,
+            url=served.url, out=Path(folder) / "run.json", within_s=LOAD_S,
+        ).document  # fmt: skip
+    after = counted(served.url)
+    results = document["results"]
+    if "run" not in results:
+        raise CommandFailed("; ".join(document["problems"]))
+    growth = {name: after[name] - before[name] for name in COUNTERS}
+    found = {**results["run"], "counters": growth, "pools": pools, "timeline": results["timeline"]}
+    return found, [*document["problems"]]
+
+
+def line(found: dict[str, Any]) -> str:
+    ttft, tpot, gaps = (found[name] for name in ("ttft_ms", "tpot_ms", "itl_ms"))
+    share = f"{found['attained']:.1%} within the targets, " if "attained" in found else ""
+    counters = ", ".join(f"{name} {number:g}" for name, number in found["counters"].items())
+    return (
+        f"{found['output_tok_s']:.0f} output tok/s, {share}TTFT {ttft['p50']:.0f} / "
+        f"{ttft['p90']:.0f}, TPOT {tpot['p50']:.1f} / {tpot['p90']:.1f}, gaps p99 "
+        f"{gaps['p99']:.1f} ms; {counters}"
+    )
+
+
+def main(
+    model: Annotated[Path, typer.Option(help="Checkpoint folder.")],
+    up: Annotated[list[str] | None, typer.Argument(help="For baton up, behind --.")] = None,
+    stacks: Annotated[str, typer.Option(help="Commas between.")] = "auto:1+1,colocated:2",
+    loads: Annotated[str, typer.Option(help="Commas between.")] = "agents:32",
+    turns: int = 3,
+    seconds: Annotated[float, typer.Option(help="Arrivals of shift and of traces.")] = 120.0,
+    target_ttft_ms: float = 2_000.0,
+    target_tpot_ms: float = 50.0,
+    out: Annotated[Path, typer.Option(help="Result file.")] = Path("pools-service.json"),
+) -> None:
+    results: dict[str, Any] = {}
+    problems: list[str] = []
+    environment = describe(sys.argv[1:], "bench.pools_service")
+    ttft, tpot = str(target_ttft_ms), str(target_tpot_ms)
+    targets = ["--target-ttft-ms", ttft, "--target-tpot-ms", tpot]
+    slo = ["--slo-ttft-ms", ttft, "--slo-tpot-ms", tpot]
+
+    for name in stacks.split(","):
+        results[name] = row = dict[str, Any]()
+        arguments = [*arguments_of(name, targets), "--model", str(model), *(up or [])]
+        try:
+            with (
+                started(*arguments, start_s=START_S) as served,
+                tempfile.TemporaryDirectory() as at,
+            ):
+                for load in loads.split(","):
+                    options = options_of(load, Path(at), turns, seconds, slo)
+                    row[load], wrong = measured(served, model, options)
+                    problems += [f"{name}, {load}: {each}" for each in wrong]
+                    print(f"{name:12} {load}: {line(row[load])}", flush=True)
+                served.stop()
+        except (StackFailed, CommandFailed, RequestFailed, httpx.HTTPError) as error:
+            problems.append(f"{name}: {error}")
+        settings = {
+            "up": up or [], "turns": turns, "seconds": seconds,
+            "targets_ms": [target_ttft_ms, target_tpot_ms],
+        }  # fmt: skip
+        document = result_file.document(
+            "pools-service", environment=environment, settings=settings, results=results,
+            problems=problems,
+        )  # fmt: skip
+        result_file.save(out, document)
+    for problem in problems:
+        print("problem:", problem[:3000])
+    raise typer.Exit(bool(problems))
+
+
+if __name__ == "__main__":
+    typer.run(main)
