@@ -7,11 +7,11 @@
 
 A stack is ``auto:P+D``, whose pools begin so, or a set-up of bench/setups.py. A load is
 
-    agents:N    N conversations that share 57,600 tokens; each turn adds 6,400 tokens and has an
-                answer of 400; ``--turns`` of them
-    shift:RATE  requests of 8,192 tokens in and 32 out for 30 s, of 256 in and 1,024 out for 30 s,
-                and so on, RATE a second in the mean (bench/predict/changes.py)
-    FILE:RATE   a public trace at RATE requests a second
+    agents:N    N conversations that share 57,600 tokens. Each of ``--turns`` turns adds 6,400
+                tokens, and has an answer of 400.
+    shift:RATE  RATE requests a second in the mean. For 30 s they have 8,192 tokens in and 32 out,
+                for 30 s 256 in and 1,024 out, and so on (bench/predict/changes.py).
+    FILE:RATE   A public trace at RATE requests a second.
 
 Requests of ``shift`` and of traces begin within ``--seconds``. Of each load the result has the
 latencies, the share of requests within the targets, what the coordinator counted meanwhile (roles
