@@ -101,7 +101,7 @@ class Slower:
 class Spread:
     """Steps that groups of at most ``MAX_MEMBERS`` workers, in order, compute together. They do so
     if these estimates would make them start (decode/spread_policy.py) and none of them computes
-    prompts. Prefill workers lend nothing here (docs/spread.md, "Lenders")."""
+    prompts. Prefill workers lend nothing here (docs/spread.md)."""
 
     local: Local
 
