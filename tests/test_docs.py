@@ -13,7 +13,7 @@ README_BYTES = 7 * 1024
 MOST_FILES = 40
 """The most files from a request to its first token, kernels left out."""
 PATH_FILE = re.compile(r"`(\w+/[\w/]+\.py)`")
-"""A file in the tables of a request's path."""
+"""A file in the lists of a request's path."""
 
 
 def section(page: Path, title: str) -> str:
