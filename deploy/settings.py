@@ -18,7 +18,7 @@ from deploy.ports import require_port
 from transport.checkpoint_folder import CONFIG, checkpoint_folder, model_name, require_readable
 
 LoadFormat = Literal["auto", "dummy"]
-Quantize = Literal["none", "fp8"]
+Quantize = Literal["none", "fp8", "nvfp4", "dequantize"]
 Speculate = Literal["auto", "off", "1", "2", "3", "4"]
 Device = Literal["auto", "cpu", "cuda"]
 Role = Literal["split", "colocated", "both"]

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 
@@ -34,7 +34,7 @@ _ROWS = range(1, MAX_DECODE_ROWS + 1)
 
 LoadFormat = Literal["auto", "dummy"]
 Dtype = Literal["auto", "float32", "bfloat16"]
-Quantize = Literal["none", "fp8"]
+Quantize = Literal["none", "fp8", "nvfp4", "dequantize"]
 Device = Literal["cpu", "cuda"]
 
 
@@ -92,7 +92,7 @@ class EngineConfig:
     def __post_init__(self) -> None:
         _one_of("load_format", self.load_format, ("auto", "dummy"))
         _one_of("dtype", self.dtype, ("auto", "float32", "bfloat16"))
-        _one_of("quantize", self.quantize, ("none", "fp8"))
+        _one_of("quantize", self.quantize, get_args(Quantize))
         _one_of("device", self.device, ("cpu", "cuda"))
         for name in ("num_pages", "num_state_slots", "page_size", "gpu_share"):
             value = getattr(self, name)

@@ -32,8 +32,20 @@ def read_model(config: EngineConfig) -> tuple[ModelConfig, list[checkpoint.Entry
         drafts = drafts and checkpoint.has_draft_layer(entries)
     if not drafts:
         model = model.without_drafts()
+    if model.stored.formats and config.device == "cuda" and config.quantize == "none":
+        raise ValueError(
+            f"device: W4A16 kernels are not built yet, so GPUs do not compute with weights in "
+            f"{model.stored.name}; --quantize dequantize makes them bfloat16 at load, fp8 makes "
+            f"them FP8"
+        )
     if config.quantize == "fp8":
         model = model.quantised()
+    elif config.quantize == "dequantize":
+        model = model.dequantised()
+    elif config.quantize == "nvfp4":
+        if config.device == "cuda":
+            raise ValueError("quantize: nvfp4 runs on CPUs only: W4A16 kernels are not built yet")
+        model = model.rounded()
     if config.load_format == "dummy":
         model = replace(model, quantization=model.quantization.drawn())
     return model, entries

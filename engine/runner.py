@@ -145,7 +145,7 @@ class Engine:
             weights.draw(model.plan, config.seed)
             fingerprint = checkpoint.fingerprint((model_config, "dummy", config.seed), [])
         else:
-            weights.load(model.plan, entries, progress)
+            weights.load(model.plan, entries, progress, stored=model_config.stored)
             fingerprint = checkpoint.fingerprint(model_config, entries)
         model.prepare()
         phases.ended("weights")

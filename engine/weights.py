@@ -8,21 +8,34 @@ import torch
 from engine.checkpoint import Entry, open_tensors
 from engine.errors import CheckpointError
 from engine.plan import Plan, Target
+from engine.quantized.format import PLAIN, Stored
+from engine.quantized.packed import Packed, matrices
 from engine.staging import copy_to_gpu
 
 Progress = Callable[[int, int], None]
 """A callback, called with (done_bytes, total_bytes) after each tensor."""
 
 
-def load(plan: Plan, entries: list[Entry], progress: Progress | None = None) -> None:
-    """Load every tensor of ``entries`` into its place in ``plan``.
+def load(
+    plan: Plan,
+    entries: list[Entry],
+    progress: Progress | None = None,
+    *,
+    stored: Stored = PLAIN,
+) -> None:
+    """Load every tensor of ``entries`` into its place in ``plan``; matrices that are ``stored``
+    quantised become plain.
 
     On the CPU files are mapped and tensors copied one at a time into their final dtype; to a GPU
     they go through pinned memory (staging.py). Neither holds the model twice. Raises
     CheckpointError naming the tensor, before anything is copied, if a tensor is missing,
     unexpected, stored twice or has the wrong shape.
     """
-    matched = _match(plan, entries)
+    matched = [
+        place
+        for source, target in _match(plan, matrices(entries, stored))
+        for place in (source.targets(target) if isinstance(source, Packed) else [(source, target)])
+    ]
     total = sum(entry.num_bytes for entry, _ in matched)
     done = 0
 
@@ -53,10 +66,10 @@ def draw(plan: Plan, seed: int) -> None:
         target.draw(generators[device])
 
 
-def _match(plan: Plan, entries: list[Entry]) -> list[tuple[Entry, Target]]:
+def _match(plan: Plan, entries: list[Entry | Packed]) -> list[tuple[Entry | Packed, Target]]:
     parts = {part: whole for whole, names in plan.split.items() for part in names}
-    matched: list[tuple[Entry, Target]] = []
-    seen: dict[str, Entry] = {}
+    matched: list[tuple[Entry | Packed, Target]] = []
+    seen: dict[str, Entry | Packed] = {}
     for entry in entries:
         name = entry.short_name
         if name in plan.ignored:
@@ -89,7 +102,7 @@ def _match(plan: Plan, entries: list[Entry]) -> list[tuple[Entry, Target]]:
     return matched
 
 
-def _require(whole: str, plan: Plan, seen: dict[str, Entry]) -> None:
+def _require(whole: str, plan: Plan, seen: dict[str, Entry | Packed]) -> None:
     """Raise CheckpointError unless either ``whole`` or all of its parts are stored."""
     parts = plan.split.get(whole, {})
     present = [part for part in parts if part in seen]

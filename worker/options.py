@@ -92,7 +92,8 @@ class Options:
         str,
         option(
             "BATON_QUANTIZE",
-            "none: weights as they are stored; fp8: large matrices converted to FP8 at load.",
+            "none: weights as they are stored; fp8: large matrices converted to FP8 at load; "
+            "nvfp4: NVFP4's values, on a CPU; dequantize: a quantised checkpoint becomes plain.",
         ),
     ] = "none"
     speculate: Annotated[

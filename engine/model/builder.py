@@ -1,7 +1,7 @@
 """Allocates a model's weights, and registers the place of each checkpoint tensor."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import gcd
 
@@ -12,6 +12,7 @@ from engine.model.matrix import FP8, Matrix
 from engine.model.quantization import BLOCK, Quantization
 from engine.plan import FP8 as STORED_FP8
 from engine.plan import Interleaving, Place, Plan, Target
+from engine.quantized.rounding_place import RoundingPlace
 
 SCALES = "_scale_inv"
 """Suffix of the name of a converted tensor's scales."""
@@ -34,22 +35,28 @@ class Part:
 
 @dataclass(frozen=True)
 class _Rows:
-    """The rows of a matrix for one tensor: values, and their scales if they are in FP8."""
+    """The rows of a matrix for one tensor: values, and their scales if they are in FP8.
+    ``rounded_runs``: numbers of rows that are rounded to NVFP4 as a matrix of their own."""
 
     values: torch.Tensor
     scales: torch.Tensor | None = None
+    rounded_runs: tuple[int, ...] = ()
 
     def split(self, sizes: Sequence[int]) -> "Iterator[_Rows]":
         """The rows as runs of the given lengths."""
         values = self.values.split_with_sizes(list(sizes), dim=-2)
         if self.scales is None:
-            return map(_Rows, values)
+            return (_Rows(own, None, self._own_run(own)) for own in values)
         group = self.values.shape[-2] // self.scales.shape[-2] if sizes else 1
         groups = [size // group for size in sizes]
         return map(_Rows, values, self.scales.split_with_sizes(groups, dim=-2))
 
     def __getitem__(self, index: int) -> "_Rows":
-        return _Rows(self.values[index], None if self.scales is None else self.scales[index])
+        scales = None if self.scales is None else self.scales[index]
+        return _Rows(self.values[index], scales, self.rounded_runs)
+
+    def _own_run(self, rows: torch.Tensor) -> tuple[int, ...]:
+        return (rows.shape[-2],) if self.rounded_runs else ()
 
 
 class WeightBuilder:
@@ -117,7 +124,14 @@ class WeightBuilder:
         matrix = self._allocate(converted, num_plain + padding, columns)
         matrix.plain[num_plain:].zero_()
         converted_rows = _Rows(matrix.fp8, matrix.scales).split([part.rows for part in converted])
-        plain_rows = _Rows(matrix.plain[:num_plain]).split([part.rows for part in plain])
+        plain_rows = [
+            replace(rows, rounded_runs=(part.rows,) if self._quantization.rounds(part.name) else ())
+            for part, rows in zip(
+                plain,
+                _Rows(matrix.plain[:num_plain]).split([part.rows for part in plain]),
+                strict=True,
+            )
+        ]
         for part, rows in zip(parts, [*converted_rows, *plain_rows], strict=True):
             for suffix, target in self._targets(rows, part).items():
                 self.plan.add_target(part.name + suffix, target)
@@ -134,11 +148,15 @@ class WeightBuilder:
             raise ValueError(f"quantization_config: {prefix} is converted in part")
         converted = projections if fp8[0] else []
         matrix = self._allocate(converted, 0 if converted else every.rows, columns, num)
-        rows = _Rows(matrix.fp8, matrix.scales) if converted else _Rows(matrix.plain)
+        runs = tuple(part.rows for part in projections)
+        if converted:
+            rows = _Rows(matrix.fp8, matrix.scales)
+        else:
+            rows = _Rows(matrix.plain, None, runs if self._quantization.rounds(every.name) else ())
         whole_targets = self._targets(rows, every)
         for suffix, target in whole_targets.items():
             self.plan.add_target(every.name + suffix, target)
-        split = list(rows.split([part.rows for part in projections]))
+        split = list(rows.split(runs))
         for suffix in whole_targets:
             for part, own in zip(projections, split, strict=True):
                 for expert in range(num):
@@ -168,6 +186,8 @@ class WeightBuilder:
         """The targets of a part, by the suffix of the tensor's name."""
         std = rows.values.shape[-1] ** -0.5
         values = Place(rows.values, tuple(rows.values.shape), part.order, 0.0, std)
+        if rows.rounded_runs:
+            return {"": RoundingPlace(values, rows.rounded_runs)}
         if rows.scales is None:
             return {"": values}
         *lead, num_rows, _ = rows.values.shape

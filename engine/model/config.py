@@ -7,6 +7,8 @@ from typing import Any, TypeVar
 from engine.model.fields import Fields
 from engine.model.layers import Attention, DeltaNet, LayerSpec, Moe
 from engine.model.quantization import Quantization
+from engine.quantized.format import PLAIN, Stored
+from engine.quantized.read import FP8_BLOCKS, read_quantization
 from transport.wire.layout import CacheDtype, CacheLayout
 
 T = TypeVar("T", DeltaNet, Moe)
@@ -30,6 +32,8 @@ class ModelConfig:
     tie_word_embeddings: bool
     plus_one_norms: bool
     quantization: Quantization
+    stored: Stored = PLAIN
+    """How the checkpoint stores matrices that become plain weights."""
     embedding_scale: float = 1.0
     num_mtp_layers: int = 0
     """1 if the checkpoint has a draft layer (multi-token prediction) and it is used, else 0."""
@@ -47,6 +51,9 @@ class ModelConfig:
     ) -> "ModelConfig":
         """The configuration with these layers; ``text`` has the other fields, and ``outer`` is the
         whole file."""
+        quantization, stored = read_quantization(
+            outer.get("quantization_config", text.get("quantization_config", None)), text.folder
+        )
         return cls(
             model_type=str(outer["model_type"]),
             vocab_size=text.positive("vocab_size"),
@@ -59,10 +66,8 @@ class ModelConfig:
             ),
             plus_one_norms=plus_one_norms,
             embedding_scale=embedding_scale,
-            quantization=Quantization.read(
-                outer.get("quantization_config", text.get("quantization_config", None)),
-                text.folder,
-            ),
+            quantization=quantization,
+            stored=stored,
             num_mtp_layers=num_mtp_layers,
         )
 
@@ -116,10 +121,26 @@ class ModelConfig:
         return found.pop()
 
     def quantised(self) -> "ModelConfig":
-        """The same model with its large matrices in FP8; no change for a quantised model."""
+        """The same model with its large matrices in FP8; no change if they are."""
         if self.quantization.source != "none":
             return self
         return replace(self, quantization=Quantization.at_load())
+
+    def rounded(self) -> "ModelConfig":
+        """The same model with the values that NVFP4 gives its large matrices; a ValueError for a
+        quantised checkpoint."""
+        if self.quantization.source != "none" or self.stored.formats:
+            name = self.stored.name if self.stored.formats else FP8_BLOCKS.name
+            raise ValueError(
+                f"quantize: nvfp4 needs a checkpoint that is not quantised, not {name}"
+            )
+        return replace(self, quantization=Quantization.nvfp4_at_load())
+
+    def dequantised(self) -> "ModelConfig":
+        """The same model with all matrices in the compute dtype."""
+        if self.quantization.source != "checkpoint":
+            return self
+        return replace(self, quantization=Quantization(), stored=FP8_BLOCKS)
 
     def without_drafts(self) -> "ModelConfig":
         """The same model without its draft layer."""

@@ -1,4 +1,4 @@
-"""The quantization of a model: which of its matrices are in FP8.
+"""The quantization of a model in memory: which of its matrices are in FP8, or have NVFP4's values.
 
 Source: the official FP8 checkpoints of this family. A converted ``NAME.weight`` is e4m3, and
 ``NAME.weight_scale_inv`` holds what each block of 128 x 128 values is multiplied by.
@@ -13,7 +13,6 @@ BLOCK = 128
 PREFIX = re.compile(r"^(language_model\.)?(model\.)?(language_model\.)?")
 """What precedes the names of a text model's tensors, by the checkpoint's class and age."""
 ONLY = {
-    "quant_method": "fp8",
     "fmt": "e4m3",
     "activation_scheme": "dynamic",
     "weight_block_size": [BLOCK, BLOCK],
@@ -30,15 +29,21 @@ _BOUNDARY = r"(?:(?<=\.)|(?=\.|$))"
 class Quantization:
     """Which matrices are in FP8. ``source`` none: no matrix. checkpoint: matrices that ``kept``
     does not name are stored in FP8. load: matrices that ``kept`` does not name are converted at
-    load."""
+    load. ``nvfp4``: those matrices are rounded to NVFP4's values at load, and stay plain."""
 
     source: Literal["none", "checkpoint", "load"] = "none"
     kept: tuple[str, ...] = ()
+    nvfp4: bool = False
 
     @classmethod
     def at_load(cls) -> "Quantization":
         """The official conversion, applied at load to a checkpoint that is not quantised."""
         return cls("load", KEPT)
+
+    @classmethod
+    def nvfp4_at_load(cls) -> "Quantization":
+        """NVFP4's values for the matrices that the official FP8 conversion converts."""
+        return cls("none", KEPT, nvfp4=True)
 
     @classmethod
     def read(cls, raw: Any, folder: Path) -> "Quantization":
@@ -71,8 +76,14 @@ class Quantization:
         An entry of ``kept`` is a module, a part of the path from its beginning, or its end, as in
         transformers.
         """
-        if self.source == "none":
-            return False
+        return self.source != "none" and self._is_large(name)
+
+    def rounds(self, name: str) -> bool:
+        """True if the matrix of tensor ``name``, without the checkpoint's prefix, is rounded to
+        NVFP4's values at load."""
+        return self.nvfp4 and self._is_large(name)
+
+    def _is_large(self, name: str) -> bool:
         module = name.removesuffix(".weight")
         return not any(_names(PREFIX.sub("", entry), module) for entry in self.kept)
 

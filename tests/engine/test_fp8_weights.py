@@ -139,7 +139,7 @@ def test_a_large_tensor_is_converted_expert_by_expert(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"quant_method": "awq"}, "quantization_config.quant_method: 'awq' .*only 'fp8'"),
+        ({"quant_method": "gguf"}, "quantization_config.quant_method: 'gguf' .*only 'fp8'"),
         ({"fmt": "e5m2"}, "quantization_config.fmt: 'e5m2'"),
         ({"weight_block_size": [64, 64]}, r"weight_block_size: \[64, 64\] .*only \[128, 128\]"),
         ({"weight_block_size": None}, "quantization_config.weight_block_size: None"),

@@ -1,0 +1,151 @@
+"""Finds the quantised matrices among a checkpoint's tensors, and puts each together when its parts
+arrive."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from engine.checkpoint import Entry
+from engine.errors import CheckpointError
+from engine.model.quantization import PREFIX
+from engine.plan import Target
+from engine.quantized.format import Format, Stored
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A matrix stored in ``format``: the name and ``shape`` that it has in a checkpoint that is not
+    quantised, and its tensors by ``Part.key``."""
+
+    name: str
+    shape: tuple[int, ...]
+    format: Format
+    entries: dict[str, Entry]
+    dtype: str = "F32"
+    """What its values are read as."""
+
+    @property
+    def short_name(self) -> str:
+        return PREFIX.sub("", self.name)
+
+    @property
+    def file(self) -> Path:
+        return next(iter(self.entries.values())).file
+
+    def targets(self, into: Target) -> Iterator[tuple[Entry, Target]]:
+        """The places of this matrix's tensors; when the last one is copied, ``into`` is filled."""
+        matrix = _Assembly(self, into)
+        for key, entry in self.entries.items():
+            yield entry, _PartPlace(matrix, key, entry)
+
+
+def matrices(entries: Sequence[Entry], stored: Stored) -> list[Entry | Packed]:
+    """The tensors of a checkpoint with the parts of each quantised matrix as one ``Packed``, and
+    without tensors that are not used.
+
+    Raises CheckpointError for a matrix that lacks a part, or whose parts' shapes do not fit.
+    """
+    if not stored.formats:
+        return list(entries)
+    by_name = {entry.name: entry for entry in entries}
+    packed: dict[str, Packed] = {}
+    parts: set[str] = set()
+    for entry in entries:
+        if (found := _packed(entry, by_name, stored.formats)) is not None:
+            packed[entry.name] = found
+            parts.update(part.name for part in found.entries.values())
+    return [
+        packed.get(entry.name, entry)
+        for entry in entries
+        if entry.name in packed
+        or (entry.name not in parts and not entry.name.endswith(stored.ignored))
+    ]
+
+
+def _packed(entry: Entry, by_name: dict[str, Entry], formats: Iterable[Format]) -> Packed | None:
+    """The matrix whose values ``entry`` holds; None for an entry that is no matrix's values."""
+    refused: CheckpointError | None = None
+    for form in formats:
+        first, *others = form.parts
+        if not entry.name.endswith(first.suffix) or entry.dtype not in first.dtypes:
+            continue
+        stem = entry.name.removesuffix(first.suffix)
+        found = {first.key: entry}
+        missing = ""
+        for part in others:
+            own = by_name.get(stem + part.suffix)
+            if own is not None and own.dtype in part.dtypes:
+                found[part.key] = own
+            elif not part.optional:
+                missing = missing or stem + part.suffix
+        if missing:
+            refused = refused or CheckpointError(
+                f"missing tensor {missing}: {entry.name} in {entry.file} is not of use without it"
+            )
+            continue
+        try:
+            shape = form.shape({key: part.shape for key, part in found.items()})
+        except ValueError as error:
+            refused = CheckpointError(f"tensor {entry.name} in {entry.file}: {error}")
+            continue
+        return Packed(stem + form.whole, shape, form, found)
+    if refused is not None:
+        raise refused
+    return None
+
+
+class _Assembly:
+    """The parts of one matrix that have arrived."""
+
+    def __init__(self, packed: Packed, into: Target) -> None:
+        self.packed, self.into = packed, into
+        self._arrived: dict[str, torch.Tensor] = {}
+
+    def add(self, key: str, part: torch.Tensor) -> None:
+        self._arrived[key] = part
+        if len(self._arrived) < len(self.packed.entries):
+            return
+        try:
+            values = self.packed.format.values(self._arrived)
+        except ValueError as error:
+            raise CheckpointError(
+                f"tensor {self.packed.name} in {self.packed.file}: {error}"
+            ) from error
+        self.into.copy(values)
+        if values.is_cuda:
+            # NOTE: earlier parts may be freed here, and copies to the GPU on other streams could
+            # overwrite them while they are still being read.
+            torch.cuda.current_stream(values.device).synchronize()
+        self._arrived.clear()
+
+
+@dataclass(frozen=True)
+class _PartPlace:
+    """A ``Target`` for one tensor of a matrix."""
+
+    matrix: _Assembly
+    key: str
+    entry: Entry
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.entry.shape
+
+    @property
+    def stored(self) -> tuple[str, ...]:
+        return (self.entry.dtype,)
+
+    @property
+    def device(self) -> torch.device:
+        return self.matrix.into.device
+
+    def direct(self, dtype: torch.dtype) -> torch.Tensor | None:
+        return None
+
+    def copy(self, source: torch.Tensor) -> None:
+        self.matrix.add(self.key, source)
+
+    def draw(self, generator: torch.Generator) -> None:
+        raise AssertionError("dummy weights have no parts")

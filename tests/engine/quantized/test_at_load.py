@@ -1,0 +1,83 @@
+"""``--quantize nvfp4`` and ``dequantize``: what becomes of weights as they are loaded."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from engine import checkpoint as checkpoints
+from engine import weights
+from engine.config import EngineConfig
+from engine.model.registry import build, read_config
+from engine.model_folder import read_model
+from engine.quantized.nvfp4 import rounded
+from tests.engine.checkpoints import KEPT_IN_BF16, checkpoint, reference, write_checkpoint
+from tests.engine.driver import load_engine
+from tests.engine.quantized.test_formats import loaded, written
+from tests.engine.test_fp8_weights import answer, fp8_copy, matrices, plain_checkpoint
+
+
+@pytest.mark.parametrize("name", ["per_expert", "odd", "qwen3_next-odd"])
+def test_nvfp4_at_load_rounds_the_large_matrices(name: str, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(plain_checkpoint(name), tmp_path / "rounded"))
+    tensors = load_file(folder / "model.safetensors")
+    for key, tensor in tensors.items():
+        module = key.removesuffix(".weight")
+        if tensor.dim() == 2 and not module.endswith(KEPT_IN_BF16):
+            tensors[key] = rounded(tensor).contiguous()
+    save_file(tensors, folder / "model.safetensors")
+    assert answer(plain_checkpoint(name), quantize="nvfp4") == answer(folder)
+
+
+def test_experts_fused_and_apart_are_rounded_alike(tmp_path: Path) -> None:
+    write_checkpoint(reference("per_expert"), tmp_path, "fused")
+    models = []
+    for folder in (tmp_path, checkpoint("per_expert")):
+        models.append(build(read_config(folder).rounded(), torch.float32, torch.device("cpu")))
+        weights.load(models[-1].plan, checkpoints.read_entries(folder))
+    for fused, apart in zip(*map(matrices, models), strict=True):
+        assert torch.equal(fused.plain, apart.plain)
+
+
+def test_dummy_weights_are_rounded_too() -> None:
+    plain, made = (
+        load_engine(checkpoint("per_expert"), load_format="dummy", quantize=quantize)
+        for quantize in ("none", "nvfp4")
+    )
+    assert plain.fingerprint != made.fingerprint
+    drawn, ours = (matrices(engine._model)[1] for engine in (plain, made))
+    assert torch.equal(ours.plain, rounded(drawn.plain))
+
+
+def test_nvfp4_needs_weights_that_are_not_quantised(tmp_path: Path) -> None:
+    for folder, name in (
+        (written("awq", tmp_path)[0], r"int4 \(AWQ\)"),
+        (fp8_copy("per_expert", tmp_path)[0], "FP8 in blocks"),
+    ):
+        with pytest.raises(ValueError, match=f"quantize: nvfp4 needs .* not {name}"):
+            load_engine(folder, quantize="nvfp4")
+    config = EngineConfig(checkpoint("per_expert"), None, None, device="cuda", quantize="nvfp4")
+    with pytest.raises(ValueError, match="quantize: nvfp4 runs on CPUs only"):
+        read_model(config)
+
+
+@pytest.mark.parametrize("name", ["per_expert", "fused"])
+def test_fp8_blocks_can_be_dequantised_at_load(name: str, tmp_path: Path) -> None:
+    folder, meant = fp8_copy(name, tmp_path)
+    values = Path(shutil.copytree(checkpoint(name), tmp_path / "values"))
+    save_file(meant, values / "model.safetensors")
+    config = read_config(folder).dequantised()
+    model = build(config, torch.float32, torch.device("cpu"))
+    weights.load(model.plan, checkpoints.read_entries(folder), stored=config.stored)
+    for ours, theirs in zip(matrices(model), matrices(loaded(values)), strict=True):
+        assert ours.num_fp8 == 0
+        assert torch.equal(ours.plain, theirs.plain)
+    assert answer(folder, quantize="dequantize") == answer(values)
+
+
+def test_other_formats_can_become_fp8_at_load(tmp_path: Path) -> None:
+    folder, values = written("modelopt", tmp_path)
+    assert answer(folder, quantize="fp8") == answer(values, quantize="fp8")
+    assert answer(folder, quantize="dequantize") == answer(values)
