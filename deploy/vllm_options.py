@@ -48,7 +48,7 @@ VLLM_OPTIONS: Final[Mapping[str, str]] = MappingProxyType(
         "--no-enable-prefix-caching": "say --no-prefix-cache",
         "--num-gpu-blocks-override": "set BATON_NUM_PAGES in the environment",
         "--pipeline-parallel-size": _WHOLE_MODEL,
-        "--quantization": "say --quantize fp8",
+        "--quantization": "a checkpoint's own is read; say --quantize fp8 to convert",
         "--reasoning-parser": _ALWAYS,
         "--root-path": "set BATON_ROOT_PATH in the environment",
         "--revision": "give the folder of the snapshot as --model",
@@ -66,7 +66,7 @@ VLLM_OPTIONS: Final[Mapping[str, str]] = MappingProxyType(
         "--uvicorn-log-level": "set BATON_LOG_LEVEL in the environment",
         "-dp": "say --role colocated --workers N",
         "-pp": _WHOLE_MODEL,
-        "-q": "say --quantize fp8",
+        "-q": "a checkpoint's own is read; say --quantize fp8 to convert",
         "-tp": _WHOLE_MODEL,
     }
 )

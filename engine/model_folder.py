@@ -34,9 +34,9 @@ def read_model(config: EngineConfig) -> tuple[ModelConfig, list[checkpoint.Entry
         model = model.without_drafts()
     if model.stored.formats and config.device == "cuda" and config.quantize == "none":
         raise ValueError(
-            f"device: W4A16 kernels are not built yet, so GPUs do not compute with weights in "
-            f"{model.stored.name}; --quantize dequantize makes them bfloat16 at load, fp8 makes "
-            f"them FP8"
+            f"device: weights in {model.stored.name} run on CPUs only, because kernels that "
+            f"compute with them (W4A16, W8A16) are not built yet; --quantize dequantize makes them "
+            f"bfloat16 at load, --quantize fp8 makes them FP8"
         )
     if config.quantize == "fp8":
         model = model.quantised()

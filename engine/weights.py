@@ -1,5 +1,6 @@
 """Fills a model's weights from a checkpoint, tensor by tensor, or with dummy values from a seed."""
 
+import logging
 from collections.abc import Callable
 from itertools import groupby
 
@@ -11,6 +12,8 @@ from engine.plan import Plan, Target
 from engine.quantized.format import PLAIN, Stored
 from engine.quantized.packed import Packed, matrices
 from engine.staging import copy_to_gpu
+
+log = logging.getLogger(__name__)
 
 Progress = Callable[[int, int], None]
 """A callback, called with (done_bytes, total_bytes) after each tensor."""
@@ -31,6 +34,8 @@ def load(
     CheckpointError naming the tensor, before anything is copied, if a tensor is missing,
     unexpected, stored twice or has the wrong shape.
     """
+    if stored.formats:
+        log.info("weights: %s, dequantised as they are read", stored.name)
     matched = [
         place
         for source, target in _match(plan, matrices(entries, stored))

@@ -10,6 +10,9 @@ import torch
 from engine import staging
 from engine.checkpoint import Entry
 from engine.plan import Place
+from engine.quantized.format import Stored
+from engine.quantized.packed import Packed, matrices
+from engine.quantized.scaled import PerRow
 
 
 class Lane:
@@ -53,6 +56,25 @@ def test_copies_of_small_tensors_are_waited_for_together(
     assert torch.equal(into, stored.float())
     assert done == [16] * 15
     assert gpu.num_waits == num_waits
+
+
+def test_a_quantised_matrix_is_put_together_on_the_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Gpu(monkeypatch)
+    numbers, scales = torch.arange(-12, 12).to(torch.int8).view(3, 8), torch.tensor([0.5, 2.0, 3.0])
+    file = tmp_path / "weights"
+    file.write_bytes(numbers.numpy().tobytes() + scales.numpy().tobytes())
+    entries = [
+        Entry("x.weight_scale", file, (3, 1), "F32", 24), Entry("x.weight", file, (3, 8), "I8", 0)
+    ]  # fmt: skip
+    (packed,) = matrices(entries, Stored("int8", (PerRow("I8"),)))
+    assert isinstance(packed, Packed)
+    into, done = torch.zeros(3, 8), list[int]()
+    places = list(packed.targets(Place(into, (3, 8))))
+    staging.copy_to_gpu(places, torch.device("cuda"), done.append)
+    assert torch.equal(into, numbers * scales[:, None])
+    assert sum(done) == 24 + 12
 
 
 def test_loader_threads_touch_no_other_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

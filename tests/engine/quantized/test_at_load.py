@@ -1,5 +1,6 @@
 """``--quantize nvfp4`` and ``dequantize``: what becomes of weights as they are loaded."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from tests.engine.checkpoints import KEPT_IN_BF16, checkpoint, reference, write_
 from tests.engine.driver import load_engine
 from tests.engine.quantized.test_formats import loaded, written
 from tests.engine.test_fp8_weights import answer, fp8_copy, matrices, plain_checkpoint
+from tests.gpu.test_bundled_model import MODELS, answers
 
 
 @pytest.mark.parametrize("name", ["per_expert", "odd", "qwen3_next-odd"])
@@ -29,6 +31,14 @@ def test_nvfp4_at_load_rounds_the_large_matrices(name: str, tmp_path: Path) -> N
             tensors[key] = rounded(tensor).contiguous()
     save_file(tensors, folder / "model.safetensors")
     assert answer(plain_checkpoint(name), quantize="nvfp4") == answer(folder)
+
+
+def test_the_bundled_model_answers_with_nvfp4s_values() -> None:
+    lines = (MODELS / "heldout.jsonl").read_text().splitlines()
+    problems = [json.loads(line) for line in lines[:24]]
+    found = answers("cpu", "float32", problems, quantize="nvfp4")
+    finals = [f"#### {problem['final']}" for problem in problems]
+    assert [answer.splitlines()[-1] for answer in found] == finals
 
 
 def test_experts_fused_and_apart_are_rounded_alike(tmp_path: Path) -> None:
