@@ -69,6 +69,7 @@ def read(raw: dict[str, Any], folder: Path) -> Stored:
     config = Config(raw, folder)
     config.one_of("bits", BITS)
     config.one_of("desc_act", False, default=False)
+    config.one_of("pack_dtype", "int32", default="int32")
     version = config.one_of("checkpoint_format", "gptq", "gptq_v2", default="gptq")
     if raw.get("dynamic"):
         raise config.refusal("dynamic", raw["dynamic"], (None,))

@@ -55,10 +55,9 @@ def read(raw: dict[str, Any], folder: Path) -> Stored:
     if algo in NVFP4:
         config.one_of("group_size", GROUP, None)
         return Stored("NVFP4 (modelopt)", (LINEAR, FUSED), IGNORED)
-    layers = config.mapping("quantized_layers")
-    if isinstance(inner := layers.get("quantized_layers"), dict):
-        layers = inner
-    for name, layer in layers.items():
+    # Some exports name the layers elsewhere, and some nest them twice.
+    layers = config.mapping("quantized_layers") if "quantized_layers" in config.raw else {}
+    for name, layer in layers.get("quantized_layers", layers).items():
         own = Config(layer if isinstance(layer, dict) else {}, folder, f"quantized_layers.{name}.")
         if own.one_of("quant_algo", *IN_MIXED) in NVFP4:
             own.one_of("group_size", GROUP, None)

@@ -17,8 +17,6 @@ READERS: dict[str, Callable[[dict[str, Any], Path], Stored]] = {
     "compressed-tensors": compressed_tensors.read,
     "gptq": gptq.read,
     "modelopt": modelopt.read,
-    "modelopt_fp4": modelopt.read,
-    "modelopt_mixed": modelopt.read,
 }
 FP8_BLOCKS = Stored(
     "FP8 in blocks",

@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from engine import checkpoint as checkpoints
 from engine import weights
 from engine.model.model import Model
 from engine.model.registry import build, read_config
-from tests.engine.checkpoints import checkpoint
-from tests.engine.driver import load_engine
+from tests.engine.checkpoints import checkpoint, with_draft_layer
+from tests.engine.driver import GREEDY, Driver, Request, load_engine
 from tests.engine.quantized.checkpoints import (
     Writer,
     awq,
@@ -26,7 +27,7 @@ from tests.engine.quantized.checkpoints import (
     per_row,
     quantised,
 )
-from tests.engine.test_fp8_weights import answer, matrices
+from tests.engine.test_fp8_weights import PROMPT, answer, matrices
 
 E4M3 = torch.float8_e4m3fn
 NVFP4_ARGS = {
@@ -155,6 +156,30 @@ def test_an_older_export_has_a_file_of_its_own(tmp_path: Path) -> None:
     (folder / "hf_quant_config.json").write_text("[]")
     with pytest.raises(ValueError, match=r"hf_quant_config\.json: .* no JSON object"):
         read_config(folder)
+
+
+def test_parts_of_a_matrix_in_several_files(tmp_path: Path) -> None:
+    folder, values = written("compressed-nvfp4", tmp_path)
+    file = folder / "model.safetensors"
+    tensors = load_file(file)
+    shards = {name: f"{name.endswith('scale')}.safetensors" for name in tensors}
+    for shard in set(shards.values()):
+        own = {name: tensor for name, tensor in tensors.items() if shards[name] == shard}
+        save_file(own, folder / shard)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shards}))
+    file.unlink()
+    assert answer(folder) == answer(values)
+
+
+def test_a_draft_layer_that_stays_plain(tmp_path: Path) -> None:
+    plain = with_draft_layer("per_expert", apart=False)
+    folder = tmp_path / "drafting"
+    values = quantised(plain, folder, lambda _: modelopt_nvfp4, MODELOPT)
+    engine = load_engine(folder, max_drafts=2)
+    assert engine.max_drafts == 2
+    request = Request(PROMPT, 12, GREEDY)
+    Driver(engine, num_drafts=lambda: 2).run([request])
+    assert request.tokens == answer(values)
 
 
 def test_workers_with_other_weights_are_different_models(tmp_path: Path) -> None:

@@ -39,6 +39,7 @@ def grouped(**changes: Any) -> dict[str, Any]:
         (GPTQ | {"bits": 8}, "quantization_config.bits: 8 .*only 4"),
         (GPTQ | {"group_size": -1}, "quantization_config.group_size: -1 .*only 32, 64 and 128"),
         (GPTQ | {"checkpoint_format": "marlin"}, "checkpoint_format: 'marlin'"),
+        (GPTQ | {"pack_dtype": "int16"}, "quantization_config.pack_dtype: 'int16'"),
         (GPTQ | {"dynamic": {"-:.*mlp.*": {}}}, "quantization_config.dynamic: "),
         (AWQ | {"version": "gemv"}, "quantization_config.version: 'gemv'"),
         (AWQ | {"group_size": 256}, "quantization_config.group_size: 256"),
