@@ -36,27 +36,24 @@ class Part:
 @dataclass(frozen=True)
 class _Rows:
     """The rows of a matrix for one tensor: values, and their scales if they are in FP8.
-    ``rounded_runs``: numbers of rows that are rounded to NVFP4 as a matrix of their own."""
+    ``rounded``: the values are rounded to NVFP4 at load."""
 
     values: torch.Tensor
     scales: torch.Tensor | None = None
-    rounded_runs: tuple[int, ...] = ()
+    rounded: bool = False
 
     def split(self, sizes: Sequence[int]) -> "Iterator[_Rows]":
         """The rows as runs of the given lengths."""
         values = self.values.split_with_sizes(list(sizes), dim=-2)
         if self.scales is None:
-            return (_Rows(own, None, self._own_run(own)) for own in values)
+            return (_Rows(own, None, self.rounded) for own in values)
         group = self.values.shape[-2] // self.scales.shape[-2] if sizes else 1
         groups = [size // group for size in sizes]
         return map(_Rows, values, self.scales.split_with_sizes(groups, dim=-2))
 
     def __getitem__(self, index: int) -> "_Rows":
         scales = None if self.scales is None else self.scales[index]
-        return _Rows(self.values[index], scales, self.rounded_runs)
-
-    def _own_run(self, rows: torch.Tensor) -> tuple[int, ...]:
-        return (rows.shape[-2],) if self.rounded_runs else ()
+        return _Rows(self.values[index], scales, self.rounded)
 
 
 class WeightBuilder:
@@ -124,16 +121,10 @@ class WeightBuilder:
         matrix = self._allocate(converted, num_plain + padding, columns)
         matrix.plain[num_plain:].zero_()
         converted_rows = _Rows(matrix.fp8, matrix.scales).split([part.rows for part in converted])
-        plain_rows = [
-            replace(rows, rounded_runs=(part.rows,) if self._quantization.rounds(part.name) else ())
-            for part, rows in zip(
-                plain,
-                _Rows(matrix.plain[:num_plain]).split([part.rows for part in plain]),
-                strict=True,
-            )
-        ]
+        plain_rows = _Rows(matrix.plain[:num_plain]).split([part.rows for part in plain])
         for part, rows in zip(parts, [*converted_rows, *plain_rows], strict=True):
-            for suffix, target in self._targets(rows, part).items():
+            own = replace(rows, rounded=self._quantization.rounds(part.name))
+            for suffix, target in self._targets(own, part).items():
                 self.plan.add_target(part.name + suffix, target)
         return matrix
 
@@ -149,11 +140,10 @@ class WeightBuilder:
         converted = projections if fp8[0] else []
         matrix = self._allocate(converted, 0 if converted else every.rows, columns, num)
         runs = tuple(part.rows for part in projections)
+        rows = _Rows(matrix.plain, rounded=self._quantization.rounds(every.name))
         if converted:
             rows = _Rows(matrix.fp8, matrix.scales)
-        else:
-            rows = _Rows(matrix.plain, None, runs if self._quantization.rounds(every.name) else ())
-        whole_targets = self._targets(rows, every)
+        whole_targets = self._targets(rows, every, runs)
         for suffix, target in whole_targets.items():
             self.plan.add_target(every.name + suffix, target)
         split = list(rows.split(runs))
@@ -182,12 +172,13 @@ class WeightBuilder:
             plain=self._empty(*lead, num_plain, columns),
         )
 
-    def _targets(self, rows: _Rows, part: Part) -> dict[str, Target]:
-        """The targets of a part, by the suffix of the tensor's name."""
+    def _targets(self, rows: _Rows, part: Part, runs: tuple[int, ...] = ()) -> dict[str, Target]:
+        """The targets of a part, by the suffix of the tensor's name. ``runs``: rows of the matrices
+        that it consists of, if there are several."""
         std = rows.values.shape[-1] ** -0.5
         values = Place(rows.values, tuple(rows.values.shape), part.order, 0.0, std)
-        if rows.rounded_runs:
-            return {"": RoundingPlace(values, rows.rounded_runs)}
+        if rows.rounded:
+            return {"": RoundingPlace(values, runs or (part.rows,))}
         if rows.scales is None:
             return {"": values}
         *lead, num_rows, _ = rows.values.shape

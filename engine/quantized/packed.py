@@ -11,7 +11,7 @@ from engine.checkpoint import Entry
 from engine.errors import CheckpointError
 from engine.model.quantization import PREFIX
 from engine.plan import Target
-from engine.quantized.format import Format, Stored
+from engine.quantized.format import Format, Part, Stored, require
 
 
 @dataclass(frozen=True)
@@ -72,28 +72,32 @@ def _packed(entry: Entry, by_name: dict[str, Entry], formats: Iterable[Format]) 
         if not entry.name.endswith(first.suffix) or entry.dtype not in first.dtypes:
             continue
         stem = entry.name.removesuffix(first.suffix)
-        found = {first.key: entry}
-        missing = ""
-        for part in others:
-            own = by_name.get(stem + part.suffix)
-            if own is not None and own.dtype in part.dtypes:
-                found[part.key] = own
-            elif not part.optional:
-                missing = missing or stem + part.suffix
-        if missing:
-            refused = refused or CheckpointError(
-                f"missing tensor {missing}: {entry.name} in {entry.file} is not of use without it"
-            )
-            continue
         try:
+            found = {first.key: entry} | _others(stem, others, by_name)
             shape = form.shape({key: part.shape for key, part in found.items()})
         except ValueError as error:
-            refused = CheckpointError(f"tensor {entry.name} in {entry.file}: {error}")
+            refused = refused or CheckpointError(f"tensor {entry.name} in {entry.file}: {error}")
             continue
         return Packed(stem + form.whole, shape, form, found)
     if refused is not None:
         raise refused
     return None
+
+
+def _others(stem: str, parts: Iterable[Part], by_name: dict[str, Entry]) -> dict[str, Entry]:
+    """The parts of a matrix that are there; a ValueError names one that is missing or wrong."""
+    found = {}
+    for part in parts:
+        name = stem + part.suffix
+        if (own := by_name.get(name)) is not None:
+            require(
+                own.dtype in part.dtypes,
+                f"{name} has dtype {own.dtype}, expected {' or '.join(part.dtypes)}",
+            )
+            found[part.key] = own
+        else:
+            require(part.optional, f"it needs the tensor {name}, which is missing")
+    return found
 
 
 class _Assembly:

@@ -93,12 +93,12 @@ def test_act_order_that_the_config_denies(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("form", "suffix", "changed", "message"),
     [
-        ("modelopt", "weight_scale", None, r"missing tensor .*out_proj\.weight_scale: "),
+        ("modelopt", "weight_scale", None, r"needs .*out_proj\.weight_scale, which is missing"),
         ("modelopt", "weight_scale", torch.ones(64, 2).to(torch.float8_e4m3fn),
          r"out_proj\.weight .*: scales of shape \[64, 2\] for \[64, 64\] .*per 16 columns"),
         ("modelopt", "weight_scale_2", torch.ones(1, dtype=torch.float16),
-         r"missing tensor .*out_proj\.weight_scale_2"),
-        ("compressed-nvfp4", "weight_global_scale", None, r"missing .*weight_global_scale"),
+         r"out_proj\.weight_scale_2 has dtype F16, expected F32"),
+        ("compressed-nvfp4", "weight_global_scale", None, r"weight_global_scale, which is miss"),
         ("fp8", "weight_scale", torch.ones(32, 1), r"scales of shape \[32, 1\] .*one per row"),
         ("int4", "weight_scale", torch.ones(64, 4), "4 scales per row for 64 columns in groups of"),
         ("int4", "weight_shape", torch.tensor([64, 60]), r"weight_shape is not \[64, 64\]"),
