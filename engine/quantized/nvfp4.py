@@ -57,9 +57,14 @@ class Nvfp4:
 def dequantise(packed: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
     """Convert packed numbers, uint8 [..., rows, k / 2], to float32 [..., rows, k]. ``scale``
     float32 [..., rows, k / 16]: products of both scales."""
+    if packed.dim() > 2:  # one expert at a time: a code takes several bytes meanwhile
+        values = scale.new_empty(*packed.shape[:-1], 2 * packed.shape[-1])
+        for into, own, own_scale in zip(values, packed, scale, strict=True):
+            into.copy_(dequantise(own, own_scale))
+        return values
     signed = torch.tensor(E2M1 + tuple(-value for value in E2M1), device=packed.device)
     codes = torch.stack((packed & 15, packed >> 4), -1).flatten(-2)
-    values: torch.Tensor = signed[codes.int()]
+    values = signed[codes.int()]
     values.unflatten(-1, (-1, GROUP)).mul_(scale.unsqueeze(-1))
     return values
 
