@@ -21,7 +21,7 @@ from coordinator.core.pool_policy import PoolTargets, Speeds
 
 WAIT_SHARE = 0.15
 """Prompts that wait for a smaller share of their target wait for a prefill worker."""
-HELP_SHARE = 0.8
+HELP_SHARE = 0.5
 """A decode worker helps while its sequences' time a token is below this share of its target."""
 KEEP_SHARE = 0.6
 """A prefill worker keeps sequences when a decode worker's time a token is above this share."""
@@ -31,7 +31,7 @@ SLOW_SHARE = 0.9
 """A kept sequence above this share moves to any decode worker with a smaller one."""
 MOST_BUSY = 0.95
 SPEED_BESIDE = 0.5
-"""How fast a prompt is computed beside decode steps, as a share of the speed without them."""
+"""How fast prompts are computed beside decode steps, as a share of the speed without them."""
 
 
 @dataclass(frozen=True)

@@ -26,15 +26,15 @@ def test_a_decode_worker_helps_while_prompts_wait_and_its_own_sequences_keep_the
     assert not found.helps(5_000, Site("d", 0, tokens_ahead=2_000), 500, 0.0), (
         "as long a wait there"
     )
-    assert not found.helps(5_000, Site("d", 60), 500, 0.0), "its steps take 80 % of the target"
-    assert soft(targets=PoolTargets(1.0, 0.05)).helps(5_000, Site("d", 60), 500, 0.0)
+    assert not found.helps(5_000, Site("d", 20), 500, 0.0), "its steps take 60 % of the target"
+    assert soft(targets=PoolTargets(1.0, 0.05)).helps(5_000, Site("d", 20), 500, 0.0)
 
 
 def test_prompts_that_it_was_given_lately_count() -> None:
     found = soft(targets=PoolTargets(1.0, 0.05))
     there = Site("d", 20)
     assert found.helps(5_000, there, 500, 0.0)
-    found.note_prompt("d", 7_000, 0.0)
+    found.note_prompt("d", 5_000, 0.0)
     assert not found.helps(5_000, there, 500, 0.1)
     assert found.helps(5_000, there, 500, 20.0)
 
