@@ -68,10 +68,8 @@ class BenchLender:
         self, model: Model, layout: ExchangeLayout, buckets: Sequence[int], limit_s: float
     ) -> None:
         memory = CudaMemory()
-        self._steps = LendingSteps(
-            model, layout, memory, plain_shapes(buckets), limit_s=limit_s,
-            open_peer=lambda handle: open_handle(handle, peer="a member"), close_peer=close_handle,
-        )  # fmt: skip
+        group = _group(layout, memory)
+        self._steps = LendingSteps(model, group, plain_shapes(buckets), limit_s=limit_s)
         self.handle = memory.handle
         self._generation = 0
 
@@ -125,8 +123,7 @@ class SpreadModel:
         )  # fmt: skip
         exchanged = ExchangeLayout(max_rows, config.moe.num_experts_per_tok, config.hidden_size)
         self.own = CudaMemory()
-        opens = partial(open_handle, peer="a member")
-        group = GroupMemory(exchanged, self.own, opens, close_handle)
+        group = _group(exchanged, self.own)
         self.steps = SpreadSteps(
             Unsampled(self.graphs), self.kernels, group, self.num_layers,
             plain_shapes(self.buckets), limit_s=limit_s,
@@ -225,3 +222,8 @@ class SpreadModel:
             Row(i, tuple(range(i * pages, (i + 1) * pages)), CONTEXT + step, None)
             for i in range(live)
         ]
+
+
+def _group(layout: ExchangeLayout, memory: CudaMemory) -> GroupMemory:
+    opens = partial(open_handle, peer="a member")
+    return GroupMemory(layout, memory, opens, close_handle)

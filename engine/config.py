@@ -57,7 +57,8 @@ class EngineConfig:
     engines of the node, on CUDA; the ring of each state slot then has an entry more than drafts.
     ``decode_buckets``, ascending: rows of the decode steps that are captured on CUDA, beside one
     with a row for each state slot. ``group_sizes``: decoding members of the groups that captured
-    spread steps are for. A start takes less time with fewer of either.
+    spread steps are for. A start takes less time with fewer of either. ``any_role``: an engine that
+    decodes can also lend to the spread steps of others.
     """
 
     model_dir: Path
@@ -76,6 +77,7 @@ class EngineConfig:
     prefills: bool = True
     max_drafts: int = 0
     spread: bool = False
+    any_role: bool = False
     decode_buckets: tuple[int, ...] = DECODE_BUCKETS
     group_sizes: tuple[int, ...] = GROUP_SIZES
 
@@ -87,7 +89,8 @@ class EngineConfig:
     @property
     def lends(self) -> bool:
         """True if the engine takes part in others' spread steps without sequences of its own."""
-        return self.spread and self.device == "cuda" and not self.decodes
+        wanted = self.any_role or not self.decodes
+        return self.spread and self.device == "cuda" and wanted
 
     def __post_init__(self) -> None:
         _one_of("load_format", self.load_format, ("auto", "dummy"))

@@ -91,40 +91,37 @@ class CudaParts:
             return None
         if not self._config.spreads or not self._shared_out():
             return None
-        from transport.copy.cuda import close_handle, open_handle  # needs cupy, as own_memory does
-
         assert isinstance(self._kernels, TritonKernels), "graphs are of its kernels"
-        memory = own_memory("cuda", "spread")
-        opens = partial(open_handle, peer="a member of the spread group")
-        group = GroupMemory(exchange_layout(self._model.config), memory, opens, close_handle)
         num_layers = len(self._model.config.layers)
         steps = SpreadSteps(
-            member, self._kernels, group, num_layers, shapes, limit_s=SPREAD_WAIT_S
+            member, self._kernels, self._group, num_layers, shapes, limit_s=SPREAD_WAIT_S
         )  # fmt: skip
         with most_shared_memory():
             _capture(partial(steps.capture, self._config.group_sizes), "graphs of spread steps")
-        return EngineSpread(steps, memory)
+        return EngineSpread(steps)
 
     def lending(self) -> Lending | None:
         """Graphs of a lender's part of others' steps, if the settings ask for them."""
         if not self._captures or not self._config.lends or not self._shared_out():
             return None
-        from transport.copy.cuda import close_handle, open_handle  # needs cupy, as own_memory does
-
-        steps = LendingSteps(
-            self._model, exchange_layout(self._model.config), own_memory("cuda", "spread"),
-            draft_shapes(self._max_drafts)
-            if self._max_drafts
-            else plain_shapes(self._spread_buckets),
-            limit_s=SPREAD_WAIT_S,
-            open_peer=partial(open_handle, peer="a member of the spread group"),
-            close_peer=close_handle,
-        )  # fmt: skip
+        shapes = plain_shapes(self._spread_buckets)
+        if self._max_drafts:
+            shapes = draft_shapes(self._max_drafts)
+        steps = LendingSteps(self._model, self._group, shapes, limit_s=SPREAD_WAIT_S)
         with most_shared_memory():
             _capture(
                 partial(steps.capture, self._config.group_sizes), "graphs of steps that it lends to"
             )
         return steps
+
+    @cached_property
+    def _group(self) -> GroupMemory:
+        """The exchange memory: one, since a worker decodes in its group or lends to it."""
+        from transport.copy.cuda import close_handle, open_handle  # needs cupy, as own_memory does
+
+        opens = partial(open_handle, peer="a member of the spread group")
+        memory = own_memory("cuda", "spread")
+        return GroupMemory(exchange_layout(self._model.config), memory, opens, close_handle)
 
     @property
     def _spread_buckets(self) -> tuple[int, ...]:

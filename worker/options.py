@@ -218,7 +218,8 @@ class Options:
 
     def _engine(self) -> EngineConfig:
         device = self.device
-        capabilities = capabilities_of(self.role, any_role=self._any_role())
+        any_role = self._any_role()
+        capabilities = capabilities_of(self.role, any_role=any_role)
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
         device = device.partition(":")[0]
@@ -242,6 +243,7 @@ class Options:
             num_valid_ids=num_tokenizer_ids(model),
             gpu_share=self.gpu_share,
             spread=self._spread(cast(Device, device)) != "off",
+            any_role=any_role,
         )
 
 

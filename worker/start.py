@@ -37,12 +37,14 @@ from worker.gpu_watch import GpuWatch, NoWatch
 from worker.loop import Supervisor, WorkerLoop
 from worker.room import Room
 from worker.settings import WorkerSettings
+from worker.spread.either_place import EitherPlace
 from worker.spread.group import Alone, Group
 from worker.spread.kept_tables import KeptTables
 from worker.spread.lender import Lender
 from worker.spread.membership import Membership
 from worker.spread.records import OwnRecord, Records
 from worker.spread.step_times import FixedTimes, StepTimes
+from worker.spread.tally import Tally
 from worker.spread.trial import Engines
 from worker.spread.trials import StepTrials
 from worker.stall import END_S, StallGuard, end_within
@@ -173,10 +175,14 @@ def _spread_group(
     if settings.spread_table is None and settings.spread_trials:
         engines = Engines(engine, engine.spread)
         step_times = StepTrials(engines, _kept_tables(engine), instance)
-    return Membership(
-        engine.spread, instance, settings.spread, Records(OwnRecord(instance)),
-        drafts=drafts, step_times=step_times,
+    records, tally = Records(OwnRecord(instance)), Tally()
+    member = Membership(
+        engine.spread, instance, settings.spread, records,
+        drafts=drafts, step_times=step_times, tally=tally,
     )  # fmt: skip
+    if engine.lending is None:
+        return member
+    return EitherPlace(instance, member, Lender(engine.lending, instance, records, tally=tally))
 
 
 def _kept_tables(engine: Engine) -> KeptTables:

@@ -8,7 +8,6 @@ from engine.spread.outcome import SpreadOutcome
 from engine.spread.shapes import Shapes
 from engine.spread.steps import SpreadSteps
 from engine.step import Step
-from transport.copy.memory import OwnMemory
 from transport.wire.spread import ExchangeExport
 
 
@@ -32,15 +31,14 @@ class SpreadStep(Step):
 
 
 class EngineSpread:
-    """``engine.spread.interface.Spreading``. ``memory`` is what ``steps`` have allocated."""
+    """``engine.spread.interface.Spreading``."""
 
-    def __init__(self, steps: SpreadSteps, memory: OwnMemory) -> None:
-        self.steps, self._memory = steps, memory
+    def __init__(self, steps: SpreadSteps) -> None:
+        self.steps = steps
 
     @property
     def export(self) -> ExchangeExport:
-        memory = self._memory
-        return ExchangeExport(memory.kind, memory.handle, memory.size_bytes)
+        return self.steps.export
 
     @property
     def shapes(self) -> Shapes:

@@ -9,6 +9,7 @@ from engine.spread.interface import MemberUnreachable
 from engine.spread.memory import Exchange, ExchangeLayout
 from transport.copy.memory import OwnMemory
 from transport.wire.errors import PeerGone
+from transport.wire.spread import ExchangeExport
 
 
 class PeerMemory:
@@ -44,9 +45,9 @@ class PeerMemory:
 
 
 class GroupMemory:
-    """``memory`` is to be exported; ``open_peer`` and ``close_peer`` are those of ``PeerMemory``.
-    ``num_decoding`` members of the joined group decode; 0: none is joined. No step is under way
-    where it is joined or left."""
+    """``memory`` is exported; ``open_peer`` and ``close_peer`` are those of ``PeerMemory``. An
+    engine has one, for steps of its own and to lend. ``num_decoding`` members of the joined group
+    decode; 0: none is joined. No step is under way where it is joined or left."""
 
     def __init__(
         self,
@@ -56,9 +57,14 @@ class GroupMemory:
         close_peer: Callable[[int], None],
     ) -> None:
         own = memory.allocate(layout.size_bytes)
-        self.exchange = Exchange(layout, own)
+        self.exchange, self._memory = Exchange(layout, own), memory
         self._peers = PeerMemory(own.data_ptr(), open_peer, close_peer)
         self.num_decoding = 0
+
+    @property
+    def export(self) -> ExchangeExport:
+        memory = self._memory
+        return ExchangeExport(memory.kind, memory.handle, memory.size_bytes)
 
     @torch.inference_mode()
     def join(

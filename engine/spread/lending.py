@@ -4,7 +4,7 @@ A worker that has no sequences needs no attention, DeltaNet, caches or sampling 
 graphs have the exchange and the expert kernels only, and a step leaves nothing behind.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import torch
@@ -15,35 +15,31 @@ from engine.model.model import Model
 from engine.model.weights import MoeWeights
 from engine.spread.group_memory import GroupMemory
 from engine.spread.interface import Lent
-from engine.spread.memory import TURN, ExchangeLayout, first_flag
+from engine.spread.memory import TURN, first_flag
 from engine.spread.shapes import GROUP_SIZES, SpreadShape, group_size
 from engine.spread.triton_agree import agree, offer
 from engine.spread.triton_collect import Collected, collect
 from engine.spread.triton_experts import experts
 from engine.spread.triton_push import push
-from transport.copy.memory import OwnMemory
 from transport.wire.spread import ExchangeExport
 
 
 class LendingSteps:
-    """``engine.spread.interface.Lending``. ``memory`` is to be exported; ``open_peer`` and
-    ``close_peer`` are those of ``PeerMemory``. ``shapes`` are all that members may launch."""
+    """``engine.spread.interface.Lending``. ``group`` has the exchange memory, which steps of the
+    engine's own may use too. ``shapes`` are all that members may launch."""
 
     def __init__(
         self,
         model: Model,
-        layout: ExchangeLayout,
-        memory: OwnMemory,
+        group: GroupMemory,
         shapes: Sequence[SpreadShape],
         *,
         limit_s: float,
-        open_peer: Callable[[str], int],
-        close_peer: Callable[[int], None],
     ) -> None:
         self.shapes = tuple(shapes)
-        self._model, self._memory, self._limit_s = model, memory, limit_s
-        self._group = GroupMemory(layout, memory, open_peer, close_peer)
-        self.exchange = self._group.exchange
+        self._model, self._group, self._limit_s = model, group, limit_s
+        self.exchange = group.exchange
+        layout = self.exchange.layout
         # The row of padding that a lender pushes: it has no experts.
         top_k, device = layout.top_k, self.exchange.control.device
         self._x = torch.zeros(1, layout.hidden, dtype=torch.bfloat16, device=device)
@@ -54,8 +50,7 @@ class LendingSteps:
 
     @property
     def export(self) -> ExchangeExport:
-        memory = self._memory
-        return ExchangeExport(memory.kind, memory.handle, memory.size_bytes)
+        return self._group.export
 
     @torch.inference_mode()
     def capture(self, sizes: Sequence[int] = GROUP_SIZES) -> None:

@@ -21,6 +21,7 @@ from engine.spread.member_steps import Draws, MemberSteps
 from engine.spread.memory import first_flag
 from engine.spread.outcome import SpreadOutcome, StepRead, Waited
 from engine.spread.shapes import GROUP_SIZES, SpreadShape, group_size
+from transport.wire.spread import ExchangeExport
 
 
 class SpreadSteps:
@@ -47,6 +48,11 @@ class SpreadSteps:
         self._last: SpreadOutcome | None = None
         self.waited = Waited((), ())
         self._generation = 0
+
+    @property
+    def export(self) -> ExchangeExport:
+        """What the other members open."""
+        return self._group.export
 
     def capture(self, sizes: Sequence[int] = GROUP_SIZES) -> None:
         """Graphs of the steps of groups of these sizes, before one is joined."""

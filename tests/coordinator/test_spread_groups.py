@@ -33,11 +33,13 @@ class Desk:
 
     def add(
         self, name: str, role: Role = "decode", *, spreads: bool = True, gpu: str = "",
-        max_drafts: int = 0,
+        max_drafts: int = 0, other_roles: tuple[Role, ...] = (),
     ) -> Worker:  # fmt: skip
         export = SpreadExport(f"record-{name}", ExchangeExport("shm", name, 1), max_drafts)
         spread = export if spreads else None
-        hello = Hello(name, role, "m", "cpu", 1, 128, 8, EXPORT, gpu=gpu, spread=spread)
+        hello = Hello(name, role, "m", "cpu", 1, 128, 8, EXPORT, gpu=gpu, spread=spread,
+            other_roles=other_roles,
+        )  # fmt: skip
         worker = self.registry.add(hello, self.now)
         self.groups.update()
         return worker
@@ -113,6 +115,21 @@ def test_prefill_workers_lend_behind_those_that_decode(desk: Desk) -> None:
     told = desk.told()
     assert told["a"][1] == ("a", "b", "d0", "d1", "d2", "d3", "d4", "d5")
     assert told["p1"][1] == (), "there is no room for it"
+
+
+def test_workers_of_any_role_lend_as_long_as_they_compute_prompts(desk: Desk) -> None:
+    p = desk.add("p", "prefill", other_roles=("decode",))
+    d = desk.add("d", other_roles=("prefill",))
+    assert desk.told() == dict.fromkeys("pd", (100, ("d", "p")))
+    assert desk.all_sent[-1].num_lenders == 1
+    p.role = "decode"
+    desk.groups.update()
+    assert desk.told() == dict.fromkeys("pd", (101, ("p", "d")))
+    assert desk.all_sent[-1].num_lenders == 0
+    d.role = "prefill"
+    desk.groups.update()
+    assert desk.told() == dict.fromkeys("pd", (102, ("p", "d"))), "a lender has another place"
+    assert desk.all_sent[-1].num_lenders == 1
 
 
 def test_a_worker_that_drains_is_told_and_the_others_go_on(desk: Desk) -> None:

@@ -29,6 +29,7 @@ from engine.inputs import Inputs
 from engine.kernels.triton_set import TritonKernels
 from engine.runner import Engine
 from engine.speculation import draft_prompts
+from engine.spread.group_memory import GroupMemory
 from engine.spread.kernels import SpreadKernels
 from engine.spread.lending import LendingSteps
 from engine.spread.memory import exchange_layout
@@ -118,11 +119,8 @@ def steps(engine: Engine) -> None:
     spread = DecodeGraphs(trunk, sampler.next_token, logits, spreads=True)
     drafts = DraftGraphs(trunk, sampler, logits, MAX_DRAFTS, spreads=True)
     layout = exchange_layout(engine.model_config)
-    memory = Memory(torch.device("cpu"))
-    lending = LendingSteps(
-        engine._model, layout, memory, plain_shapes(BUCKETS), limit_s=1.0, open_peer=int,
-        close_peer=print,
-    )  # fmt: skip
+    group = GroupMemory(layout, Memory(torch.device("cpu")), int, print)
+    lending = LendingSteps(engine._model, group, plain_shapes(BUCKETS), limit_s=1.0)
     assert isinstance(engine._kernels, TritonKernels)
     for bucket in BUCKETS:
         plain._write_step(bucket, (), ())

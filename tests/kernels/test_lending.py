@@ -11,6 +11,7 @@ from engine import graphs
 from engine.batch import SpreadPlan
 from engine.model.weights import MoeWeights
 from engine.spread import triton_experts
+from engine.spread.group_memory import GroupMemory
 from engine.spread.interface import Lent
 from engine.spread.lending import LendingSteps
 from engine.spread.memory import EMPTY, Exchange, first_flag
@@ -36,8 +37,8 @@ class Pair:
         layers = [SimpleNamespace(mlp=mlp)] * NUM_LAYERS
         model: Any = SimpleNamespace(weights=SimpleNamespace(layers=layers))
         self.steps = LendingSteps(
-            model, group.layout, Memory(device), [SpreadShape(BUCKET)],
-            limit_s=1.0, open_peer=int, close_peer=lambda address: None,
+            model, GroupMemory(group.layout, Memory(device), int, lambda address: None),
+            [SpreadShape(BUCKET)], limit_s=1.0,
         )  # fmt: skip
         self.steps.capture(sizes=[2])
         own = self.steps.export

@@ -85,7 +85,7 @@ class Sequences:
             (SpreadShape(BUCKET),), limit_s=1.0,
         )  # fmt: skip
         self.steps.capture(sizes=[2])
-        self.spread = EngineSpread(self.steps, self.memory)
+        self.spread = EngineSpread(self.steps)
 
     @torch.inference_mode()
     def begin(self) -> None:

@@ -42,8 +42,7 @@ from transport.wire.sampling import Constraint, SamplingParams, StopRule
 from transport.wire.token_ids import packed
 from worker.capabilities import capabilities_of
 from worker.settings import HandoffSettings, PrefixCacheSettings
-from worker.spread.lender import Lender
-from worker.spread.membership import Membership
+from worker.spread.group import Group
 
 KEYS = (("", 1, 0), ("often", 1, 0), ("heavy", 5, 0), ("first", 2, 1))
 
@@ -125,7 +124,7 @@ class Cluster:
         )  # fmt: skip
         export = MemoryExport("shm", instance, 1, self.layout, size)
         longest = size.num_pages * LAYOUT.page_size
-        group = self._spread_membership(instance, role, engine)
+        group = self._spread_membership(instance, role, engine, any_role)
         hello = Hello(
             instance, role, "m", "cpu", 1, longest, size.num_state_slots, export,
             spread=group and group.export,
@@ -158,8 +157,8 @@ class Cluster:
         return instance
 
     def _spread_membership(
-        self, instance: str, role: str, engine: FakeEngine
-    ) -> Membership | Lender | None:
+        self, instance: str, role: str, engine: FakeEngine, any_role: bool
+    ) -> Group | None:
         """Of a worker that may compute steps together with others (spread_cluster.py)."""
         return None
 

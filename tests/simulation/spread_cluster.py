@@ -28,10 +28,12 @@ from tests.simulation.fake_exchange import (
 from transport.wire.layout import PoolSize
 from transport.wire.messages import ToWorker
 from transport.wire.session import Work
+from worker.spread.either_place import EitherPlace
 from worker.spread.kept_tables import KeptTables
 from worker.spread.lender import Lender
 from worker.spread.membership import Membership
 from worker.spread.records import Records
+from worker.spread.tally import Tally
 from worker.spread.trial import Engines
 from worker.spread.trials import StepTrials
 
@@ -93,29 +95,31 @@ class SpreadCluster(Cluster):
         for each in self.memberships():
             self.num_measured += each.counts().table == "measured here"
             each.interrupt()
-            if isinstance(each, Membership):
-                each._step_times._points = ()
+            member = each._member if isinstance(each, EitherPlace) else each
+            if isinstance(member, Membership):
+                member._step_times._points = ()
 
     def _fine_clock(self) -> float:
         """No two times are the same, as on a real machine."""
         self._num_read += 1
         return self.now + 1e-9 * self._num_read
 
-    def memberships(self) -> list[Membership | Lender]:
+    def memberships(self) -> list[Membership | Lender | EitherPlace]:
         return [n.pool._group for n in self.nodes.values() if n.hello.spread is not None]
 
     def _spread_membership(
-        self, instance: str, role: str, engine: FakeEngine
-    ) -> Membership | Lender:
+        self, instance: str, role: str, engine: FakeEngine, any_role: bool
+    ) -> Membership | Lender | EitherPlace:
         if self.rng.random() < 0.1 and self.nodes:
             other = self.rng.choice(list(self.nodes))
             self.exchange.unreachable.add(frozenset((instance, other)))
         record = FakeRecord(instance, self.records)
         open_peer = partial(FakePeerRecord, records=self.records, torn=self.torn)
-        records = Records(record, open_peer)
-        if role == "prefill":
-            lending = FakeLending(engine, instance, self.exchange)
-            return Lender(lending, instance, records, clock=lambda: self.now)
+        records, tally = Records(record, open_peer), Tally()
+        lending = FakeLending(engine, instance, self.exchange)
+        lender = Lender(lending, instance, records, tally=tally, clock=lambda: self.now)
+        if role == "prefill" and not any_role:
+            return lender
         spreading = FakeSpreading(engine, instance, self.exchange)
         kept = KeptTables(self.rng.choice(self._table_folders), "a simulated GPU")
         trials = StepTrials(
@@ -125,10 +129,11 @@ class SpreadCluster(Cluster):
             sizes=lambda shapes: self._trials,
             clock=self._fine_clock,
         )
-        return Membership(
+        member = Membership(
             spreading, instance, self.enter_rows, records, times=TIMES, clock=lambda: self.now,
-            step_times=trials,
+            step_times=trials, tally=tally,
         )  # fmt: skip
+        return EitherPlace(instance, member, lender) if any_role else member
 
     def _send(self, instance: str, message: ToWorker) -> None:
         if instance in self.nodes:

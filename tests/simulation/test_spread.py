@@ -12,13 +12,18 @@ from tests.examples import examples
 from tests.simulation.fake_engine import EOS, expected_output
 from tests.simulation.spread_cluster import SpreadCluster
 from tests.simulation.test_cluster import LENIENT, MAX_EVENTS, Away, draw_prompt, settle
+from tests.simulation.test_pools import Restless
 from transport.wire.layout import PoolSize
 from transport.wire.sampling import StopRule
 
 ROLES = pytest.mark.parametrize(
-    "roles", [("prefill", "decode"), ("colocated",)], ids=["split", "colocated"]
+    "roles",
+    [("prefill", "decode"), ("colocated",), ("any", "any")],
+    ids=["split", "colocated", "any role"],
 )
 NUM_REQUESTS = 40
+CHANGES = 0.002
+"""Share of the events in which other pools are asked for."""
 
 
 @ROLES
@@ -45,12 +50,34 @@ def test_many_steps_are_computed_together_and_some_are_taken_back(roles: tuple[s
     assert measured > 3, "groups have timed their steps, and decided by these times"
 
 
+class RestlessPools(SpreadCluster):
+    """Its workers take any role, and its pools change at random. Prompts and sequences cross their
+    border in half of the runs."""
+
+    def __init__(self, rng: random.Random, **options) -> None:
+        soft = Restless(rng, 0.4) if rng.random() < 0.5 else None
+        super().__init__(rng, soft=soft, **options)
+
+    def add_worker(self, role: str, *args, **options) -> str:
+        return super().add_worker(role, *args, any_role=True, **options)
+
+    def tick(self) -> None:
+        super().tick()
+        if self.rng.random() < CHANGES:
+            if (here := len(self.nodes)) > 1:
+                prefill = self.rng.randint(1, here - 1)
+                self.change_pools(prefill, here - prefill)
+        elif self.rng.random() < CHANGES:
+            self.restore_pools()
+
+
 def run_scenario(
     rng: random.Random, roles: tuple[str, ...], *, disturbances: float
 ) -> SpreadCluster:
     size = PoolSize(num_pages=rng.choice([25, 60, 120]), num_state_slots=rng.randint(4, 16))
-    cluster = SpreadCluster(rng, lookahead=rng.randint(0, 1), size=size, retries=LENIENT)
-    for role in roles:
+    kind = RestlessPools if "any" in roles else SpreadCluster
+    cluster = kind(rng, lookahead=rng.randint(0, 1), size=size, retries=LENIENT)
+    for role in ("prefill", "decode") if "any" in roles else roles:
         least, most = {"prefill": (1, 2), "decode": (1, 4), "colocated": (2, 4)}[role]
         for _ in range(rng.randint(least, most)):
             cluster.add_worker(role)

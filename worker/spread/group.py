@@ -1,6 +1,7 @@
 """What a worker's loop asks of its place in a spread group, and the place of one that is in none.
 
-Workers that decode have a Membership (membership.py), prefill workers are Lenders (lender.py).
+Workers that decode have a Membership (membership.py), prefill workers are Lenders (lender.py), and
+workers of any role are what each group says (either_place.py).
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,5 @@
-"""A prefill worker's place in a spread group: while it has no prompts it lends its bandwidth.
+"""A prefill worker's place in a spread group: while it has nothing to compute it lends its
+bandwidth.
 
 A step is lent at a time, and the worker waits for its end: a prompt that comes meanwhile waits for
 that step, and for no other one.
@@ -19,6 +20,7 @@ from engine.step import Step
 from worker.spread.peers import read_all
 from worker.spread.place import LOOK_IDLE_S, LOOK_S, GroupPlace, plan_of
 from worker.spread.records import Records
+from worker.spread.tally import Tally
 from worker.spread.trial_rows import TrialMemory
 
 NEXT_S = 0.02
@@ -38,9 +40,10 @@ class Lender(GroupPlace[LendingRounds]):
         instance: str,
         records: Records,
         *,
+        tally: Tally | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(engine, instance, records)
+        super().__init__(engine, instance, records, tally)
         self._engine, self._clock = engine, clock
         self._others_idle = True
         self._lent_at = -inf
@@ -90,14 +93,17 @@ class Lender(GroupPlace[LendingRounds]):
         return wanted
 
     def decide(self, num_rows: int, num_drafts: int = 0, *, willing: bool) -> Literal["local"]:
-        """A decode step of this worker's own is never shared out."""
+        """A decode step of this worker's own is never shared out, and keeps it from lending."""
+        if num_rows:
+            self.mark_unavailable()
         return LOCAL
 
     def launch(self, batch: ForwardBatch, plan: SpreadPlan) -> Step:
         raise AssertionError("a spread step of a lender's own")
 
     def took(self, seconds: float, *, spread: bool, waited_s: Sequence[float] = ()) -> None:
-        """A decode step of its own; what it lends is counted where it ends."""
+        """Count a decode step of its own; what it lends is counted where it ends."""
+        self._tally.took(seconds, spread=False)
 
     def aborted(self, late: tuple[int, ...]) -> None:
         raise AssertionError("a spread step aborted that was not launched")

@@ -38,13 +38,16 @@ AnyRounds = TypeVar("AnyRounds", bound=Rounds)
 
 
 class GroupPlace(Generic[AnyRounds]):
-    """``records.own`` is closed with this. ``_rounds`` is None while no group is joined."""
+    """``records.own`` is closed with this. It counts in ``tally``. While no group is joined
+    ``_rounds`` is None."""
 
-    def __init__(self, engine: SpreadEngine, instance: str, records: Records) -> None:
+    def __init__(
+        self, engine: SpreadEngine, instance: str, records: Records, tally: Tally | None = None
+    ) -> None:
         self._own = records.own
         self._exports: Exports = engine
         self._peers = Peers(engine, instance, records.open_peer)
-        self._tally = Tally()
+        self._tally = tally or Tally()
         self._rounds: AnyRounds | None = None
 
     @property

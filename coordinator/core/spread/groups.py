@@ -6,12 +6,13 @@ inbox may call it.
 The members of a group take new work, their breakers are closed, each has a GPU of its own, and none
 has failed to open the memory of another member. A group has a generation. When its members change,
 the remaining ones get a new generation, and a member of an old one takes no more steps with them.
-Workers that joined earlier come first, and decoding workers before prefill workers, which lend.
+Workers that joined earlier come first, and decoding workers before prefill workers, which lend. A
+worker that is given the other role gets a place in another generation.
 Workers that do not fit into a group form the next one (another node, for example).
 """
 
 import logging
-from collections.abc import Callable, Set
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 
 from coordinator.core.contract import SpreadStatus
@@ -29,8 +30,8 @@ from transport.wire.messages import Role, ToWorker
 from transport.wire.spread import MAX_MEMBERS, MAX_ROWS, SpreadGroup, SpreadJoined, SpreadMember
 
 LENDERS: Role = "prefill"
-"""The role of lenders: they decode no sequences, and lend their bandwidth while they have no
-prompts."""
+"""The role of lenders: they lend their bandwidth while they have no prompts, and no sequences that
+they keep."""
 
 log = logging.getLogger(__name__)
 
@@ -42,10 +43,16 @@ class Group:
     generation: int
     members: tuple[Worker, ...]
     """In the order of their ranks, lenders last."""
+    num_lenders: int
+    """As of its start: a worker that then changes its role is soon in another generation."""
 
     @property
     def decoding(self) -> tuple[Worker, ...]:
-        return tuple(member for member in self.members if not _lends(member))
+        return self.members[: len(self.members) - self.num_lenders]
+
+    @property
+    def lenders(self) -> tuple[Worker, ...]:
+        return self.members[len(self.members) - self.num_lenders :]
 
     def member(self, instance: str) -> Worker | None:
         return next((m for m in self.members if m.instance == instance), None)
@@ -76,8 +83,11 @@ class SpreadGroups:
         """Form new groups where members have changed. Call it whenever workers joined, left or
         changed."""
         here, wanted = set(self._registry.all()), self._wanted()
-        former = {group.members: group for group in self._groups}
-        self._groups = [former.get(members) or self._form(members) for members in wanted]
+        former = {(group.members, group.num_lenders): group for group in self._groups}
+        self._groups = [
+            former.get((members, _num_lenders(members))) or self._form(members)
+            for members in wanted
+        ]
         placed = {member for members in wanted for member in members}
         for group in former.values():
             if group not in self._groups:
@@ -129,7 +139,8 @@ class SpreadGroups:
 
     def _judge_steps(self, group: Group) -> None:
         now = self._monotonic()
-        shared = {m.instance: None if _lends(m) else _shared(m) for m in group.members}
+        shared: dict[str, Shared | None] = {m.instance: _shared(m) for m in group.decoding}
+        shared |= dict.fromkeys(m.instance for m in group.lenders)
         for member, waited_ms, saved_ms in self._steps.note(shared, now):
             log.warning(
                 "%s is left out of spread steps for a while: in each the others wait %.2f ms for "
@@ -154,8 +165,7 @@ class SpreadGroups:
         """The members of each group that should exist now."""
         now, rest = self._monotonic(), list[Worker]()
         for worker in self._registry.all():
-            idle_decoder = worker.role == LENDERS and not _lends(worker)
-            fit = worker.hello.spread is not None and not idle_decoder
+            fit = worker.hello.spread is not None
             takes_work = not worker.draining and worker.breaker.closed
             if fit and takes_work and not self._slow.is_out(worker.instance, now):
                 rest.append(worker)
@@ -178,7 +188,7 @@ class SpreadGroups:
 
     def _form(self, members: tuple[Worker, ...]) -> Group:
         lanes = {self._last[member] % 2 for member in members if member in self._last}
-        group = Group(self._new_generation(lanes), members)
+        group = Group(self._new_generation(lanes), members, _num_lenders(members))
         self._last |= dict.fromkeys(members, group.generation)
         names = [member.instance for member in members]
         log.info("spread group %d: %s", group.generation, ", ".join(names))
@@ -186,9 +196,8 @@ class SpreadGroups:
         for member in members:
             assert member.hello.spread is not None, "a member that exports nothing"
             told.append(SpreadMember(member.instance, member.hello.spread))
-        num_lenders = len(members) - len(group.decoding)
         for name in names:
-            self._send(name, SpreadGroup(group.generation, tuple(told), num_lenders))
+            self._send(name, SpreadGroup(group.generation, tuple(told), group.num_lenders))
         return group
 
     def _new_generation(self, used: Set[int]) -> int:
@@ -224,7 +233,11 @@ def _share_a_gpu(one: Worker, other: Worker) -> bool:
 
 
 def _lends(worker: Worker) -> bool:
-    return worker.hello.roles == (LENDERS,)
+    return worker.role == LENDERS
+
+
+def _num_lenders(members: Sequence[Worker]) -> int:
+    return sum(map(_lends, members))
 
 
 def _alike(worker: Worker, first: Worker) -> bool:
