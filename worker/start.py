@@ -44,7 +44,6 @@ from worker.spread.lender import Lender
 from worker.spread.membership import Membership
 from worker.spread.records import OwnRecord, Records
 from worker.spread.step_times import FixedTimes, StepTimes
-from worker.spread.tally import Tally
 from worker.spread.trial import Engines
 from worker.spread.trials import StepTrials
 from worker.stall import END_S, StallGuard, end_within
@@ -175,14 +174,14 @@ def _spread_group(
     if settings.spread_table is None and settings.spread_trials:
         engines = Engines(engine, engine.spread)
         step_times = StepTrials(engines, _kept_tables(engine), instance)
-    records, tally = Records(OwnRecord(instance)), Tally()
+    records = Records(OwnRecord(instance))
     member = Membership(
         engine.spread, instance, settings.spread, records,
-        drafts=drafts, step_times=step_times, tally=tally,
+        drafts=drafts, step_times=step_times,
     )  # fmt: skip
     if engine.lending is None:
         return member
-    return EitherPlace(instance, member, Lender(engine.lending, instance, records, tally=tally))
+    return EitherPlace(instance, member, Lender(engine.lending, instance, records))
 
 
 def _kept_tables(engine: Engine) -> KeptTables:

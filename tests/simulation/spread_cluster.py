@@ -33,7 +33,6 @@ from worker.spread.kept_tables import KeptTables
 from worker.spread.lender import Lender
 from worker.spread.membership import Membership
 from worker.spread.records import Records
-from worker.spread.tally import Tally
 from worker.spread.trial import Engines
 from worker.spread.trials import StepTrials
 
@@ -115,9 +114,9 @@ class SpreadCluster(Cluster):
             self.exchange.unreachable.add(frozenset((instance, other)))
         record = FakeRecord(instance, self.records)
         open_peer = partial(FakePeerRecord, records=self.records, torn=self.torn)
-        records, tally = Records(record, open_peer), Tally()
+        records = Records(record, open_peer)
         lending = FakeLending(engine, instance, self.exchange)
-        lender = Lender(lending, instance, records, tally=tally, clock=lambda: self.now)
+        lender = Lender(lending, instance, records, clock=lambda: self.now)
         if role == "prefill" and not any_role:
             return lender
         spreading = FakeSpreading(engine, instance, self.exchange)
@@ -131,7 +130,7 @@ class SpreadCluster(Cluster):
         )
         member = Membership(
             spreading, instance, self.enter_rows, records, times=TIMES, clock=lambda: self.now,
-            step_times=trials, tally=tally,
+            step_times=trials,
         )  # fmt: skip
         return EitherPlace(instance, member, lender) if any_role else member
 

@@ -15,7 +15,6 @@ from worker.spread.either_place import EitherPlace
 from worker.spread.lender import Lender
 from worker.spread.membership import Membership
 from worker.spread.records import OwnRecord, PeerRecord, Records
-from worker.spread.tally import Tally
 
 
 class Spreads(Spreader):
@@ -27,13 +26,13 @@ class Spreads(Spreader):
 
 def test_it_lends_where_it_is_one_of_the_last_and_decodes_elsewhere() -> None:
     name, other = f"w-{token_hex(4)}", OwnRecord(f"d-{token_hex(4)}")
-    own, tally, spreads, lends = OwnRecord(name), Tally(), Spreads(name), Engine()
+    own, spreads, lends = OwnRecord(name), Spreads(name), Engine()
     lends.own, lends.export = PeerRecord(own.handle), spreads.export
     lends.answer = Lent(took_part=True)
     place = EitherPlace(
         name,
-        Membership(spreads, name, "1", Records(own), tally=tally),
-        Lender(lends, name, Records(own), tally=tally),
+        Membership(spreads, name, "1", Records(own)),
+        Lender(lends, name, Records(own)),
     )
     mine = SpreadMember(name, place.export)
     peer = SpreadMember("d", SpreadExport(other.handle, spreads.export))

@@ -14,12 +14,13 @@ from worker.spread.trial_rows import TrialMemory
 
 
 class EitherPlace:
-    """``worker.spread.group.Group``. ``member`` and ``lender`` have the same record, tally and
-    exchange memory, and are never in a group at the same time."""
+    """``worker.spread.group.Group``. ``member`` and ``lender`` have the same record and exchange
+    memory, and are never in a group at the same time."""
 
     def __init__(self, instance: str, member: Membership, lender: Lender) -> None:
         self._instance = instance
         self._member, self._lender = member, lender
+        lender.count_with(member)
         self._place: Membership | Lender = member
 
     def join(self, group: SpreadGroup) -> SpreadJoined | None:

@@ -20,7 +20,6 @@ from engine.step import Step
 from worker.spread.peers import read_all
 from worker.spread.place import LOOK_IDLE_S, LOOK_S, GroupPlace, plan_of
 from worker.spread.records import Records
-from worker.spread.tally import Tally
 from worker.spread.trial_rows import TrialMemory
 
 NEXT_S = 0.02
@@ -40,10 +39,9 @@ class Lender(GroupPlace[LendingRounds]):
         instance: str,
         records: Records,
         *,
-        tally: Tally | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(engine, instance, records, tally)
+        super().__init__(engine, instance, records)
         self._engine, self._clock = engine, clock
         self._others_idle = True
         self._lent_at = -inf

@@ -31,7 +31,6 @@ from worker.spread.peers import read_all
 from worker.spread.place import LOOK_IDLE_S, LOOK_S, GroupPlace, plan_of
 from worker.spread.records import Records
 from worker.spread.step_times import FixedTimes, StepTimes
-from worker.spread.tally import Tally
 from worker.spread.trial_group import TrialGroup
 from worker.spread.trial_rows import TrialMemory
 
@@ -57,10 +56,9 @@ class Membership(GroupPlace[Lockstep]):
         drafts: DraftPolicy | None = None,
         step_times: StepTimes | None = None,
         times: LockstepTimes | None = None,
-        tally: Tally | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(engine, instance, records, tally)
+        super().__init__(engine, instance, records)
         self._engine = engine
         self._drafts = drafts or NoDrafts()
         self._setting, self._instance = setting, instance

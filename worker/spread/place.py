@@ -5,7 +5,7 @@ publish   whatever is decided is written into this worker's record, which the ot
 leave     another group follows, or the coordinator is gone
 """
 
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from decode.spread_record import Record
 from decode.spread_round import Together
@@ -38,17 +38,18 @@ AnyRounds = TypeVar("AnyRounds", bound=Rounds)
 
 
 class GroupPlace(Generic[AnyRounds]):
-    """``records.own`` is closed with this. It counts in ``tally``. While no group is joined
-    ``_rounds`` is None."""
+    """``records.own`` is closed with this. ``_rounds`` is None while no group is joined."""
 
-    def __init__(
-        self, engine: SpreadEngine, instance: str, records: Records, tally: Tally | None = None
-    ) -> None:
+    def __init__(self, engine: SpreadEngine, instance: str, records: Records) -> None:
         self._own = records.own
         self._exports: Exports = engine
         self._peers = Peers(engine, instance, records.open_peer)
-        self._tally = tally or Tally()
+        self._tally = Tally()
         self._rounds: AnyRounds | None = None
+
+    def count_with(self, other: "GroupPlace[Any]") -> None:
+        """Count from now on in the same sums as another place of this worker."""
+        self._tally = other._tally
 
     @property
     def export(self) -> SpreadExport:
