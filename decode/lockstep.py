@@ -153,8 +153,10 @@ class Lockstep:
     @property
     def holds_prompts(self) -> bool:
         """Whether prompts wait while this member takes part in steps of the group: no longer than
-        until the next window, or until the group computes local steps."""
-        return self._num_in_a_row > 0 and self.record.round % WINDOW != 0
+        until the next window, or until the group computes local steps. Where it has no sequences
+        they do not wait."""
+        in_step = self._num_in_a_row > 0 and self.record.last_rows > 0
+        return in_step and self.record.round % WINDOW != 0
 
     def _change_trial(self, trial: int) -> None:
         if self.record.stance is Stance.COMMITTED:

@@ -64,7 +64,7 @@ class DecodeScheduler:
         drafts: DraftPolicy | None = None,
         keep: Callable[[Sequence], bool] = lambda sequence: False,
     ) -> None:
-        self._allocator = allocator
+        self._allocator, self._page_size = allocator, layout.page_size
         self._drafts = drafts or NoDrafts()
         self._keep = keep
         self._counter = DraftCounter()
@@ -149,9 +149,12 @@ class DecodeScheduler:
 
     def aborted(self, scheduled: Scheduled) -> None:
         """Undo a step that was launched and then aborted. Its sequences take it again; their states
-        hold all tokens that were pending before it."""
-        for sequence in scheduled.sequences:
+        hold all tokens that were pending before it. One that had ended, with all its pages full,
+        has the step's token in place of its last one: that is not worth keeping."""
+        for sequence, row in zip(scheduled.sequences, scheduled.rows, strict=True):
             sequence.num_pending = 0
+            if sequence.num_cached > len(row.block_table) * self._page_size:
+                sequence.finished = False
         self.take_back(scheduled)
 
     def process_results(

@@ -88,12 +88,13 @@ class Prefixes:
 
     def keep_answer(self, sequence: Sequence) -> bool:
         """Keep the cache of a finished sequence as a prefix, if the tokens before its state are
-        known and all their pages are there. Returns True if it was kept."""
+        known. With drafts a step may be launched past the pages of a sequence that has ended: it
+        writes over the last token, so nothing is kept. Returns True if it was kept."""
         num_tokens, allocation = sequence.num_cached - sequence.num_pending, sequence.allocation
         assert allocation is not None, "finished without pages"
         if not self._enabled or num_tokens > sequence.num_tokens:
             return False
-        if self._engine.layout.pages_for(num_tokens) > len(allocation.pages):
+        if self._engine.layout.pages_for(sequence.num_cached) > len(allocation.pages):
             return False
         known = sequence.keys  # the keys of its prompt
         keys = known.followed(sequence.token_ids) if known is not None else self._keys(sequence)

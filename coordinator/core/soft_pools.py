@@ -6,8 +6,8 @@ that is better by the targets:
     helps     a decode worker computes a prompt beside its steps: prompts wait too long for the
               prefill workers, and its own sequences keep their pace
     keeps     a prefill worker decodes a sequence whose prompt it has computed: the steps of the
-              decode workers take too long, and few prompts come
-    releases  such a sequence moves to a decode worker: prompts wait, or there is room again
+              decode workers take longer than its own, and few prompts come
+    releases  such a sequence moves to a decode worker: prompts wait, or steps are faster there
 
 So two GPUs serve as well as two colocated ones where the load asks for that, and keep the pools
 apart where it does not. Pools of a wrong size lose little until they have changed.
@@ -23,14 +23,14 @@ WAIT_SHARE = 0.15
 """Prompts that wait for a smaller share of their target wait for a prefill worker."""
 HELP_SHARE = 0.5
 """A decode worker helps while its sequences' time a token is below this share of its target."""
-KEEP_SHARE = 0.6
+KEEP_SHARE = 0.3
 """A prefill worker keeps sequences when a decode worker's time a token is above this share."""
-RETURN_SHARE = 0.5
-"""A kept sequence moves to a decode worker whose time a token is below this share."""
+MARGIN = 1.15
+"""A sequence stays at, or moves to, the worker whose time a token is so many times shorter."""
 SLOW_SHARE = 0.9
 """A kept sequence above this share moves to any decode worker with a smaller one."""
 MOST_BUSY = 0.95
-SPEED_BESIDE = 0.5
+SPEED_BESIDE = 0.7
 """How fast prompts are computed beside decode steps, as a share of the speed without them."""
 
 
@@ -81,16 +81,16 @@ class SoftPools:
         return (
             elsewhere > KEEP_SHARE
             and not self.waits(here.tokens_ahead)
-            and self._tpot_share(_one_more(here), now) < elsewhere
+            and MARGIN * self._tpot_share(_one_more(here), now) < elsewhere
         )
 
     def releases(self, here: Site, there: Site, now: float) -> bool:
         """True if a sequence is to move from a prefill worker to a decode worker."""
         elsewhere = self._tpot_share(_one_more(there), now)
-        if elsewhere < RETURN_SHARE or (elsewhere < 1 and self.waits(here.tokens_ahead)):
+        if elsewhere < 1 and self.waits(here.tokens_ahead):
             return True
         share = self._tpot_share(here, now)
-        return share > SLOW_SHARE and elsewhere < share
+        return MARGIN * elsewhere < share or (share > SLOW_SHARE and elsewhere < share)
 
     def _ttft_share(self, num_tokens: float) -> float:
         """The time to compute prompt tokens as a share of the target; 0 before it is known."""

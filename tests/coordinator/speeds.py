@@ -2,10 +2,12 @@
 
 
 class FixedSpeeds:
-    """Steps take 10 ms and 0.1 ms more for each sequence; answers take 2 s."""
+    """Steps take 10 ms and ``each_s`` more for each sequence; answers take 2 s."""
 
-    def __init__(self, tok_s: float = 10_000.0, *, faster: float = 1.0) -> None:
-        self._tok_s, self._faster = tok_s, faster
+    def __init__(
+        self, tok_s: float = 10_000.0, *, faster: float = 1.0, each_s: float = 0.000_1
+    ) -> None:
+        self._tok_s, self._faster, self._each_s = tok_s, faster, each_s
 
     def prefill_tok_s(self) -> float:
         return self._tok_s
@@ -14,7 +16,7 @@ class FixedSpeeds:
         return num_tokens
 
     def step_s(self, num_sequences: int) -> float:
-        return (0.01 + num_sequences / 10_000) / self._faster
+        return (0.01 + num_sequences * self._each_s) / self._faster
 
     def answer_s(self) -> float:
         return 2.0 / self._faster

@@ -119,17 +119,41 @@ def test_prefill_workers_lend_behind_those_that_decode(desk: Desk) -> None:
 
 def test_workers_of_any_role_lend_as_long_as_they_compute_prompts(desk: Desk) -> None:
     p = desk.add("p", "prefill", other_roles=("decode",))
-    d = desk.add("d", other_roles=("prefill",))
-    assert desk.told() == dict.fromkeys("pd", (100, ("d", "p")))
+    a = desk.add("a", other_roles=("prefill",))
+    desk.add("b", other_roles=("prefill",))
+    assert desk.told() == dict.fromkeys("pab", (101, ("a", "b", "p")))
     assert desk.all_sent[-1].num_lenders == 1
     p.role = "decode"
     desk.groups.update()
+    assert desk.told() == dict.fromkeys("pab", (102, ("p", "a", "b")))
+    assert desk.all_sent[-1].num_lenders == 0
+    a.role = "prefill"
+    desk.groups.update()
+    assert desk.told() == dict.fromkeys("pab", (103, ("p", "b", "a")))
+    assert desk.all_sent[-1].num_lenders == 1
+
+
+def test_two_workers_of_any_role_both_decode_whatever_their_roles(desk: Desk) -> None:
+    p = desk.add("p", "prefill", other_roles=("decode",))
+    d = desk.add("d", other_roles=("prefill",))
+    assert desk.told() == dict.fromkeys("pd", (100, ("d", "p")))
+    assert desk.all_sent[-1].num_lenders == 0
+    p.role, d.role = d.role, p.role
+    desk.groups.update()
     assert desk.told() == dict.fromkeys("pd", (101, ("p", "d")))
     assert desk.all_sent[-1].num_lenders == 0
-    d.role = "prefill"
+
+
+def test_a_lender_that_becomes_a_member_in_the_same_place_gets_another_generation(
+    desk: Desk,
+) -> None:
+    desk.add("a")
+    p = desk.add("p", "prefill", other_roles=("decode",))
+    assert desk.told() == dict.fromkeys("ap", (100, ("a", "p")))
+    p.role = "decode"
     desk.groups.update()
-    assert desk.told() == dict.fromkeys("pd", (102, ("p", "d"))), "a lender has another place"
-    assert desk.all_sent[-1].num_lenders == 1
+    assert desk.told() == dict.fromkeys("ap", (101, ("a", "p")))
+    assert [message.num_lenders for message in desk.all_sent] == [1, 1, 0, 0]
 
 
 def test_a_worker_that_drains_is_told_and_the_others_go_on(desk: Desk) -> None:

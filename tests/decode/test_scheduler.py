@@ -169,3 +169,16 @@ def test_a_step_that_was_not_launched_leaves_what_is_pending() -> None:
     plan.process_results(batch := plan.schedule(), replace(tokens(batch), num_stored=0))
     plan.take_back(plan.schedule())
     assert (sequence.num_cached, sequence.num_pending) == (15 + 1, 1)
+
+
+def test_a_step_past_full_pages_that_was_aborted_spoils_what_would_be_kept() -> None:
+    for length, kept in ((14, False), (13, True)):
+        allocator, found = CacheAllocator(PoolSize(10, 4)), list[Sequence]()
+        plan = DecodeScheduler(allocator, LAYOUT, keep=lambda ended, to=found: to.append(ended))
+        sequence = running(plan, allocator, 1, length=length)
+        first, second = plan.schedule(), plan.schedule()
+        drafts = tuple(Sampled(token) for token in (1, 1, 7))
+        plan.process_results(first, StepResult((drafts,), num_drafts=(2,)))
+        assert sequence.num_cached == length + 3
+        plan.aborted(second)
+        assert (found == [sequence]) == kept

@@ -7,7 +7,8 @@ The members of a group take new work, their breakers are closed, each has a GPU 
 has failed to open the memory of another member. A group has a generation. When its members change,
 the remaining ones get a new generation, and a member of an old one takes no more steps with them.
 Workers that joined earlier come first, and decoding workers before prefill workers, which lend. A
-worker that is given the other role gets a place in another generation.
+worker that is given the other role gets a place in another generation. Two workers of any role are
+both members that decode, since the one that computes prompts keeps sequences when it has few.
 Workers that do not fit into a group form the next one (another node, for example).
 """
 
@@ -237,7 +238,14 @@ def _lends(worker: Worker) -> bool:
 
 
 def _num_lenders(members: Sequence[Worker]) -> int:
-    return sum(map(_lends, members))
+    num_lenders = sum(map(_lends, members))
+    if len(members) == 2 and all(map(_takes_any_role, members)):
+        num_lenders *= _slots(members[0]) != _slots(members[1])
+    return num_lenders
+
+
+def _takes_any_role(worker: Worker) -> bool:
+    return worker.can_be("prefill") and worker.can_be("decode")
 
 
 def _alike(worker: Worker, first: Worker) -> bool:
