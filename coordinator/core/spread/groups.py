@@ -7,8 +7,8 @@ The members of a group take new work, their breakers are closed, each has a GPU 
 has failed to open the memory of another member. A group has a generation. When its members change,
 the remaining ones get a new generation, and a member of an old one takes no more steps with them.
 Workers that joined earlier come first, and decoding workers before prefill workers, which lend. A
-worker that is given the other role gets a place in another generation. Two workers of any role are
-both members that decode, since the one that computes prompts keeps sequences when it has few.
+worker that is given the other role gets a place in another generation. Two workers of any role both
+decode in their group: the prefill worker keeps sequences when few prompts come.
 Workers that do not fit into a group form the next one (another node, for example).
 """
 
