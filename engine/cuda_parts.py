@@ -151,6 +151,8 @@ class CudaParts:
         """Graphs of short prefill passes, if this engine prefills."""
         if not (self._captures and self._config.prefills):
             return None
+        if isinstance(self._kernels, TritonKernels):
+            self._kernels.plan_pieces(self._cache.kv)
         hidden = None
         if self._max_drafts:
             shape = PROMPT_TOKENS[-1], self._model.config.hidden_size

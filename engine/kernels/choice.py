@@ -43,7 +43,10 @@ def kernels_for(config: ModelConfig, dtype: torch.dtype, device: str, max_rows: 
     # Imported here: triton compiles for the GPU that is there, and a CPU has none.
     from engine.kernels.triton_set import TritonKernels
 
-    return TritonKernels(config, torch.device(device), max_rows)
+    kernels = TritonKernels(config, torch.device(device), max_rows)
+    how = f"Triton ({kernels.cudnn_problem})" if kernels.cudnn_problem else "Triton and cuDNN"
+    log.info("attention of prompts behind deep contexts: %s", how)
+    return kernels
 
 
 def kernels_ahead(device: str, config: ModelConfig, what: object) -> Ahead:

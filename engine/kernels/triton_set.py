@@ -10,9 +10,12 @@ from functools import cached_property
 import torch
 
 from engine.inputs import Inputs, Rows
+from engine.kernels import cudnn_attention
+from engine.kernels.attention_pieces import DEEPEST_PLANNED, in_pieces
 from engine.kernels.interface import Activation, Pending
 from engine.kernels.triton_add_norm import add_rms_norm
 from engine.kernels.triton_attention_decode import AttentionWorkspace, attention_decode
+from engine.kernels.triton_attention_pieces import DeepRows, attention_in_pieces
 from engine.kernels.triton_attention_prefill import attention_prefill
 from engine.kernels.triton_conv import conv_qkv
 from engine.kernels.triton_conv_linear import conv_linear
@@ -65,6 +68,9 @@ class TritonKernels:
         self._device = device
         self._max_rows = max_rows
         self._in_fp8 = config.quantization.source != "none"
+        head_dim = config.attention.head_dim
+        self.cudnn_problem = cudnn_attention.unsupported(torch.bfloat16, head_dim)
+        """Why prompts behind deep contexts are not computed in pieces; "" if they are."""
 
     @cached_property
     def _delta_workspace(self) -> DeltaWorkspace:
@@ -211,8 +217,27 @@ class TritonKernels:
                 projected[n:], weights.kq_norm, inv_freq, positions[n:], plan.token_rows,
                 rows.tables, kv, layer, eps,
             )  # fmt: skip
-            parts.append(attention_prefill(q, gate[n:], kv, layer, rows.tables, plan))
+            of = q, gate[n:], kv, layer, rows.tables, plan
+            if (deep := self._deep_rows(inputs)) is not None:
+                parts.append(attention_in_pieces(*of, deep, cudnn_attention.attend))
+            else:
+                parts.append(attention_prefill(*of))
         return _joined(parts, split)
+
+    @torch.inference_mode()
+    def plan_pieces(self, kv: torch.Tensor) -> None:
+        """Use each shape of a piece once, so that no request waits for cuDNN's plans. ``kv``: the
+        pages, of which the first is read."""
+        if self.cudnn_problem:
+            return
+        config, (start, num_new) = self._config.attention, DEEPEST_PLANNED
+        heads, dim, device = config.num_attention_heads, config.head_dim, self._device
+        plan = PrefillPlan.of([start], [num_new], device)
+        num_pages = -(-(start + num_new) // kv.shape[3])
+        tables = torch.zeros(1, num_pages, dtype=torch.int32, device=device)
+        q = torch.zeros(num_new, heads, dim, dtype=kv.dtype, device=device)
+        rows = DeepRows.of([start], [num_new], device)
+        attention_in_pieces(q, q.flatten(1), kv, 0, tables, plan, rows, cudnn_attention.attend)
 
     def draft_input(
         self,
@@ -342,6 +367,14 @@ class TritonKernels:
         rows = inputs.decode if kind == "decode" else inputs.prefill
         assert rows is not None, kind
         return inputs.once(kind, lambda: RowsOnGpu.of(rows))
+
+    def _deep_rows(self, inputs: Inputs) -> DeepRows | None:
+        """The prefill rows, if their attention is computed in pieces."""
+        rows = inputs.prefill
+        assert rows is not None
+        if self.cudnn_problem or not in_pieces(rows.starts, rows.lens):
+            return None
+        return inputs.once("deep rows", lambda: DeepRows.of(rows.starts, rows.lens, self._device))
 
     def _plan(self, inputs: Inputs) -> PrefillPlan:
         rows = inputs.prefill

@@ -1,0 +1,73 @@
+"""How the attention of prompts behind a deep context is cut into pieces. Pure.
+
+    context of a row   |  piece 0  |  piece 1  | ... |  rest, new tokens  |
+
+The new tokens see all keys of a piece, so that each piece is an attention without a mask, which a
+library computes at a higher speed (cudnn_attention.py). The rest is shorter than the smallest
+piece. A library plans each shape anew, so the shapes are few: pieces of PIECE_LENS keys, for chunks
+of CHUNK_LENS new tokens, of which the last one is padded.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+PIECE_LENS = 32_768, 8_192
+CHUNK_LENS = 2_048, 1_024, 512
+LEAST_NEW = 1_024
+"""A row with fewer new tokens is computed as fast without pieces (bench/prompt_attention.py)."""
+
+
+class Piece(NamedTuple):
+    """Keys of a row's context."""
+
+    first: int
+    length: int
+
+
+class Chunk(NamedTuple):
+    """New tokens of a row; ``padded`` is one of CHUNK_LENS."""
+
+    first: int
+    length: int
+    padded: int
+
+
+DEEPEST_PLANNED = sum(PIECE_LENS), sum(CHUNK_LENS)
+"""Cached and new tokens of a row that has a piece and a chunk of each length."""
+
+
+def in_pieces(starts: Sequence[int], lens: Sequence[int]) -> bool:
+    """True if the attention of these rows is to be computed in pieces, as far as speed goes."""
+    deep = all(start >= PIECE_LENS[-1] for start in starts)
+    return bool(starts) and deep and all(length >= LEAST_NEW for length in lens)
+
+
+def pieces_of(start: int) -> list[Piece]:
+    """The pieces of a row with ``start`` tokens in the cache.
+
+    >>> pieces_of(50_000)
+    [Piece(first=0, length=32768), Piece(first=32768, length=8192), Piece(first=40960, length=8192)]
+    """
+    found, first = list[Piece](), 0
+    for length in PIECE_LENS:
+        while start - first >= length:
+            found.append(Piece(first, length))
+            first += length
+    return found
+
+
+def chunks_of(num_new: int) -> list[Chunk]:
+    """The chunks of a row's new tokens.
+
+    >>> chunks_of(3_200)
+    [Chunk(first=0, length=2048, padded=2048), Chunk(first=2048, length=1024, padded=1024), \
+Chunk(first=3072, length=128, padded=512)]
+    """
+    found, first = list[Chunk](), 0
+    for length in CHUNK_LENS:
+        while num_new - first >= length:
+            found.append(Chunk(first, length, length))
+            first += length
+    if first < num_new:
+        found.append(Chunk(first, num_new - first, CHUNK_LENS[-1]))
+    return found

@@ -1,0 +1,81 @@
+"""Attention in pieces: against plain PyTorch, with a stand-in for cuDNN where there is no GPU."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.kernels import attention_pieces, cudnn_attention
+from engine.kernels.attention_pieces import CHUNK_LENS, chunks_of, in_pieces, pieces_of
+from engine.kernels.triton_attention_pieces import DeepRows, attention_in_pieces
+from engine.kernels.triton_prefill_plan import PrefillPlan
+from engine.kernels.triton_rope_cache import rope_cache
+from tests.kernels.closeness import relative_error
+from tests.kernels.test_attention import BOUND, EPS, LAYER, PAGE, Cache
+
+
+def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    scores = q.float() @ k.float().transpose(1, 2) * q.shape[-1] ** -0.5
+    return (scores.softmax(-1) @ v.float()).to(q.dtype), scores.logsumexp(-1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_rows_behind_contexts_of_several_pieces(
+    dtype: torch.dtype, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attention_pieces, "PIECE_LENS", (4 * PAGE, PAGE))
+    monkeypatch.setattr(attention_pieces, "CHUNK_LENS", (16, 4))
+    cache = Cache([PAGE, 6 * PAGE + 3, 4 * PAGE], [37, 9, 18], dtype, device)
+    truth, _, _ = cache.truth()
+    plan = PrefillPlan.of(cache.rows.starts, cache.rows.lens, device, tile_len=8)
+    q = rope_cache(
+        cache.projected, cache.weight, cache.inv_freq, cache.positions, plan.token_rows,
+        cache.rows.block_tables, cache.kv, LAYER, EPS,
+    )  # fmt: skip
+    rows = DeepRows.of(cache.rows.starts, cache.rows.lens, device)
+    tables = cache.rows.block_tables
+    out = attention_in_pieces(q, cache.gate, cache.kv, LAYER, tables, plan, rows, attend)
+    # What a piece gives is rounded once more.
+    assert relative_error(out, truth) < 1.5 * BOUND[dtype]
+
+
+@given(st.integers(0, 300_000), st.integers(1, 10_000))
+def test_pieces_and_chunks_cover_each_token_once(start: int, num_new: int) -> None:
+    pieces, chunks = pieces_of(start), chunks_of(num_new)
+    ends = [0, *(piece.first + piece.length for piece in pieces)]
+    assert [piece.first for piece in pieces] == ends[:-1]
+    assert 0 <= start - ends[-1] < 8_192
+    ends = [0, *(chunk.first + chunk.length for chunk in chunks)]
+    assert [chunk.first for chunk in chunks] == ends[:-1]
+    assert ends[-1] == num_new
+    assert all(chunk.padded in CHUNK_LENS and chunk.length <= chunk.padded for chunk in chunks)
+
+
+def test_short_rows_and_shallow_contexts_are_computed_whole() -> None:
+    assert in_pieces([57_600], [6_400])
+    assert in_pieces([57_600, 8_192], [6_400, 1_024])
+    assert not in_pieces([57_600, 8_191], [6_400, 1_024])
+    assert not in_pieces([57_600], [1_023])
+    assert not in_pieces([], [])
+
+
+def test_why_it_does_not_serve_is_said() -> None:
+    assert "bfloat16" in cudnn_attention.unsupported(torch.float32, 256)
+    assert "heads of 256" in cudnn_attention.unsupported(torch.bfloat16, 128)
+    if not torch.cuda.is_available():
+        assert "Hopper" in cudnn_attention.unsupported(torch.bfloat16, 256)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(
+    bool(cudnn_attention.unsupported(torch.bfloat16, 256)), reason="needs cuDNN on Hopper"
+)
+def test_cudnn_attends_as_the_stand_in_does() -> None:
+    for queries, keys in ((512 * 8, 8_192), (2_048 * 8, 8_192)):
+        q = torch.randn(2, queries, 256, dtype=torch.bfloat16, device="cuda")
+        k, v = torch.randn(2, keys, 2, 256, dtype=torch.bfloat16, device="cuda").transpose(1, 2)
+        out, sums = cudnn_attention.attend(q, k, v)
+        for some in (slice(0, 256), slice(queries - 256, queries)):
+            truth, true_sums = attend(q[:, some], k, v)
+            assert relative_error(out[:, some], truth) < 8e-3
+            assert torch.allclose(sums[:, some], true_sums, atol=2e-3)
