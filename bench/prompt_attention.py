@@ -115,7 +115,8 @@ def _pass_s(engine: Engine, start: int, num_new: int) -> float:
     pages = tuple(range(engine.layout.pages_for(start + num_new)))
     for _ in range(ROUNDS):
         engine.bind(Binding(0, ids, (), SamplingParams(temperature=1.0), StopRule(8)))
-        engine.restore(0, 0, start)
+        if start:
+            engine.restore(0, 0, start)
         torch.cuda.synchronize()
         began = time.perf_counter()
         engine.launch(ForwardBatch((Row(0, pages, start, ids, sample=True),))).result()
