@@ -40,14 +40,14 @@ ROUNDS = 5
 
 
 def flops(start: int, num_new: int) -> float:
-    """Of one layer."""
-    scores: float = num_new * start + num_new * (num_new + 1) / 2
-    return 4 * HEADS * DIM * scores
+    """Floating-point operations of one layer's attention."""
+    pairs = num_new * start + num_new * (num_new + 1) // 2
+    return float(4 * HEADS * DIM * pairs)
 
 
 def timed_ms(run: Any) -> float:
     run()
-    found = []
+    found = list[float]()
     for _ in range(ROUNDS):
         began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         began.record()

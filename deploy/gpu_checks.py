@@ -106,4 +106,7 @@ def peers(environ: Mapping[str, str]) -> tuple[int, list[Finding]]:
         findings.append(Finding("fail", "peer access", f"not {', '.join(cut)}", advice))
     elif len(matrix) > 1:
         findings.append(Finding("ok", "peer access", f"all {len(matrix)} GPUs to all others"))
+    why = report.get("no_cudnn", "")
+    how = f"Triton ({why})" if why else "Triton and cuDNN"
+    findings.append(Finding("ok", "kernels", f"prompts behind deep contexts: {how}"))
     return len(matrix), findings

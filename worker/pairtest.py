@@ -18,6 +18,7 @@ import torch
 import typer
 
 from engine.gpu import visible_gpus
+from engine.kernels import cudnn_attention
 from transport.copy.memory import copy_stream, own_memory
 from transport.copy.region import Region
 from transport.copy.selftest import probe_peer, write_pattern
@@ -44,12 +45,15 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
 class GpuReport(msgspec.Struct):
-    """The GPUs of this machine. ``peers``[i][j]: True if GPU i can access the memory of GPU j."""
+    """The GPUs of this machine. ``peers``[i][j]: True if GPU i can access the memory of GPU j.
+    ``no_cudnn``: why prompts behind deep contexts are computed without cuDNN; "" if they are not.
+    """
 
     uuids: list[str]
     names: list[str]
     capabilities: list[tuple[int, int]]
     peers: list[list[bool]]
+    no_cudnn: str = ""
 
 
 @app.command()
@@ -64,6 +68,7 @@ def gpus() -> None:
             [i == j or cuda.can_device_access_peer(i, j) for j in range(len(found))]
             for i in range(len(found))
         ],
+        cudnn_attention.unsupported(torch.bfloat16, cudnn_attention.HEAD_DIM),
     )
     _print_line(report)
 

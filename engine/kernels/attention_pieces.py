@@ -4,17 +4,18 @@
 
 The new tokens see all keys of a piece, so that each piece is an attention without a mask, which a
 library computes at a higher speed (cudnn_attention.py). The rest is shorter than the smallest
-piece. A library plans each shape anew, so the shapes are few: pieces of PIECE_LENS keys, for chunks
-of CHUNK_LENS new tokens, of which the last one is padded.
+piece. A library makes a plan for each shape, so there are few shapes: pieces have PIECE_LENS keys,
+and new tokens come in chunks of CHUNK_LENS. The last chunk of a row is padded.
 """
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
-PIECE_LENS = 32_768, 8_192
+PIECE_LENS = 32_768, 16_384, 8_192
 CHUNK_LENS = 2_048, 1_024, 512
-LEAST_NEW = 1_024
-"""A row with fewer new tokens is computed as fast without pieces (bench/prompt_attention.py)."""
+LEAST_NEW, LEAST_PAIRS = 1_024, 50_000_000
+"""A row with fewer new tokens, or fewer pairs of a new and a cached token, is computed as fast
+without pieces (bench/prompt_attention.py)."""
 
 
 class Piece(NamedTuple):
@@ -38,15 +39,18 @@ DEEPEST_PLANNED = sum(PIECE_LENS), sum(CHUNK_LENS)
 
 def in_pieces(starts: Sequence[int], lens: Sequence[int]) -> bool:
     """True if the attention of these rows is to be computed in pieces, as far as speed goes."""
-    deep = all(start >= PIECE_LENS[-1] for start in starts)
-    return bool(starts) and deep and all(length >= LEAST_NEW for length in lens)
+    rows = list(zip(starts, lens, strict=True))
+    return bool(rows) and all(
+        start >= PIECE_LENS[-1] and num_new >= LEAST_NEW and start * num_new >= LEAST_PAIRS
+        for start, num_new in rows
+    )
 
 
 def pieces_of(start: int) -> list[Piece]:
     """The pieces of a row with ``start`` tokens in the cache.
 
     >>> pieces_of(50_000)
-    [Piece(first=0, length=32768), Piece(first=32768, length=8192), Piece(first=40960, length=8192)]
+    [Piece(first=0, length=32768), Piece(first=32768, length=16384)]
     """
     found, first = list[Piece](), 0
     for length in PIECE_LENS:

@@ -226,8 +226,8 @@ class TritonKernels:
 
     @torch.inference_mode()
     def plan_pieces(self, kv: torch.Tensor) -> None:
-        """Use each shape of a piece once, so that no request waits for cuDNN's plans. ``kv``: the
-        pages, of which the first is read."""
+        """Use each shape of a piece once, so that no request waits for cuDNN's plans. Only the
+        first page of ``kv`` is read."""
         if self.cudnn_problem:
             return
         config, (start, num_new) = self._config.attention, DEEPEST_PLANNED

@@ -295,6 +295,17 @@ def test_the_findings_about_cuda(python, script, expected) -> None:
     assert text in first.text
 
 
+@pytest.mark.parametrize(
+    ("why", "said"), [("", "Triton and cuDNN"), ("cuDNN is old", "Triton (cuDNN is old)")]
+)
+def test_how_prompts_behind_deep_contexts_are_computed(python, why: str, said: str) -> None:
+    report = (REPORT % (9, "true")).removesuffix("}") + f',"no_cudnn":"{why}"}}'
+    python(f"echo '{report}'")
+    last = gpu_checks.peers(dict(os.environ))[1][-1]
+    assert (last.level, last.topic) == ("ok", "kernels")
+    assert last.text == f"prompts behind deep contexts: {said}"
+
+
 EXPORTS = 'if [ $3 = export ]; then echo "{}"; read line; exit; fi\nread line\n'
 
 

@@ -53,8 +53,9 @@ def test_pieces_and_chunks_cover_each_token_once(start: int, num_new: int) -> No
 
 def test_short_rows_and_shallow_contexts_are_computed_whole() -> None:
     assert in_pieces([57_600], [6_400])
-    assert in_pieces([57_600, 8_192], [6_400, 1_024])
-    assert not in_pieces([57_600, 8_191], [6_400, 1_024])
+    assert in_pieces([57_600, 8_192], [1_024, 8_192])
+    assert not in_pieces([57_600, 8_192], [1_024, 2_048])
+    assert not in_pieces([57_600, 8_191], [6_400, 8_192])
     assert not in_pieces([57_600], [1_023])
     assert not in_pieces([], [])
 
