@@ -4,6 +4,7 @@ Sums are left pending for the next norm to add (``add_rms_norm``), so split-K sl
 experts' contributions need no launch of their own.
 """
 
+import logging
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -38,6 +39,8 @@ from engine.model.config import ModelConfig
 from engine.model.matrix import Matrix
 from engine.model.weights import AttentionWeights, DeltaNetWeights, DenseWeights, MoeWeights
 from transport.wire.layout import CacheLayout
+
+log = logging.getLogger(__name__)
 
 MAX_STREAMED_TOKENS = 512
 FP8_K = BLOCK_K.value
@@ -226,8 +229,8 @@ class TritonKernels:
 
     @torch.inference_mode()
     def plan_pieces(self, kv: torch.Tensor) -> None:
-        """Use each shape of a piece once, so that no request waits for cuDNN's plans. Only the
-        first page of ``kv`` is read."""
+        """Use each shape of a piece once, so that no request waits for cuDNN's plans; if cuDNN
+        refuses one, Triton computes all of them. Only the first page of ``kv`` is read."""
         if self.cudnn_problem:
             return
         config, (start, num_new) = self._config.attention, DEEPEST_PLANNED
@@ -237,7 +240,11 @@ class TritonKernels:
         tables = torch.zeros(1, num_pages, dtype=torch.int32, device=device)
         q = torch.zeros(num_new, heads, dim, dtype=kv.dtype, device=device)
         rows = DeepRows.of([start], [num_new], device)
-        attention_in_pieces(q, q.flatten(1), kv, 0, tables, plan, rows, cudnn_attention.attend)
+        try:
+            attention_in_pieces(q, q.flatten(1), kv, 0, tables, plan, rows, cudnn_attention.attend)
+        except RuntimeError as error:
+            self.cudnn_problem = f"cuDNN refuses its shapes: {error}"
+            log.warning("attention of prompts behind deep contexts: Triton, not cuDNN: %s", error)
 
     def draft_input(
         self,

@@ -1,15 +1,21 @@
 """Attention in pieces: against plain PyTorch, with a stand-in for cuDNN where there is no GPU."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.kernels import attention_pieces, cudnn_attention
+from engine.kernels import attention_pieces, cudnn_attention, triton_set
 from engine.kernels.attention_pieces import CHUNK_LENS, chunks_of, in_pieces, pieces_of
 from engine.kernels.triton_attention_pieces import DeepRows, attention_in_pieces
+from engine.kernels.triton_dot import INTERPRETED
 from engine.kernels.triton_prefill_plan import PrefillPlan
 from engine.kernels.triton_rope_cache import rope_cache
+from engine.kernels.triton_set import TritonKernels
+from engine.model.registry import read_config
+from tests.kernels import cuda_path
 from tests.kernels.closeness import relative_error
 from tests.kernels.test_attention import BOUND, EPS, LAYER, PAGE, Cache
 
@@ -65,6 +71,38 @@ def test_why_it_does_not_serve_is_said() -> None:
     assert "heads of 256" in cudnn_attention.unsupported(torch.bfloat16, 128)
     if not torch.cuda.is_available():
         assert "Hopper" in cudnn_attention.unsupported(torch.bfloat16, 256)
+
+
+@pytest.mark.skipif(not INTERPRETED, reason="for Triton's interpreter")
+@pytest.mark.parametrize("refuses", [False, True])
+def test_triton_computes_what_cudnn_refuses_to_plan(
+    refuses: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    num_planned = 0
+
+    def planned(*of: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        nonlocal num_planned
+        num_planned += 1
+        if refuses:
+            raise RuntimeError("no execution plan")
+        return attend(*of)
+
+    cuda_path.write_config(tmp_path)
+    config = read_config(tmp_path)
+    monkeypatch.setattr(cudnn_attention, "attend", planned)
+    monkeypatch.setattr(attention_pieces, "PIECE_LENS", (4 * PAGE, 2 * PAGE))
+    monkeypatch.setattr(attention_pieces, "CHUNK_LENS", (16, 8))
+    monkeypatch.setattr(triton_set, "DEEPEST_PLANNED", (6 * PAGE, 24))
+    kernels = TritonKernels(config, torch.device("cpu"), 4)
+    kernels.cudnn_problem = ""
+    shape = config.attention.num_key_value_heads, config.attention.head_dim
+    kernels.plan_pieces(torch.ones(1, 1, 2, PAGE, *shape, dtype=torch.bfloat16))
+    assert num_planned == (1 if refuses else 4)
+    assert ("no execution plan" in kernels.cudnn_problem) == refuses
+    assert ("no execution plan" in caplog.text) == refuses
 
 
 @pytest.mark.gpu
