@@ -5,14 +5,17 @@
 The new tokens see all keys of a piece, so that each piece is an attention without a mask, which a
 library computes at a higher speed (cudnn_attention.py). The rest is shorter than the smallest
 piece. A library makes a plan for each shape, so there are few shapes: pieces have PIECE_LENS keys,
-and new tokens come in chunks of CHUNK_LENS. The last chunk of a row is padded.
+and new tokens come in chunks of CHUNK_LENS. What is left of a row's new tokens is its *tail*: a
+long one is padded to a chunk, and a short one is computed without pieces.
 """
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
 PIECE_LENS = 32_768, 16_384, 8_192
-CHUNK_LENS = 2_048, 1_024, 512
+CHUNK_LENS = 2_048, 1_024
+LONGEST_TAIL = 640
+"""A chunk of 1,024 takes as long as so many tokens without pieces."""
 LEAST_NEW, LEAST_PAIRS = 1_024, 50_000_000
 """A row with fewer new tokens, or fewer pairs of a new and a cached token, is computed as fast
 without pieces (bench/prompt_attention.py)."""
@@ -33,8 +36,8 @@ class Chunk(NamedTuple):
     padded: int
 
 
-DEEPEST_PLANNED = sum(PIECE_LENS), sum(CHUNK_LENS)
-"""Cached and new tokens of a row that has a piece and a chunk of each length."""
+DEEPEST_PLANNED = sum(PIECE_LENS), sum(CHUNK_LENS) + 1
+"""Cached and new tokens of a row that has a piece and a chunk of each length, and a tail."""
 
 
 def in_pieces(starts: Sequence[int], lens: Sequence[int]) -> bool:
@@ -61,17 +64,18 @@ def pieces_of(start: int) -> list[Piece]:
 
 
 def chunks_of(num_new: int) -> list[Chunk]:
-    """The chunks of a row's new tokens.
+    """The chunks of a row's new tokens, without its tail.
 
-    >>> chunks_of(3_200)
-    [Chunk(first=0, length=2048, padded=2048), Chunk(first=2048, length=1024, padded=1024), \
-Chunk(first=3072, length=128, padded=512)]
+    >>> chunks_of(2_900)
+    [Chunk(first=0, length=2048, padded=2048), Chunk(first=2048, length=852, padded=1024)]
+    >>> chunks_of(2_600)
+    [Chunk(first=0, length=2048, padded=2048)]
     """
     found, first = list[Chunk](), 0
     for length in CHUNK_LENS:
         while num_new - first >= length:
             found.append(Chunk(first, length, length))
             first += length
-    if first < num_new:
+    if num_new - first > LONGEST_TAIL:
         found.append(Chunk(first, num_new - first, CHUNK_LENS[-1]))
     return found

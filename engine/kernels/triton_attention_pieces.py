@@ -2,6 +2,7 @@
 
     rest    this file's kernel: the keys behind the pieces, new tokens included, with the mask
     pieces  ``attend``: all new tokens of a row with the keys of a piece, gathered from the pages
+    tail    triton_attention_prefill.py, for the last tokens of a row
     merge   o = sum_i o_i exp(l_i) / sum_i exp(l_i), with the logarithm l_i of the sum of part i's
             weights; then the output gate
 
@@ -18,7 +19,7 @@ import triton
 import triton.language as tl
 
 from engine.kernels.attention_pieces import chunks_of, pieces_of
-from engine.kernels.triton_attention_prefill import _attend
+from engine.kernels.triton_attention_prefill import _attend, attention_prefill
 from engine.kernels.triton_prefill_plan import PrefillPlan
 from engine.upload import upload
 
@@ -30,16 +31,22 @@ LOG2_E = 1.4426950408889634
 @dataclass(frozen=True)
 class DeepRows:
     """The rows of a pass that is computed in pieces: tokens in the cache, and new ones. ``skips``
-    int32 [rows]: keys that are in pieces."""
+    int32 [rows]: keys that are in pieces. ``tails``: the plan of each row's tail, if it has one."""
 
     starts: Sequence[int]
     lens: Sequence[int]
     skips: torch.Tensor
+    tails: Sequence[PrefillPlan | None]
 
     @classmethod
     def of(cls, starts: Sequence[int], lens: Sequence[int], device: torch.device) -> "DeepRows":
         skips = [sum(piece.length for piece in pieces_of(start)) for start in starts]
-        return cls(starts, lens, upload(torch.tensor(skips, dtype=torch.int32), device))
+        tails = list[PrefillPlan | None]()
+        for start, num_new in zip(starts, lens, strict=True):
+            covered = sum(chunk.length for chunk in chunks_of(num_new))
+            tail = [start + covered], [num_new - covered]
+            tails.append(PrefillPlan.of(*tail, device) if covered < num_new else None)
+        return cls(starts, lens, upload(torch.tensor(skips, dtype=torch.int32), device), tails)
 
 
 def attention_in_pieces(
@@ -64,6 +71,7 @@ def attention_in_pieces(
     for row, (start, num_new) in enumerate(zip(rows.starts, rows.lens, strict=True)):
         pieces = pieces_of(start)
         for piece in pieces:
+            assert piece.length % page_size == 0, (piece, page_size)
             pages = block_tables[row, piece.first // page_size :][: piece.length // page_size]
             # [heads, keys, head_dim], a view of what is gathered in the order of the pages
             k, v = (
@@ -81,6 +89,10 @@ def attention_in_pieces(
                     DIM=head_dim, LAST=last, num_warps=4,
                 )  # fmt: skip
         first += num_new
+        if (tail := rows.tails[row]) is not None:
+            of = slice(first - tail.num_tokens, first)
+            table = block_tables[row : row + 1]
+            out[of] = attention_prefill(q[of], gate[of], kv, layer, table, tail)
     return out
 
 
