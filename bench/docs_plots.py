@@ -2,8 +2,8 @@
 
     python -m bench.docs_plots --out docs
 
-writes throughput.svg, step.svg, spread-step.svg and interference.svg. Each says on the picture
-what was measured, when and on what. Colours follow the reader's light or dark setting
+writes throughput.svg, step.svg, spread-step.svg, interference.svg and pools.svg. Each says on the
+picture what was measured, when and on what. Colours follow the reader's light or dark setting
 (``prefers-color-scheme``).
 """
 
@@ -133,6 +133,47 @@ def interference(files: Sequence[Path]) -> str:
     return framed(embedded(out.getvalue()), title, notes)
 
 
+def pools(file: Path, auto: str, fixed: str, load: str) -> str:
+    """What the two workers of a stack whose pools follow the load decode over time, as bands above
+    the TTFT of this stack and of a fixed one. ``file``: a result of ``bench.pools_service``."""
+    document = json.loads(file.read_text())
+    found = {name: document["results"][name][load] for name in (auto, fixed)}
+    looks = found[auto]["pools"]
+    # It was watched from before the first request on.
+    began = next((look["second"] for look in looks if any(look["running"])), 0.0)
+    totals = [sum(look["running"][i] for look in looks) for i in (0, 1)]
+    workers = sorted((0, 1), key=lambda i: -totals[i])
+    lib, out = matplotlib(), io.BytesIO()
+    with lib.rc_context(STYLE):
+        figure = lib.figure.Figure(figsize=(6.4, 3.4), layout="constrained")
+        above, below = figure.subplots(2, 1, sharex=True)
+        above.stackplot(
+            [look["second"] - began for look in looks],
+            *([look["running"][i] for look in looks] for i in workers),
+            labels=("at the decode worker", "kept at the prefill worker"),
+            colors=COLOURS[:2],
+        )
+        above.set_ylabel("sequences")
+        above.legend(loc="upper left")
+        for (name, each), colour in zip(found.items(), COLOURS[2:4], strict=True):
+            seconds = [one for one in each["timeline"] if one["ttft_p50_ms"] is not None]
+            points = [one["second"] for one in seconds], [one["ttft_p50_ms"] for one in seconds]
+            below.plot(*points, color=colour, label=name)
+        below.set_ylabel("TTFT, ms")
+        below.set_xlabel("seconds")
+        below.set_xlim(left=0)
+        below.legend(loc="upper right")
+        figure.savefig(out, format="svg", transparent=True, metadata={"Date": None})
+    title = "Two workers whose pools follow the load, beside two colocated ones"
+    notes = [
+        "50 s of 8,192 tokens in and 32 out, then 12 s of 256 in and 1,024 out; 6 requests a "
+        "second; TTFT: median of each second",
+        f"{document['environment']['gpus'][0].partition(',')[0]} × 2, FP8, random weights, "
+        f"{_measured({file.name: document})}",
+    ]
+    return framed(embedded(out.getvalue()), title, notes)
+
+
 def framed(drawn: str, title: str, notes: Sequence[str]) -> str:
     """A chart as a file of its own: with a background, a title, notes and colours for both
     settings of ``prefers-color-scheme``."""
@@ -191,6 +232,9 @@ def main(
         "spread-step.svg": spread_step(RESULTS / "h200x2-spread-table.json"),
         "interference.svg": interference(
             [RESULTS / f"h200-{name}-interference.json" for name in ("split-1-3", "both-4")]
+        ),
+        "pools.svg": pools(
+            RESULTS / "h100x2-pools-shift.json", "auto:1+1", "colocated:2", "shift:6"
         ),
     }
     for name, svg in plots.items():

@@ -9,8 +9,8 @@ A stack is ``auto:P+D``, whose pools begin so, or a set-up of bench/setups.py. A
 
     agents:N    N conversations that share 57,600 tokens. Each of ``--turns`` turns adds 6,400
                 tokens, and has an answer of 400.
-    shift:RATE  RATE requests a second in the mean. For 30 s they have 8,192 tokens in and 32 out,
-                for 30 s 256 in and 1,024 out, and so on (bench/predict/changes.py).
+    shift:RATE  RATE requests a second. 300 have 8,192 tokens in and 32 out, the next 300 have 256
+                in and 1,024 out, and so on (bench/predict/changes.py).
     FILE:RATE   A public trace at RATE requests a second.
 
 Requests of ``shift`` and of traces begin within ``--seconds``. Of each load the result has the

@@ -10,7 +10,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from bench.docs_plots import decode_step, framed, interference, main, spread_step, throughput
+from bench.docs_plots import decode_step, framed, interference, main, pools, spread_step, throughput
 from bench.harness.html.charts import COLOURS, Chart, Line
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -128,3 +128,17 @@ def test_drawings_have_a_dark_value_for_each_colour(name: str) -> None:
         assert f"--{colour}:" in light
         assert f"--{colour}:" in dark
     assert not re.findall(r'(?:fill|stroke)="#', drawn), "a colour outside the style block"
+
+
+def test_what_two_workers_decode_is_drawn_above_their_ttft(tmp_path: Path) -> None:
+    def run(*running: list[int]) -> dict[str, object]:
+        looks = [{"second": 1.0 + i, "running": both} for i, both in enumerate(running)]
+        timeline = [{"second": i, "ttft_p50_ms": 100.0 if i else None} for i in range(3)]
+        return {"shift:6": {"pools": looks, "timeline": timeline}}
+
+    results = {"auto:1+1": run([0, 0], [1, 4], [2, 8]), "colocated:2": run([3, 3])}
+    environment = {**ENVIRONMENT, "gpus": ["H100, 580.1, 81559 MiB"]}
+    file = write(tmp_path / "shift.json", {"environment": environment, "results": results})
+    found = texts(pools(file, "auto:1+1", "colocated:2", "shift:6"))
+    assert {"at the decode worker", "kept at the prefill worker", "auto:1+1"} <= set(found)
+    assert any("H100 × 2" in text and "abc1234" in text for text in found)
