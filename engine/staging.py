@@ -52,11 +52,13 @@ def copy_to_gpu(
     lanes = local()
     sources = _CopySources(device)
 
-    def move(descriptor: int, offset: int, destination: torch.Tensor) -> int:
+    def move(
+        descriptor: int, offset: int, destination: torch.Tensor, after: torch.cuda.Event | None
+    ) -> int:
         if not hasattr(lanes, "own"):
             lanes.own = _Lane(device)
         lane: _Lane = lanes.own
-        return lane.move(descriptor, offset, destination)
+        return lane.move(descriptor, offset, destination, after)
 
     def finish(arrival: _Arrival) -> None:
         try:
@@ -75,9 +77,9 @@ def copy_to_gpu(
     num_bytes = 0
     with _opened({entry.file for entry, _ in matched}) as files, _threads(device) as threads:
         for entry, target in matched:
-            landed = _landing(entry, target, device)
+            landed, after = _landing(entry, target, device)
             pieces = tuple(
-                threads.submit(move, files[entry.file], entry.offset + start, part)
+                threads.submit(move, files[entry.file], entry.offset + start, part, after)
                 for start, part in _parts(landed)
             )
             under_way.append(_Arrival(entry, target, landed, pieces))
@@ -120,8 +122,15 @@ class _Lane:
         self._stream = torch.cuda.Stream(device)
         self._buffer = torch.empty(PIECE_BYTES, dtype=torch.uint8, pin_memory=True)
 
-    def move(self, descriptor: int, offset: int, destination: torch.Tensor) -> int:
-        """Read bytes of a file to ``destination`` (uint8, on the GPU), and wait for the copy."""
+    def move(
+        self,
+        descriptor: int,
+        offset: int,
+        destination: torch.Tensor,
+        after: torch.cuda.Event | None,
+    ) -> int:
+        """Read bytes of a file to ``destination`` (uint8, on the GPU), which may be written once
+        ``after`` has come, and wait for the copy."""
         num_bytes, filled = destination.numel(), 0
         view = memoryview(self._buffer.numpy())[:num_bytes]  # type: ignore[arg-type]
         while filled < num_bytes:
@@ -129,17 +138,24 @@ class _Lane:
             if got == 0:
                 raise EOFError(f"the file ends {num_bytes - filled} bytes early")
             filled += got
+        if after is not None:
+            self._stream.wait_event(after)
         with torch.cuda.stream(self._stream):
             destination.copy_(self._buffer[:num_bytes], non_blocking=True)
         self._stream.synchronize()
         return num_bytes
 
 
-def _landing(entry: Entry, target: Target, device: torch.device) -> torch.Tensor:
+def _landing(
+    entry: Entry, target: Target, device: torch.device
+) -> tuple[torch.Tensor, torch.cuda.Event | None]:
+    """Where a tensor's bytes are copied to, and what a thread's stream waits for before it: the
+    current stream may still read temporary memory that a tensor before left."""
     into = target.direct(DTYPES[entry.dtype])
     if into is not None:
-        return into.view(-1).view(torch.uint8)
-    return torch.empty(entry.num_bytes, dtype=torch.uint8, device=device)
+        return into.view(-1).view(torch.uint8), None
+    landed = torch.empty(entry.num_bytes, dtype=torch.uint8, device=device)
+    return landed, torch.cuda.current_stream(device).record_event()
 
 
 def _parts(landed: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:

@@ -16,12 +16,15 @@ from engine.quantized.scaled import PerRow
 
 
 class Lane:
-    """Reads to where a GPU would be."""
+    """Reads to where a GPU would be. ``waited_for``: the events that each copy comes after."""
+
+    waited_for = list[object]()
 
     def __init__(self, device: torch.device) -> None:
         pass
 
-    def move(self, descriptor: int, offset: int, destination: torch.Tensor) -> int:
+    def move(self, descriptor: int, offset: int, destination: torch.Tensor, after: object) -> int:
+        self.waited_for.append(after)
         return os.preadv(descriptor, [memoryview(destination.numpy())], offset)
 
 
@@ -29,7 +32,8 @@ class Gpu:
     """What loading asks of a GPU; counts the waits for it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.num_waits = 0
+        self.num_waits = self.num_events = 0
+        Lane.waited_for.clear()
         empty = torch.empty
         monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
         monkeypatch.setattr(torch.cuda, "current_stream", lambda device: self)
@@ -38,6 +42,10 @@ class Gpu:
 
     def synchronize(self) -> None:
         self.num_waits += 1
+
+    def record_event(self) -> str:
+        self.num_events += 1
+        return f"event {self.num_events}"
 
 
 @pytest.mark.parametrize(("kept_bytes", "num_waits"), [(1 << 20, 1), (40, 5), (0, 15)])
@@ -56,6 +64,20 @@ def test_copies_of_small_tensors_are_waited_for_together(
     assert torch.equal(into, stored.float())
     assert done == [16] * 15
     assert gpu.num_waits == num_waits
+    assert sorted(map(str, Lane.waited_for)) == sorted(f"event {i + 1}" for i in range(15))
+
+
+def test_what_is_copied_straight_to_its_place_waits_for_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu = Gpu(monkeypatch)
+    file = tmp_path / "weights"
+    file.write_bytes(bytes(torch.ones(8).bfloat16().view(torch.uint8).numpy()))
+    into = torch.zeros(8, dtype=torch.bfloat16)
+    entry = Entry("x", file, (8,), "BF16", 0)
+    staging.copy_to_gpu([(entry, Place(into, (8,)))], torch.device("cuda"), lambda num_bytes: None)
+    assert into.eq(1).all()
+    assert (Lane.waited_for, gpu.num_events) == ([None], 0)
 
 
 def test_a_quantised_matrix_is_put_together_on_the_gpu(
