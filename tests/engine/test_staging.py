@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 from threading import local
+from typing import ClassVar
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ from engine.quantized.scaled import PerRow
 class Lane:
     """Reads to where a GPU would be. ``waited_for``: the events that each copy comes after."""
 
-    waited_for = list[object]()
+    waited_for: ClassVar[list[object]] = []
 
     def __init__(self, device: torch.device) -> None:
         pass
