@@ -64,9 +64,17 @@ class SoftPools:
         """True if so many prompt tokens ahead of a prefill worker are a long wait."""
         return self._ttft_share(num_tokens) > WAIT_SHARE
 
+    def may_help(self, num_waiting: int) -> bool:
+        """False if no decode worker ``helps`` with so many prompt tokens ahead of a prefill
+        worker."""
+        return not self._speeds.prefill_tok_s() or self.waits(num_waiting)
+
     def helps(self, num_waiting: int, there: Site, num_tokens: int, now: float) -> bool:
         """True if a decode worker is to compute a prompt of ``num_tokens``, for which it would wait
-        as long as ``num_waiting`` take at a prefill worker."""
+        as long as ``num_waiting`` take at a prefill worker. Before the first prompt has shown the
+        speed, a worker without sequences takes what would wait longer elsewhere."""
+        if not self._speeds.prefill_tok_s():
+            return not there.num_sequences and there.tokens_ahead + num_tokens < num_waiting
         if not self.waits(num_waiting):
             return False
         if there.num_sequences and self._tpot_share(there, now, num_tokens) > HELP_SHARE:

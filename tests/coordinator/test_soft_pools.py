@@ -65,8 +65,13 @@ def test_a_kept_sequence_leaves_when_prompts_wait_or_its_steps_are_faster_elsewh
     assert found.releases(Site("p", 100), slow, 0.0), "it has become slow here"
 
 
-def test_before_the_speed_is_known_nothing_crosses_because_of_prompts() -> None:
-    assert not soft(tok_s=0.0).helps(10**6, Site("d", 0), 500, 0.0)
+def test_before_the_speed_is_known_a_worker_without_sequences_helps_with_a_burst() -> None:
+    found = soft(tok_s=0.0)
+    assert found.may_help(0)
+    assert found.helps(1_500, Site("d", 0, tokens_ahead=500), 500, 0.0)
+    assert not found.helps(500, Site("d", 0), 500, 0.0), "the prefill worker is as free"
+    assert not found.helps(1_500, Site("d", 0, tokens_ahead=1_000), 500, 0.0)
+    assert not found.helps(10**6, Site("d", 1), 500, 0.0), "its sequence would be slowed down"
 
 
 # ---- as requests are placed

@@ -35,7 +35,7 @@ class Restless(SoftPools):
     def _yes(self, *_: object) -> bool:
         return self._rng.random() < self._share
 
-    waits = helps = keeps = releases = _yes
+    waits = may_help = helps = keeps = releases = _yes
 
 
 class Changing(Cluster):

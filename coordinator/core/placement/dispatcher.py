@@ -255,7 +255,7 @@ class Dispatcher:
             return None
         ahead = min(worker.load.tokens_ahead for worker in prefilling)
         num_waiting = ahead + self._soft.new_tokens(self._queue.num_tokens) // len(prefilling)
-        if not self._soft.waits(num_waiting):  # before prompts are looked up
+        if not self._soft.may_help(num_waiting):  # before prompts are looked up
             return None
         helpers = _without(self._candidates.to_help(request), reserved)
         reuses = reuses_of(request, self._registry)
