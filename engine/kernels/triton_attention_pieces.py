@@ -91,7 +91,9 @@ def attention_in_pieces(
         first += num_new
         if (tail := rows.tails[row]) is not None:
             of = slice(first - tail.num_tokens, first)
-            table = block_tables[row : row + 1]
+            # NOTE: a copy, which is aligned: Triton compiles a kernel again for a pointer that is
+            # not, and a row of the tables may begin anywhere.
+            table = block_tables[row : row + 1].clone()
             out[of] = attention_prefill(q[of], gate[of], kv, layer, table, tail)
     return out
 
