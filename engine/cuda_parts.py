@@ -1,6 +1,7 @@
 """The parts of an engine that exist on CUDA only: its sampler, and graphs of its passes."""
 
 import logging
+import time
 from collections.abc import Callable
 from functools import cached_property, partial
 
@@ -147,12 +148,21 @@ class CudaParts:
             _capture(graphs.capture, f"graphs of {len(graphs.shapes)} decode steps")
         return graphs
 
+    def plan_pieces(self) -> None:
+        """Make cuDNN's plans for prompts behind deep contexts. An engine of any role may compute
+        such prompts, so all make them, in the thread that launches passes: torch keeps plans for
+        each thread."""
+        if isinstance(self._kernels, TritonKernels) and not self._kernels.cudnn_problem:
+            began = time.monotonic()
+            self._kernels.plan_pieces(self._cache.kv)
+            took_s = time.monotonic() - began
+            if not self._kernels.cudnn_problem:
+                log.info("cuDNN's plans for deep contexts were made in %.2f s", took_s)
+
     def prefill_graphs(self) -> PrefillGraphs | None:
         """Graphs of short prefill passes, if this engine prefills."""
         if not (self._captures and self._config.prefills):
             return None
-        if isinstance(self._kernels, TritonKernels):
-            self._kernels.plan_pieces(self._cache.kv)
         hidden = None
         if self._max_drafts:
             shape = PROMPT_TOKENS[-1], self._model.config.hidden_size

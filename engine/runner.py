@@ -241,7 +241,10 @@ class Engine:
         Call it before any page or state slot is handed out: it uses the first ones.
         """
         # Before all else: capturing frees the memory in which passes without a graph work.
-        prefill_graphs = self._cuda.prefill_graphs() if self._cuda else None
+        prefill_graphs = None
+        if self._cuda:
+            self._cuda.plan_pieces()
+            prefill_graphs = self._cuda.prefill_graphs()
         longest = self.model_config.max_position_embeddings
         decodes = self.config.decodes
         for bindings, batch in warm_up.batches(self.layout, self.pools, longest, decodes=decodes):

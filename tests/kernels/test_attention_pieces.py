@@ -1,5 +1,6 @@
 """Attention in pieces: against plain PyTorch, with a stand-in for cuDNN where there is no GPU."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine import warm_up
+from engine.config import EngineConfig
+from engine.cuda_parts import CudaParts
 from engine.kernels import attention_pieces, cudnn_attention, triton_set
 from engine.kernels.attention_pieces import (
     CHUNK_LENS,
@@ -21,6 +25,7 @@ from engine.kernels.triton_prefill_plan import PrefillPlan
 from engine.kernels.triton_rope_cache import rope_cache
 from engine.kernels.triton_set import TritonKernels
 from engine.model.registry import read_config
+from engine.runner import Engine
 from tests.kernels import cuda_path
 from tests.kernels.closeness import relative_error
 from tests.kernels.test_attention import BOUND, EPS, LAYER, PAGE, Cache
@@ -70,6 +75,7 @@ def test_short_rows_and_shallow_contexts_are_computed_whole() -> None:
     assert not in_pieces([57_600, 8_192], [1_024, 2_048])
     assert not in_pieces([57_600, 8_191], [6_400, 8_192])
     assert not in_pieces([57_600], [1_023])
+    assert not in_pieces([0] * 64, [1_024] * 64)
     assert not in_pieces([], [])
 
 
@@ -111,6 +117,32 @@ def test_triton_computes_what_cudnn_refuses_to_plan(
     assert num_planned == (1 if refuses else 4)
     assert ("no execution plan" in kernels.cudnn_problem) == refuses
     assert ("no execution plan" in caplog.text) == refuses
+
+
+@pytest.mark.skipif(not INTERPRETED, reason="for Triton's interpreter")
+def test_a_worker_that_only_decodes_makes_plans_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It computes prompts when no prefill worker is left."""
+    planned = list[torch.Tensor]()
+    monkeypatch.setattr(TritonKernels, "plan_pieces", lambda self, kv: planned.append(kv))
+    monkeypatch.setattr(warm_up, "batches", lambda *_, decodes: iter(()))
+    cuda_path.on_the_cpu(monkeypatch)
+    cuda_path.write_config(tmp_path)
+    settings = EngineConfig(tmp_path, 2, 1, load_format="dummy", dtype="float32", prefills=False)
+    kernels = TritonKernels(read_config(tmp_path), torch.device("cpu"), 4)
+    engine = Engine.load(settings, lambda n: torch.zeros(n, dtype=torch.uint8), kernels=kernels)
+    engine._cuda = CudaParts(
+        replace(settings, device="cuda"), engine._model, engine.cache, engine.layout, kernels,
+        engine.num_ids, 0, None,
+    )  # fmt: skip
+    engine.warm_up()
+    assert not planned, kernels.cudnn_problem
+    kernels.cudnn_problem = ""
+    caplog.set_level("INFO")
+    engine.warm_up()
+    assert [kv.data_ptr() for kv in planned] == [engine.cache.kv.data_ptr()]
+    assert "cuDNN's plans for deep contexts were made in" in caplog.text
 
 
 @pytest.mark.gpu
