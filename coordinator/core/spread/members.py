@@ -7,9 +7,8 @@ members that are better left out for a while:
 and then they compute local steps for a while.
 
 ``SlowClocks``: the clock of its GPU is lower than the others'. At worst a step lasts longer in
-inverse proportion to the clock. With one member less it lasts 1.2 to 1.34 times as long, by the
-figures that steps of 64 sequences are to reach (estimates: spread steps were not measured on GPUs
-yet).
+inverse proportion to the clock. With one member less it lasts 1.2 to 1.34 times as long (estimated
+for steps of 64 sequences).
 
 ``SlowSteps``: the member costs the others more time than it saves them. Within a step each device
 waits for the others' rows and results. The shortest of these waits is the exchange; what the others
