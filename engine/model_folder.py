@@ -35,8 +35,8 @@ def read_model(config: EngineConfig) -> tuple[ModelConfig, list[checkpoint.Entry
     if model.stored.formats and config.device == "cuda" and config.quantize == "none":
         raise ValueError(
             f"device: weights in {model.stored.name} run on CPUs only, because kernels that "
-            f"compute with them (W4A16, W8A16) are not built yet; --quantize dequantize makes them "
-            f"bfloat16 at load, --quantize fp8 makes them FP8"
+            f"compute with them (W4A16, W8A16) are not in use yet; --quantize dequantize makes "
+            f"them bfloat16 at load, --quantize fp8 makes them FP8"
         )
     if config.quantize == "fp8":
         model = model.quantised()
@@ -44,7 +44,7 @@ def read_model(config: EngineConfig) -> tuple[ModelConfig, list[checkpoint.Entry
         model = model.dequantised()
     elif config.quantize == "nvfp4":
         if config.device == "cuda":
-            raise ValueError("quantize: nvfp4 runs on CPUs only: W4A16 kernels are not built yet")
+            raise ValueError("quantize: nvfp4 runs on CPUs only: W4A16 kernels are not in use yet")
         model = model.rounded()
     if config.load_format == "dummy":
         model = replace(model, quantization=model.quantization.drawn())

@@ -70,9 +70,18 @@ def dequantise(packed: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
 
 
 def rounded(rows: torch.Tensor) -> torch.Tensor:
-    """The values [rows, k], float32, that NVFP4 gives the matrix ``rows`` [rows, k]. The matrix
-    scale is the largest value over 6 * 448. Each group of 16 columns (the last may be smaller) gets
-    the scale in ``TRIED`` with the least sum of squared errors."""
+    """The values [rows, k], float32, that NVFP4 gives the matrix ``rows`` [rows, k]."""
+    packed, scale, matrix_scale = converted(rows)
+    return dequantise(packed, scale.float() * matrix_scale)[..., : rows.shape[-1]]
+
+
+def converted(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Convert the matrix ``rows`` [rows, k] to (packed [rows, k / 2] uint8, scale [rows, k / 16]
+    e4m3, matrix scale float32); k is rounded up to a multiple of 16, with zeros.
+
+    The matrix scale is the largest value over 6 * 448. Each group of 16 columns gets the scale in
+    ``TRIED`` with the least sum of squared errors.
+    """
     columns = rows.shape[-1]
     groups = F.pad(rows.float(), (0, -columns % GROUP)).unflatten(-1, (-1, GROUP))
     amax = groups.abs().amax(-1)
@@ -81,16 +90,26 @@ def rounded(rows: torch.Tensor) -> torch.Tensor:
     middle = (amax / E2M1_MAX / matrix_scale).clamp(max=E4M3_MAX).to(E4M3)
     middle_code = middle.view(torch.uint8).short()
     best = torch.zeros_like(groups)
+    best_code = torch.ones_like(middle_code, dtype=torch.uint8)
     best_error = torch.full_like(amax, float("inf"))
     for distance in TRIED:
         code = (middle_code + distance).clamp(1, MAX_CODE).to(torch.uint8)
         scale = (code.view(E4M3).float() * matrix_scale).unsqueeze(-1)
-        values = round_to_e2m1(groups / scale) * scale
-        error = (values - groups).square().sum(-1)
+        numbers = round_to_e2m1(groups / scale)
+        error = (numbers * scale - groups).square().sum(-1)
         better = error < best_error
-        best = torch.where(better.unsqueeze(-1), values, best)
+        best = torch.where(better.unsqueeze(-1), numbers, best)
+        best_code = torch.where(better, code, best_code)
         best_error = torch.where(better, error, best_error)
-    return best.flatten(-2)[..., :columns]
+    return packed_codes(best.flatten(-2)), best_code.view(E4M3), matrix_scale
+
+
+def packed_codes(numbers: torch.Tensor) -> torch.Tensor:
+    """Pack e2m1 numbers [..., k] two to a byte, [..., k / 2] uint8."""
+    sizes = torch.tensor(E2M1, device=numbers.device)
+    codes = torch.bucketize(numbers.abs(), sizes) + 8 * numbers.signbit()
+    pairs: torch.Tensor = codes.to(torch.uint8).unflatten(-1, (-1, 2))
+    return pairs[..., 0] + 16 * pairs[..., 1]
 
 
 def round_to_e2m1(x: torch.Tensor) -> torch.Tensor:

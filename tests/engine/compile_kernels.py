@@ -1,8 +1,9 @@
 """``python -m tests.engine.compile_kernels [NAME...]``: do the kernels compile for a Hopper GPU?
 
 No GPU is needed: what prompts, decode steps, spread ones and those with drafts launch, in BF16 and
-in FP8, is compiled to machine code for sm_90, with its shared memory printed, and launched nowhere.
-With NAMEs only kernels whose names contain one. It takes some minutes, so no test runs it.
+in FP8, and experts in NVFP4, is compiled to machine code for sm_90, with its shared memory printed,
+and launched nowhere. With NAMEs only kernels whose names contain one. It takes some minutes, so no
+test runs it.
 TRITON_INTERPRET must be off.
 """
 
@@ -26,6 +27,8 @@ from engine.download import WrittenByKernels
 from engine.draft_graphs import DraftGraphs
 from engine.graphs import DecodeGraphs, Trunk
 from engine.inputs import Inputs
+from engine.kernels.triton_experts_nvfp4 import experts_nvfp4
+from engine.kernels.triton_nvfp4 import Nvfp4Experts
 from engine.kernels.triton_set import TritonKernels
 from engine.runner import Engine
 from engine.speculation import draft_prompts
@@ -166,6 +169,23 @@ def launch_all(quantize: Quantize) -> None:
             steps(engine)
 
 
+def launch_nvfp4() -> None:
+    """Experts in NVFP4, which no engine launches yet."""
+    num_experts, top_k, hidden, dim = 32, 8, 2048, 512
+    gate_up, down = (
+        Nvfp4Experts(
+            torch.zeros(num_experts, rows, columns // 2, dtype=torch.uint8),
+            torch.zeros(num_experts, rows, columns // 16, dtype=torch.float8_e4m3fn),
+            torch.ones(num_experts, runs),
+        )
+        for rows, columns, runs in ((2 * dim, hidden, 2), (hidden, dim, 1))
+    )
+    for num_tokens in BUCKETS:
+        x = torch.zeros(num_tokens, hidden, dtype=torch.bfloat16)
+        ids = torch.zeros(num_tokens, top_k, dtype=torch.int32)
+        experts_nvfp4(x, ids, torch.zeros(num_tokens, top_k), gate_up, down)
+
+
 def main(names: list[str]) -> int:
     torch.set_num_threads(1)
     compiled = Compiled(names)
@@ -181,6 +201,7 @@ def main(names: list[str]) -> int:
             module.overlap = lambda _: {"PDL": True, "launch_pdl": True}
     for quantize in QUANTIZE:
         launch_all(quantize)
+    launch_nvfp4()
     if compiled.failed:
         print(f"{len(compiled.failed)} kernels do not compile: {sorted(set(compiled.failed))}")
     return bool(compiled.failed)
