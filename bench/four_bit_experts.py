@@ -1,0 +1,128 @@
+"""``python -m bench.four_bit_experts``: decode's experts in NVFP4 beside FP8 and BF16, on one GPU.
+
+For each number of rows: µs and GB/s of one layer's experts in each kind of weights, and how much
+NVFP4's sums differ from those of the same weights dequantised to BF16.
+"""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+
+from bench.environment import describe
+from bench.result_file import document, save
+from engine.kernels.triton_experts import experts
+from engine.kernels.triton_experts_nvfp4 import experts_nvfp4
+from engine.kernels.triton_nvfp4 import Nvfp4Experts
+from engine.model.matrix import Matrix
+from engine.quantized.nvfp4 import dequantise
+
+NUM_EXPERTS, TOP_K, HIDDEN, DIM = 256, 8, 2048, 512
+ROWS = 1, 4, 16, 64, 128, 512
+NUM_DRAWS = 16
+"""Choices of experts in a graph, so that weights are read from memory rather than from L2."""
+REPLAYS = 20
+TOLERANCE = 8e-3
+
+Pair = tuple[Nvfp4Experts, Matrix]
+Chosen = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+def drawn(num_experts: int, rows: int, columns: int, runs: int, device: torch.device) -> Pair:
+    """Random experts in NVFP4, and the same values in BF16, exact because the matrix scale is a
+    power of two."""
+    packed = torch.randint(256, (num_experts, rows, columns // 2), device=device).to(torch.uint8)
+    codes = torch.randint(0x30, 0x40, (num_experts, rows, columns // 16), device=device)
+    scales = codes.to(torch.uint8).view(torch.float8_e4m3fn)
+    matrix_scales = torch.full((num_experts, runs), 2.0**-7, device=device)
+    values = torch.stack(
+        [
+            dequantise(*each).bfloat16()
+            for each in zip(packed, scales.float() * 2.0**-7, strict=True)
+        ]
+    )
+    return Nvfp4Experts.of(packed, scales, matrix_scales), Matrix.of(values)
+
+
+def chosen(
+    num_rows: int, num_experts: int, top_k: int, hidden: int, device: torch.device
+) -> Chosen:
+    """(inputs, ids, weights) of one step."""
+    x = torch.randn(num_rows, hidden, device=device).bfloat16()
+    ids = torch.rand(num_rows, num_experts, device=device).argsort(1)[:, :top_k].int()
+    return x, ids.contiguous(), torch.rand(num_rows, top_k, device=device)
+
+
+def difference(step: Chosen, gate_up: Pair, down: Pair) -> float:
+    """Relative difference of NVFP4's contributions and those of the dequantised weights."""
+    four_bit = experts_nvfp4(*step, gate_up[0], down[0])
+    plain = experts(*step, gate_up[1], down[1])
+    return float((four_bit - plain).norm() / plain.norm())
+
+
+def timed_us(run: Callable[[Chosen], object], steps: list[Chosen]) -> float:
+    """µs of one step, as the mean of replays of a CUDA graph of all ``steps``."""
+    for step in steps:
+        run(step)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for step in steps:
+            run(step)
+    graph.replay()
+    began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    began.record()
+    for _ in range(REPLAYS):
+        graph.replay()
+    ended.record()
+    ended.synchronize()
+    return float(1e3 * began.elapsed_time(ended)) / REPLAYS / len(steps)
+
+
+def main(
+    out: Annotated[Path, typer.Option(help="Result file.")] = Path("four-bit-experts.json"),
+) -> None:
+    environment, device = describe(sys.argv[1:], "bench.four_bit_experts"), torch.device("cuda")
+    torch.manual_seed(0)
+    gate_up = drawn(NUM_EXPERTS, 2 * DIM, HIDDEN, 2, device)
+    down = drawn(NUM_EXPERTS, HIDDEN, DIM, 1, device)
+    fp8 = Matrix.converted(gate_up[1].plain), Matrix.converted(down[1].plain)
+    kinds: dict[str, tuple[Callable[[Chosen], object], int]] = {
+        "nvfp4": (
+            lambda step: experts_nvfp4(*step, gate_up[0], down[0]),
+            gate_up[0].num_bytes + down[0].num_bytes,
+        ),
+        "fp8": (lambda step: experts(*step, *fp8), fp8[0].nbytes + fp8[1].nbytes),
+        "bf16": (
+            lambda step: experts(*step, gate_up[1], down[1]),
+            gate_up[1].nbytes + down[1].nbytes,
+        ),
+    }
+    found = list[dict[str, Any]]()
+    for num_rows in ROWS:
+        steps = [chosen(num_rows, NUM_EXPERTS, TOP_K, HIDDEN, device) for _ in range(NUM_DRAWS)]
+        share = sum(step[1].unique().numel() for step in steps) / NUM_DRAWS / NUM_EXPERTS
+        each: dict[str, Any] = {"rows": num_rows}
+        for name, (run, num_bytes) in kinds.items():
+            us = timed_us(run, steps)
+            each |= {f"{name}_us": us, f"{name}_gb_per_s": share * num_bytes / us / 1e3}
+        each["difference"] = difference(steps[0], gate_up, down)
+        found.append(each)
+        print(", ".join(f"{name} {value:.4g}" for name, value in each.items()), flush=True)
+    problems = [f"NVFP4 differs: {each}" for each in found if not each["difference"] < TOLERANCE]
+    settings = {"experts": NUM_EXPERTS, "top_k": TOP_K, "hidden": HIDDEN, "dim": DIM}
+    save(
+        out,
+        document(
+            "four-bit-experts", environment=environment, settings=settings,
+            results={"steps": found}, problems=problems,
+        ),
+    )  # fmt: skip
+    raise typer.Exit(bool(problems))
+
+
+if __name__ == "__main__":
+    typer.run(main)
