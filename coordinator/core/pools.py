@@ -46,17 +46,23 @@ class Size:
 
 class Pools:
     """Assigns the workers of ``registry`` their roles. ``changed`` is called for each change, with
-    the role before."""
+    the role before. A change is waited for at most ``patience_s`` seconds."""
 
-    def __init__(self, registry: Registry, changed: Callable[[Worker, Role], object]) -> None:
+    def __init__(
+        self,
+        registry: Registry,
+        changed: Callable[[Worker, Role], object],
+        patience_s: float = PATIENCE_S,
+    ) -> None:
         self._registry = registry
         self._changed = changed
+        self._patience_s = patience_s
         self._asked: Size | None = None
         self._under_way: asyncio.Future[None] | None = None
 
     async def set(self, prefill: int, decode: int) -> PoolChange:
         """Assign roles so that the pools have these sizes; returns once no prefill worker decodes
-        any more, or after PATIENCE_S. Raises ValueError for pools that these workers cannot form,
+        any more, or after patience_s. Raises ValueError for pools that these workers cannot form,
         and PoolsSuperseded if others are asked for before that."""
         size = Size(prefill, decode)
         self._require(size)
@@ -67,7 +73,7 @@ class Pools:
         num_to_move = self._num_to_move()
         self.look()
         with suppress(TimeoutError):
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(self._patience_s):
                 await under_way
         num_left = self._num_to_move()
         roles = {worker.instance: str(worker.role) for worker in self._registry.all()}

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from coordinator.core.contract import PoolChange, PoolsSuperseded
-from coordinator.core.pools import Pools, Size
+from coordinator.core.pools import PATIENCE_S, Pools, Size
 from coordinator.core.request import State
 from coordinator.core.workers.registry import Registry
 from tests.coordinator.desk import Desk
@@ -18,10 +18,10 @@ NAMES = ("p-1", "p-2", "d-1", "d-2")
 class Site:
     """A desk whose workers take any role."""
 
-    def __init__(self, *names: str, any_role: bool = True) -> None:
+    def __init__(self, *names: str, any_role: bool = True, patience_s: float = PATIENCE_S) -> None:
         self.desk = Desk((), any_role=any_role)
         self.changes: list[tuple[str, Role, Role]] = []
-        self.pools = Pools(self.desk.registry, self._changed)
+        self.pools = Pools(self.desk.registry, self._changed, patience_s)
         for name in names or NAMES:
             self.desk.join(name)
         for puller in names or NAMES:
@@ -131,7 +131,7 @@ def test_colocated_workers_have_no_pools() -> None:
 
 def test_the_later_change_wins_and_the_earlier_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("coordinator.core.pools.PATIENCE_S", 0.5)  # no worker carries its moves out
-    site = Site("p-1", "d-1", "d-2")
+    site = Site("p-1", "d-1", "d-2", patience_s=0.1)  # no worker is there that moves a sequence
     for name in ("r", "s"):
         request = site.desk.submit(name)
         site.desk.prefill(request)
