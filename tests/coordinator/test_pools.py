@@ -129,9 +129,8 @@ def test_colocated_workers_have_no_pools() -> None:
         Site("b-1", "b-2", any_role=False).set(1, 1)
 
 
-def test_the_later_change_wins_and_the_earlier_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coordinator.core.pools.PATIENCE_S", 0.5)  # no worker carries its moves out
-    site = Site("p-1", "d-1", "d-2", patience_s=0.1)  # no worker is there that moves a sequence
+def test_the_later_change_wins_and_the_earlier_is_told() -> None:
+    site = Site("p-1", "d-1", "d-2", patience_s=0.1)  # no worker carries its moves out
     for name in ("r", "s"):
         request = site.desk.submit(name)
         site.desk.prefill(request)
