@@ -279,3 +279,14 @@ def test_what_no_worker_was_ever_large_enough_for_fails_at_once() -> None:
     too_long = Failed("r", request.attempt, "too_long", "20 tokens do not fit", False)
     desk.life.failed("b-1", too_long)
     assert (request.state, request.code) == (State.FAILED, "too_long")
+
+
+def test_what_a_draining_prefill_worker_offers_goes_to_one_that_drains_if_all_do() -> None:
+    desk = Desk(("p-1", "d-1"))
+    request = desk.submit()
+    desk.life.worker_draining(desk.registry.require("d-1"))
+    desk.prefill(request)
+    assert request.state is State.HANDOFF
+    assert not request.decode_worker, "another decode worker may come"
+    desk.life.worker_draining(desk.registry.require("p-1"))
+    assert request.decode_worker == "d-1"

@@ -106,3 +106,27 @@ def turn_away(cluster: Cluster) -> None:
     for name in able:
         cluster.registry.require(name).draining = False
     cluster.drain_worker(cluster.rng.choice(able))
+
+
+def test_workers_that_all_drain_at_once_finish_what_they_have_begun() -> None:
+    """A prompt whose handoff has not begun goes to a decode worker that drains as well."""
+    for seed in range(20):
+        rng = random.Random(seed)
+        cluster = Cluster(rng, lookahead=rng.randint(0, 1), size=PoolSize(120, 8), retries=LENIENT)
+        cluster.offer_ttl_s = cluster.pull_timeout_s = 10_000.0
+        for role in ("prefill", "decode", "decode"):
+            cluster.add_worker(role)
+        for _ in range(12):
+            cluster.submit(draw_prompt(rng, [], 100), StopRule(rng.randint(20, 80)))
+            for _ in range(rng.randint(0, 60)):
+                cluster.tick()
+        for instance in rng.sample(list(cluster.nodes), k=3):
+            cluster.drain_worker(instance)
+            for _ in range(rng.choice([0, 1, 5, 20])):
+                cluster.tick()
+        for _ in range(MAX_EVENTS):
+            if all(node.pool.empty for node in cluster.nodes.values()):
+                break
+            cluster.tick()
+        held = {name: len(node.pool.held()) for name, node in cluster.nodes.items()}
+        assert not any(held.values()), held

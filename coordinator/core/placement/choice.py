@@ -89,12 +89,12 @@ class Candidates:
         with an open breaker, or reserved for another request, is not worth a move."""
         source = request.decode_worker
         able = self._able_to_pull(request, source, self.proved(source))
-        return [w for w in able if w.breaker.closed and w.reserved_for is None]
+        return [w for w in able if w.breaker.closed and w.reserved_for is None and not w.draining]
 
     def _able_to_pull(self, request: Request, exporter: str, proved: set[str]) -> list[Worker]:
         """The workers in ``proved`` that can hold the request. Untested workers count in the
         comparison of sizes: the request waits for their test rather than take a smaller one."""
-        able = large_enough(self._registry.decoding_from(exporter), request.max_len)
+        able = _long_enough(self._registry.decoding_from(exporter), request.max_len)
         return [w for w in able if w.instance in proved]
 
     def proved(self, exporter: str) -> set[str]:
@@ -140,9 +140,12 @@ class Candidates:
 
 def large_enough(workers: Iterable[Worker], num_tokens: int) -> list[Worker]:
     """The workers that take work and can hold ``num_tokens``; if none can, the largest ones."""
-    taking = [worker for worker in workers if not worker.draining]
-    longest = max((worker.hello.max_seq_len for worker in taking), default=0)
-    return [w for w in taking if w.hello.max_seq_len >= min(num_tokens, longest)]
+    return _long_enough([worker for worker in workers if not worker.draining], num_tokens)
+
+
+def _long_enough(workers: Sequence[Worker], num_tokens: int) -> list[Worker]:
+    longest = max((worker.hello.max_seq_len for worker in workers), default=0)
+    return [w for w in workers if w.hello.max_seq_len >= min(num_tokens, longest)]
 
 
 Load = Callable[[Worker, Reuse], tuple[int, ...]]

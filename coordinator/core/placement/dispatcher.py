@@ -162,7 +162,11 @@ class Dispatcher:
                 continue
             else:
                 workers = self._candidates.to_pull(request, proved[prefill])
-                free = [worker for worker in workers if worker.instance not in reserved]
+                free = [
+                    worker
+                    for worker in workers
+                    if worker.instance not in reserved and not (request.moving and worker.draining)
+                ]
                 worker = choose_decode(free, request, kept_at(request, self._registry))
                 worker = self._keeper(request, worker) or worker
                 if worker is None and request.moving:  # it stays where it is

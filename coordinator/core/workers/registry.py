@@ -140,17 +140,20 @@ class Registry:
 
     def decoding_from(self, exporter: str) -> list[Worker]:
         """The workers that take new work and can pull a sequence from this worker's memory, or have
-        not tested it yet."""
+        not tested it yet. Where all of them drain, and this worker too, those that drain: what it
+        has computed would wait until its own drain ends."""
         worker = self._workers.get(exporter)
-        return [
+        if worker is None:
+            return []
+        able = [
             puller
             for puller in self._workers.values()
-            if worker is not None
-            and not puller.draining
-            and puller.role != "prefill"
+            if puller.role != "prefill"
             and (_keeps_own(puller, worker) or _pulls_handoffs(puller, worker))
             and exporter not in self.pairs_of(puller).broken_of(puller.instance)
         ]
+        taking = [puller for puller in able if not puller.draining]
+        return able if worker.draining and not taking else taking
 
     def proved_from(self, exporter: str) -> set[str]:
         """The workers of ``decoding_from`` whose test has shown that they can."""
