@@ -70,6 +70,11 @@ def attention_in_pieces(
     first = 0
     for row, (start, num_new) in enumerate(zip(rows.starts, rows.lens, strict=True)):
         pieces = pieces_of(start)
+        places = [(first + chunk.first, chunk) for chunk in chunks_of(num_new)]
+        packed = [
+            _packed(q[here : here + chunk.length], num_kv_heads, chunk.padded)
+            for here, chunk in places
+        ]
         for piece in pieces:
             assert piece.length % page_size == 0, (piece, page_size)
             pages = block_tables[row, piece.first // page_size :][: piece.length // page_size]
@@ -78,10 +83,8 @@ def attention_in_pieces(
                 kv[:, layer, part].index_select(0, pages).flatten(0, 1).transpose(0, 1)
                 for part in (0, 1)
             )
-            for chunk in chunks_of(num_new):
-                here = first + chunk.first
-                packed = _packed(q[here : here + chunk.length], num_kv_heads, chunk.padded)
-                found, sums = attend(packed, k, v)
+            for (here, chunk), queries in zip(places, packed, strict=True):
+                found, sums = attend(queries, k, v)
                 last = piece is pieces[-1]
                 _merge_kernel[(chunk.length, num_heads)](
                     so_far, log_sums, found, sums, gate, out, here, gate.stride(0),

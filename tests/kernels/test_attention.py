@@ -60,6 +60,13 @@ class Cache:
     def gate(self) -> torch.Tensor:
         return self.projected[:, (2 * KV_HEADS + HEADS) * DIM :]
 
+    def roped(self, plan: PrefillPlan) -> torch.Tensor:
+        """q of a prefill pass, whose k and v are written into the pages."""
+        return rope_cache(
+            self.projected, self.weight, self.inv_freq, self.positions, plan.token_rows,
+            self.rows.block_tables, self.kv, LAYER, EPS,
+        )  # fmt: skip
+
     def truth(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """-> gated output, the pages after it, and q."""
         x = self.projected.view(len(self.positions), -1, DIM)
@@ -123,10 +130,7 @@ def test_prefill(dtype: torch.dtype, device: torch.device) -> None:
     cache = Cache([0, 31, 5, 64], [37, 1, 18, 16], dtype, device)
     truth, pages, _ = cache.truth()
     plan = PrefillPlan.of(cache.rows.starts, cache.rows.lens, device, tile_len=8)
-    q = rope_cache(
-        cache.projected, cache.weight, cache.inv_freq, cache.positions, plan.token_rows,
-        cache.rows.block_tables, cache.kv, LAYER, EPS,
-    )  # fmt: skip
+    q = cache.roped(plan)
     assert same_pages(cache.kv, pages)
     out = attention_prefill(q, cache.gate, cache.kv, LAYER, cache.rows.block_tables, plan)
     assert relative_error(out, truth) < BOUND[dtype]
@@ -137,10 +141,7 @@ def test_prefill_with_the_context_shared_out(device: torch.device) -> None:
     cache = Cache([0, 150, 5, 640, 64], [37, 1, 18, 9, 16], torch.bfloat16, device)
     truth, _, _ = cache.truth()
     plan = PrefillPlan.of(cache.rows.starts, cache.rows.lens, device, tile_len=8)
-    q = rope_cache(
-        cache.projected, cache.weight, cache.inv_freq, cache.positions, plan.token_rows,
-        cache.rows.block_tables, cache.kv, LAYER, EPS,
-    )  # fmt: skip
+    q = cache.roped(plan)
     tables = cache.rows.block_tables
     whole = attention_prefill(q, cache.gate, cache.kv, LAYER, tables, plan)
     shared = attention_prefill(q, cache.gate, cache.kv, LAYER, tables, plan, span=32, block=16)

@@ -22,13 +22,12 @@ from engine.kernels.attention_pieces import (
 from engine.kernels.triton_attention_pieces import DeepRows, attention_in_pieces
 from engine.kernels.triton_dot import INTERPRETED
 from engine.kernels.triton_prefill_plan import PrefillPlan
-from engine.kernels.triton_rope_cache import rope_cache
 from engine.kernels.triton_set import TritonKernels
 from engine.model.registry import read_config
 from engine.runner import Engine
 from tests.kernels import cuda_path
 from tests.kernels.closeness import relative_error
-from tests.kernels.test_attention import BOUND, EPS, LAYER, PAGE, Cache
+from tests.kernels.test_attention import BOUND, LAYER, PAGE, Cache
 
 
 def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -46,10 +45,7 @@ def test_rows_behind_contexts_of_several_pieces(
     cache = Cache([PAGE, 6 * PAGE + 3, 4 * PAGE], [39, 9, 18], dtype, device)
     truth, _, _ = cache.truth()
     plan = PrefillPlan.of(cache.rows.starts, cache.rows.lens, device, tile_len=8)
-    q = rope_cache(
-        cache.projected, cache.weight, cache.inv_freq, cache.positions, plan.token_rows,
-        cache.rows.block_tables, cache.kv, LAYER, EPS,
-    )  # fmt: skip
+    q = cache.roped(plan)
     rows = DeepRows.of(cache.rows.starts, cache.rows.lens, device)
     tables = cache.rows.block_tables
     out = attention_in_pieces(q, cache.gate, cache.kv, LAYER, tables, plan, rows, attend)
