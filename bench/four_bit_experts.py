@@ -14,6 +14,7 @@ import typer
 
 from bench.environment import describe
 from bench.result_file import document, save
+from bench.timed_steps import step_ms
 from engine.kernels.triton_experts import experts
 from engine.kernels.triton_experts_nvfp4 import experts_nvfp4
 from engine.kernels.triton_nvfp4 import Nvfp4Experts
@@ -72,14 +73,7 @@ def timed_us(run: Callable[[Chosen], object], steps: list[Chosen]) -> float:
     with torch.cuda.graph(graph):
         for step in steps:
             run(step)
-    graph.replay()
-    began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    began.record()
-    for _ in range(REPLAYS):
-        graph.replay()
-    ended.record()
-    ended.synchronize()
-    return float(1e3 * began.elapsed_time(ended)) / REPLAYS / len(steps)
+    return 1e3 * step_ms(lambda _: graph.replay(), REPLAYS) / len(steps)
 
 
 def main(
