@@ -12,6 +12,7 @@ from typing import Any
 
 from bench.harness.client.record import Failure
 from bench.harness.conduct import Session
+from bench.harness.figures.latency import in_bursts
 from bench.harness.figures.outcome import Outcome, failures
 from bench.harness.figures.summary import summary
 from bench.harness.figures.timeline import timeline
@@ -117,7 +118,7 @@ async def measure(session: Session, settings: ThroughputSettings, tokens: Tokens
         level["warm_up_failures"] = [f"{r.failure}: {r.detail}" for r in bad]
         found.levels.append(level)
         found.outcomes += seen
-        progress.say(_line(level))
+        progress.say(line_of(level))
     return found
 
 
@@ -142,15 +143,17 @@ def _figures(
     }
 
 
-def _line(level: dict[str, Any]) -> str:
+def line_of(level: dict[str, Any]) -> str:
+    """The line that the terminal shows after a level. ``level``: as the result file has it."""
     if not level["requests"]:
         return f"level {level['concurrency']}: nothing was sent"
-    ttft, itl = level["ttft_ms"], level["itl_ms"]
+    ttft = level["ttft_ms"]
+    pace, shown = ("TPOT", "tpot_ms") if in_bursts(level) else ("ITL", "itl_ms")
     parts = [
         f"level {level['concurrency']}: {level['total_tok_s']:,.0f} tok/s",
         f"{level['output_tok_s']:,.0f} out",
         f"TTFT p50 {ttft['p50']:,.1f} ms" if ttft else "",
-        f"ITL p50 {itl['p50']:,.2f} ms" if itl else "",
+        f"{pace} p50 {level[shown]['p50']:,.2f} ms" if level[shown] else "",
         f"of {level['requests']} requests" if level["requests"] < FEW_REQUESTS else "",
         f"{level['wall_s']:,.1f} s",
         f"{level['failed']} failed" if level["failed"] else "",

@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from bench.cli import app
-from bench.harness.throughput import measure
+from bench.harness.throughput import line_of, measure
 from bench.harness.throughput_settings import ThroughputSettings
 from bench.harness.workload.tokens import TokenizerMissing
 from bench.measures import percentile
@@ -75,6 +75,20 @@ def test_several_tokens_in_an_event(serve_stub: ServeStub, tmp_path: Path) -> No
     num_gaps = 16 / figures["tokens_per_arrival"] - 1
     assert figures["itl_ms"]["mean"] == pytest.approx(span_ms / num_gaps, rel=0.1)
     assert figures["tpot_ms"]["mean"] == pytest.approx(span_ms / 15, rel=0.1)
+
+
+def test_the_line_of_a_level_shows_tpot_where_tokens_arrive_in_bursts() -> None:
+    level: dict[str, Any] = {
+        "concurrency": 4,
+        "requests": 64,
+        "failed": 0,
+        "wall_s": 0.7,
+        "total_tok_s": 1733.0,
+    }
+    level |= {"output_tok_s": 347.0, "ttft_ms": {"p50": 58.3}, "tpot_ms": {"p50": 7.24}}
+    assert "TPOT p50 7.24 ms, 0.7 s" in line_of(level | {"itl_ms": {"p50": 0.07}})
+    assert "ITL p50 6.90 ms, 0.7 s" in line_of(level | {"itl_ms": {"p50": 6.9}})
+    assert "p50 58.3 ms, 0.7 s" in line_of(level | {"itl_ms": None, "tpot_ms": None})
 
 
 def test_prompts_are_of_exact_length_fresh_and_sums_are_among_them(

@@ -9,10 +9,14 @@
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean
+from typing import Any
 
 from bench.harness.client.record import Record
+
+BURST = 0.5
+"""An ITL p50 under this share of the TPOT p50: most tokens arrive together with others."""
 
 
 def tpot_s(record: Record, num_tokens: int) -> float | None:
@@ -33,3 +37,10 @@ def tokens_per_arrival(records: Sequence[Record], num_tokens: Sequence[int]) -> 
     """Mean number of tokens per arrival: 1 if each token has an event of its own."""
     arrivals = sum(len(record.arrivals) for record in records)
     return sum(num_tokens) / arrivals if arrivals else None
+
+
+def in_bursts(level: Mapping[str, Any]) -> bool:
+    """True if most tokens of a level arrive together with others, as with drafts: its ITL p50 is
+    then the gap within a burst. ``level``: as a result file has it."""
+    itl, tpot = (level.get(key) for key in ("itl_ms", "tpot_ms"))
+    return bool(itl and tpot and itl["p50"] < BURST * tpot["p50"])

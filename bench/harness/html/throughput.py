@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from bench.harness.figures.latency import in_bursts
 from bench.harness.html.charts import Chart, Line
 from bench.harness.html.runs import Run, ratio
 from bench.harness.html.sections import SPREADS, Section, Table, words
@@ -21,8 +22,6 @@ _COMPARED = (
     ("TPOT p50", "tpot_ms", "p50"), ("TPOT p99", "tpot_ms", "p99"),
 )  # fmt: skip
 _ROOM = 1.2
-_BURST = 0.5
-"""An ITL p50 under this share of the TPOT p50: most tokens arrive together with others."""
 
 
 def references(runs: Sequence[Run], model: str | None) -> list[dict[str, Any]]:
@@ -60,12 +59,6 @@ def headline(found: dict[str, Any]) -> list[tuple[str, Any]]:
             if (spread := level.get(SPREADS[name]))
         ]
     return [*shown, ("requests failed", sum(v["failed"] for v in found["results"]["levels"]))]
-
-
-def in_bursts(level: dict[str, Any]) -> bool:
-    """True if most tokens arrive together with others, as with drafts."""
-    itl, tpot = (level.get(key) for key in ("itl_ms", "tpot_ms"))
-    return bool(itl and tpot and itl["p50"] < _BURST * tpot["p50"])
 
 
 def throughput(runs: Sequence[Run], model: str | None = None) -> list[Section]:

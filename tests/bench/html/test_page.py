@@ -232,7 +232,9 @@ def test_a_seed_is_a_name_and_no_amount() -> None:
 
 
 @pytest.mark.usefixtures("names_for_charts")
-@pytest.mark.parametrize(("model", "random_weights"), [("tiny", False), ("m", True)])
+@pytest.mark.parametrize(
+    ("model", "random_weights"), [("tiny", False), ("models/tiny", False), ("m", True)]
+)
 def test_sums_that_the_model_is_known_to_get_wrong_are_no_problem(
     model: str, random_weights: bool
 ) -> None:
