@@ -55,6 +55,8 @@ class EngineConfig:
     step may guess for each sequence with the checkpoint's draft layer; 0 leaves that layer out, as
     does a checkpoint that has none. ``spread``: decode steps can be computed together with other
     engines of the node, on CUDA; the ring of each state slot then has an entry more than drafts.
+    ``draft_acceptance``: probability with which each draft is accepted, whatever the model chooses
+    (given_acceptance.py), for benchmarks with dummy weights; None: drafts are verified.
     ``decode_buckets``, ascending: rows of the decode steps that are captured on CUDA, beside one
     with a row for each state slot. ``group_sizes``: decoding members of the groups that captured
     spread steps are for. A start takes less time with fewer of either. ``any_role``: an engine that
@@ -76,6 +78,7 @@ class EngineConfig:
     decodes: bool = True
     prefills: bool = True
     max_drafts: int = 0
+    draft_acceptance: float | None = None
     spread: bool = False
     any_role: bool = False
     decode_buckets: tuple[int, ...] = DECODE_BUCKETS
@@ -106,6 +109,7 @@ class EngineConfig:
                 raise ValueError(f"{name}: must be given on the CPU")
         if not 0 <= self.max_drafts <= MAX_DRAFTS:
             raise ValueError(f"max_drafts: {self.max_drafts} is not from 0 to {MAX_DRAFTS}")
+        _check_draft_acceptance(self)
         if CHUNK_ALIGNMENT % self.page_size:
             raise ValueError(f"page_size: {self.page_size} does not divide {CHUNK_ALIGNMENT}")
         if self.device == "cuda" and self.page_size < MIN_PAGE_SIZE:
@@ -146,6 +150,20 @@ def step_tokens(num_rows: int, max_drafts: int) -> int:
     num_rows = min(num_rows, MAX_DECODE_ROWS)
     verified = num_rows * (1 + max_drafts) if max_drafts else 0
     return max(num_rows, min(verified, MAX_VERIFIED_TOKENS))
+
+
+def _check_draft_acceptance(config: EngineConfig) -> None:
+    if (given := config.draft_acceptance) is None:
+        return
+    if not 0.0 <= given <= 1.0:
+        raise ValueError(f"draft_acceptance: {given} is not from 0 to 1")
+    if config.load_format != "dummy":
+        raise ValueError(
+            f"draft_acceptance: {given} is for benchmarks with random weights, and needs "
+            f"load_format dummy: a real model decides itself which drafts it accepts"
+        )
+    if not config.max_drafts:
+        raise ValueError(f"draft_acceptance: {given}, but no drafts are made: speculate is off")
 
 
 def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
