@@ -6,6 +6,7 @@ from typing import Literal, get_args
 
 import torch
 
+from engine.acceptance_setting import require_draft_acceptance
 from engine.spread.shapes import GROUP_SIZES
 from transport.wire.layout import CHUNK_ALIGNMENT, CacheDtype
 
@@ -109,7 +110,8 @@ class EngineConfig:
                 raise ValueError(f"{name}: must be given on the CPU")
         if not 0 <= self.max_drafts <= MAX_DRAFTS:
             raise ValueError(f"max_drafts: {self.max_drafts} is not from 0 to {MAX_DRAFTS}")
-        _check_draft_acceptance(self)
+        if (given := self.draft_acceptance) is not None:
+            require_draft_acceptance(given, self.load_format, drafts=self.max_drafts > 0)
         if CHUNK_ALIGNMENT % self.page_size:
             raise ValueError(f"page_size: {self.page_size} does not divide {CHUNK_ALIGNMENT}")
         if self.device == "cuda" and self.page_size < MIN_PAGE_SIZE:
@@ -150,20 +152,6 @@ def step_tokens(num_rows: int, max_drafts: int) -> int:
     num_rows = min(num_rows, MAX_DECODE_ROWS)
     verified = num_rows * (1 + max_drafts) if max_drafts else 0
     return max(num_rows, min(verified, MAX_VERIFIED_TOKENS))
-
-
-def _check_draft_acceptance(config: EngineConfig) -> None:
-    if (given := config.draft_acceptance) is None:
-        return
-    if not 0.0 <= given <= 1.0:
-        raise ValueError(f"draft_acceptance: {given} is not from 0 to 1")
-    if config.load_format != "dummy":
-        raise ValueError(
-            f"draft_acceptance: {given} is for benchmarks with random weights, and needs "
-            f"load_format dummy: a real model decides itself which drafts it accepts"
-        )
-    if not config.max_drafts:
-        raise ValueError(f"draft_acceptance: {given}, but no drafts are made: speculate is off")
 
 
 def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:

@@ -67,8 +67,8 @@ class CudaSampler(Sampler):
 
     @torch.inference_mode()
     def accept_drafts(self, probability: float) -> None:
-        """Also compiles the kernel for it: a worker that compiled it within a spread step would
-        be late."""
+        """Accept drafts as ``Sampler.accept_drafts`` says, and compile the kernel for it now: a
+        worker that compiled it within a spread step would be late."""
         super().accept_drafts(probability)
         none = torch.full((1,), -1, device=self._device)
         drafts = torch.zeros(1, self._num_slots, dtype=torch.int64, device=self._device)
