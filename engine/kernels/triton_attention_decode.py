@@ -1,6 +1,6 @@
 """Attention of one query a row over its pages, split along the context, then the output gate.
 
-    o = sum_j softmax_j(q . k_j / sqrt(head_dim)) v_j;   out = o * sigmoid(gate)
+    o = sum_j softmax_j(q . k_j * scale) v_j;   out = o * sigmoid(gate),  or o without a gate
 
 A row's context is cut into at most ``MAX_CHUNKS`` equal runs of blocks, none shorter than
 ``MIN_BLOCKS``. Each run gives (m, l, o): the largest score, the sum of exp(score - m) and the sum
@@ -20,6 +20,7 @@ import triton.language as tl
 from engine.kernels.triton_overlap import LOADS_FIRST, overlap, wait_for_inputs
 from engine.kernels.triton_split import PARTS, Split, store_group
 
+LOG2_E = 1.4426950408889634
 MAX_CHUNKS = 64
 MIN_BLOCKS = 2
 CHUNKS, BLOCKS = tl.constexpr(MAX_CHUNKS), tl.constexpr(MIN_BLOCKS)
@@ -57,7 +58,7 @@ def programs_for(num_rows: int) -> int:
 
 def attention_decode(
     q: torch.Tensor,
-    gate: torch.Tensor,
+    gate: torch.Tensor | None,
     kv: torch.Tensor,
     layer: int,
     block_tables: torch.Tensor,
@@ -65,6 +66,7 @@ def attention_decode(
     workspace: AttentionWorkspace,
     *,
     split: Split | None = None,
+    scale: float | None = None,
     num_programs: int = 0,
     block: int = 64,
     num_warps: int = 4,
@@ -73,18 +75,18 @@ def attention_decode(
     """Attend to each row's pages -> [rows, heads * head_dim] in ``q``'s dtype.
 
     q [rows, heads, head_dim]; gate [rows, heads * head_dim], which may be columns of a wider
-    matrix; kv [pages, layers, 2, page_size, kv_heads, head_dim]; block_tables [rows, pages]; ends
+    matrix, or None; kv [pages, layers, 2, page_size, kv_heads, head_dim]; block_tables [rows, pages]; ends
     [rows] is the tokens in the cache, this step's among them. Rows with end 0 yield zeros. Memory
     past a row's end is not read. ``split`` also receives the result split in two, with groups of
-    columns within a head. ``num_programs`` (0: by the number of rows) does not change the result.
+    columns within a head. ``scale``: None for ``head_dim ** -0.5``. ``num_programs`` (0: by the number of rows) does not change the result.
     """
     num_rows, num_heads, head_dim = q.shape
     page_size, num_kv_heads = kv.shape[3:5]
     assert kv.shape[5] == head_dim, (kv.shape, q.shape)
     assert q.is_contiguous()
     assert kv[0].is_contiguous()
-    assert gate.shape == (num_rows, num_heads * head_dim), (gate.shape, q.shape)
-    assert gate.stride(1) == 1, gate.stride()
+    assert gate is None or gate.shape == (num_rows, num_heads * head_dim), (gate.shape, q.shape)
+    assert gate is None or gate.stride(1) == 1, gate.stride()
     assert block_tables.stride(1) == 1, block_tables.stride()
     assert ends.shape == (num_rows,), ends.shape
     assert ends.is_contiguous()
@@ -104,14 +106,16 @@ def attention_decode(
     _chunk_kernel[(num_programs or programs_for(num_rows), num_kv_heads, num_rows)](
         q, kv, block_tables, ends, workspace.partials, workspace.stats,
         block_tables.stride(0), kv.stride(0), layer * kv.stride(1), kv.stride(2),
-        head_dim**-0.5 * 1.4426950408889634,
-        HEADS=num_heads, KV_HEADS=num_kv_heads, GROUP=group, ROWS=max(MIN_HEADS, group),
+        (head_dim**-0.5 if scale is None else scale) * LOG2_E,
+        HEADS=num_heads, KV_HEADS=num_kv_heads, GROUP=group,
+        ROWS=max(MIN_HEADS, triton.next_power_of_2(group)),
         DIM=head_dim, PAGE=page_size, BLOCK=block, STAGES=num_stages,
         num_warps=num_warps, **overlap(q),
     )  # fmt: skip
     _merge_kernel[(num_heads * head_dim // dims_each, num_rows)](
-        workspace.partials, workspace.stats, gate, ends, out,
-        out if split is None else split.q, out if split is None else split.s, gate.stride(0),
+        workspace.partials, workspace.stats, out if gate is None else gate, ends, out,
+        out if split is None else split.q, out if split is None else split.s,
+        0 if gate is None else gate.stride(0), GATED=gate is not None,
         HEADS=num_heads, DIM=head_dim, DIMS=dims_each, BLOCK=block, IS_SPLIT=split is not None,
         num_warps=2, **LOADS_FIRST, **overlap(q),
     )  # fmt: skip
@@ -200,6 +204,7 @@ def _merge_kernel(
     p_q,
     p_s,
     gate_stride,
+    GATED: tl.constexpr,
     HEADS: tl.constexpr,
     DIM: tl.constexpr,
     DIMS: tl.constexpr,
@@ -207,12 +212,13 @@ def _merge_kernel(
     IS_SPLIT: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """Merge the chunks of DIMS dims of one head of one row, then apply the gate."""
+    """Merge the chunks of DIMS dims of one head of one row, then apply the gate, if any."""
     column, row = tl.program_id(0) * DIMS, tl.program_id(1).to(tl.int64)
     head = column // DIM
     o_d = column % DIM + tl.arange(0, DIMS)
     used, _ = _chunks(tl.load(p_ends + row).to(tl.int32), BLOCK)
-    b_gate = tl.load(p_gate + row * gate_stride + head * DIM + o_d).to(tl.float32)
+    if GATED:
+        b_gate = tl.load(p_gate + row * gate_stride + head * DIM + o_d).to(tl.float32)
     o_s = tl.arange(0, CHUNKS)
     m_s = o_s < used
     o_in = (row * CHUNKS + o_s) * HEADS + head
@@ -231,7 +237,9 @@ def _merge_kernel(
         b_part = tl.load(p_part, mask=m_m[:, None], other=0.0)
         b_o += tl.sum(b_part * tl.exp2(b_part_max - max_all)[:, None], 0)
     b_o /= tl.sum(b_sum * tl.exp2(b_max - max_all), 0)
-    b_o = tl.where(used > 0, b_o * tl.sigmoid(b_gate), 0.0)
+    if GATED:
+        b_o *= tl.sigmoid(b_gate)
+    b_o = tl.where(used > 0, b_o, 0.0)
     b_out = b_o.to(p_out.dtype.element_ty)
     tl.store(p_out + (row * HEADS + head) * DIM + o_d, b_out)
     if IS_SPLIT:

@@ -1,9 +1,9 @@
 """Causal attention of packed prefill chunks over their pages, then the output gate.
 
-    o_i = sum_{j <= i} softmax_j(q_i . k_j / sqrt(head_dim)) v_j;   out = o * sigmoid(gate)
+    o_i = sum_{j <= i} softmax_j(q_i . k_j * scale) v_j;   out = o * sigmoid(gate),  or o
 
 A program takes ``tile_len`` queries of one row with all heads that share a KV head, as one tile of
-matrix rows, and walks the row's pages with an online softmax (FlashAttention-2). Blocks that every
+matrix rows (heads padded to a power of two), and walks the row's pages with an online softmax (FlashAttention-2). Blocks that every
 query sees whole come first, without masks; then the diagonal. Scores are in units of log 2.
 
 A short pass has too few tiles to fill the GPU, and behind a long context each takes long. Then the
@@ -20,6 +20,7 @@ import triton.language as tl
 
 from engine.kernels.triton_prefill_plan import PrefillPlan
 
+LOG2_E = 1.4426950408889634
 SPLITS = 8
 SPAN = 2048
 FEW_PROGRAMS = 96
@@ -29,12 +30,13 @@ idle."""
 
 def attention_prefill(
     q: torch.Tensor,
-    gate: torch.Tensor,
+    gate: torch.Tensor | None,
     kv: torch.Tensor,
     layer: int,
     block_tables: torch.Tensor,
     plan: PrefillPlan,
     *,
+    scale: float | None = None,
     block: int = 64,
     num_warps: int = 8,
     num_stages: int = 2,
@@ -43,8 +45,9 @@ def attention_prefill(
     """Attend to the pages of each chunk's row -> [tokens, heads * head_dim] in ``q``'s dtype.
 
     q [tokens, heads, head_dim] of the rows in ``plan``, whose k and v are in the pages already;
-    gate [tokens, heads * head_dim], which may be columns of a wider matrix; kv [pages, layers, 2,
-    page_size, kv_heads, head_dim]; block_tables [rows, pages]. A prefix of any length may come
+    gate [tokens, heads * head_dim], which may be columns of a wider matrix, or None; kv [pages,
+    layers, 2, page_size, kv_heads, head_dim]; block_tables [rows, pages]. ``scale``: None for
+    ``head_dim ** -0.5``. A prefix of any length may come
     before a chunk. Memory past a row's last token is not read into a result.
     """
     num_tokens, num_heads, head_dim = q.shape
@@ -54,34 +57,37 @@ def attention_prefill(
     assert num_tokens == plan.num_tokens, (num_tokens, plan.num_tokens)
     assert q.is_contiguous()
     assert kv[0].is_contiguous()
-    assert gate.shape == (num_tokens, num_heads * head_dim), (gate.shape, q.shape)
-    assert gate.stride(1) == 1, gate.stride()
+    assert gate is None or gate.shape == (num_tokens, num_heads * head_dim), (gate.shape, q.shape)
+    assert gate is None or gate.stride(1) == 1, gate.stride()
     assert block_tables.stride(1) == 1, block_tables.stride()
     block = min(block, page_size)
     assert page_size % block == 0, (page_size, block)
-    assert group * plan.tile_len >= 16, (group, plan.tile_len)
+    padded = triton.next_power_of_2(group)
+    assert padded * plan.tile_len >= 16, (group, plan.tile_len)
     out = q.new_empty(num_tokens, num_heads * head_dim)
     num_tiles = plan.tiles.shape[0]
     splits = SPLITS if num_kv_heads * num_tiles <= FEW_PROGRAMS else 1
-    shape = num_kv_heads, num_tiles, splits, group * plan.tile_len
+    shape = num_kv_heads, num_tiles, splits, padded * plan.tile_len
     partials = stats = out
     if splits > 1:
         partials = torch.empty(*shape, head_dim, dtype=torch.float32, device=q.device)
         stats = torch.empty(*shape, 2, dtype=torch.float32, device=q.device)
     shared = {
-        "HEADS": num_heads, "KV_HEADS": num_kv_heads, "GROUP": group, "DIM": head_dim,
-        "TILE": plan.tile_len, "BLOCK": block, "SPAN": span, "SPLITS": splits,
+        "HEADS": num_heads, "KV_HEADS": num_kv_heads, "GROUP": group, "PADDED": padded,
+        "DIM": head_dim, "GATED": gate is not None, "TILE": plan.tile_len, "BLOCK": block, "SPAN": span,
+        "SPLITS": splits,
     }  # fmt: skip
-    places = plan.firsts, plan.starts, plan.tiles, gate.stride(0)
+    places = plan.firsts, plan.starts, plan.tiles, 0 if gate is None else gate.stride(0)
+    gates = out if gate is None else gate
     _prefill_kernel[(num_kv_heads, num_tiles, splits)](
-        q, gate, kv, out, partials, stats, block_tables, *places,
+        q, gates, kv, out, partials, stats, block_tables, *places,
         block_tables.stride(0), kv.stride(0), layer * kv.stride(1), kv.stride(2),
-        head_dim**-0.5 * 1.4426950408889634,
+        (head_dim**-0.5 if scale is None else scale) * LOG2_E,
         PAGE=page_size, STAGES=num_stages, num_warps=num_warps, **shared,
     )  # fmt: skip
     if splits > 1:
         _merge_kernel[(num_kv_heads, num_tiles, plan.tile_len)](
-            gate, out, partials, stats, *places, num_warps=4, **shared
+            gates, out, partials, stats, *places, num_warps=4, **shared
         )
     return out
 
@@ -161,7 +167,9 @@ def _prefill_kernel(
     HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
     GROUP: tl.constexpr,
+    PADDED: tl.constexpr,
     DIM: tl.constexpr,
+    GATED: tl.constexpr,
     PAGE: tl.constexpr,
     TILE: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -180,22 +188,24 @@ def _prefill_kernel(
     used = _num_splits(whole, SPAN, SPLITS)
     if split >= used:
         return
-    o_row = tl.arange(0, TILE * GROUP)
-    o_query = query + o_row // GROUP
+    o_row = tl.arange(0, TILE * PADDED)
+    o_query = query + o_row // PADDED
     m_query = (o_query < length)[:, None]
+    if PADDED != GROUP:
+        m_query &= (o_row % PADDED < GROUP)[:, None]
     b_position = start + o_query
     o_d = tl.arange(0, DIM)
     o_token = (first + o_query).to(tl.int64)
-    o_column = (kv_head * GROUP + o_row % GROUP)[:, None] * DIM + o_d[None, :]
+    o_column = (kv_head * GROUP + o_row % PADDED)[:, None] * DIM + o_d[None, :]
     o_q = o_token[:, None] * (HEADS * DIM) + o_column
     b_q = tl.load(p_q + o_q, mask=m_query, other=0.0)
 
     p_tables += row.to(tl.int64) * table_stride
     o_kv = (tl.arange(0, BLOCK) * KV_HEADS + kv_head)[:, None] * DIM + o_d[None, :]
     p_k = p_kv + layer_offset + o_kv
-    b_o = tl.zeros([TILE * GROUP, DIM], tl.float32)
-    b_max = tl.full([TILE * GROUP], float("-inf"), tl.float32)
-    b_sum = tl.zeros([TILE * GROUP], tl.float32)
+    b_o = tl.zeros([TILE * PADDED, DIM], tl.float32)
+    b_max = tl.full([TILE * PADDED], float("-inf"), tl.float32)
+    b_sum = tl.zeros([TILE * PADDED], tl.float32)
     end = start + tl.minimum(query + TILE, length)
     low, high = whole // BLOCK * split // used * BLOCK, whole // BLOCK * (split + 1) // used * BLOCK
     b_o, b_max, b_sum = _attend(
@@ -209,13 +219,15 @@ def _prefill_kernel(
     )  # fmt: skip
     if used > 1:
         part = (kv_head * tl.num_programs(1) + tl.program_id(1)).to(tl.int64) * SPLITS + split
-        o_part = part * (TILE * GROUP) + o_row
+        o_part = part * (TILE * PADDED) + o_row
         tl.store(p_partials + o_part[:, None] * DIM + o_d[None, :], b_o)
         tl.store(p_stats + o_part * 2, b_max)
         tl.store(p_stats + o_part * 2 + 1, b_sum)
         return
-    b_gate = tl.load(p_gate + o_token[:, None] * gate_stride + o_column, mask=m_query, other=0.0)
-    b_o = b_o / b_sum[:, None] * tl.sigmoid(b_gate.to(tl.float32))
+    b_o = b_o / b_sum[:, None]
+    if GATED:
+        p_gate += o_token[:, None] * gate_stride + o_column
+        b_o *= tl.sigmoid(tl.load(p_gate, mask=m_query, other=0.0).to(tl.float32))
     tl.store(p_out + o_q, b_o.to(p_out.dtype.element_ty), mask=m_query)
 
 
@@ -232,7 +244,9 @@ def _merge_kernel(
     HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
     GROUP: tl.constexpr,
+    PADDED: tl.constexpr,
     DIM: tl.constexpr,
+    GATED: tl.constexpr,
     TILE: tl.constexpr,
     BLOCK: tl.constexpr,
     SPAN: tl.constexpr,
@@ -249,13 +263,13 @@ def _merge_kernel(
     query = first_query + of_tile
     if (used == 1) | (query >= length):
         return
-    o_g, o_d = tl.arange(0, GROUP), tl.arange(0, DIM)
+    o_g, o_d = tl.arange(0, PADDED), tl.arange(0, DIM)
     part = (kv_head * tl.num_programs(1) + tl.program_id(1)).to(tl.int64) * SPLITS
-    b_o = tl.zeros([GROUP, DIM], tl.float32)
-    b_max = tl.full([GROUP], float("-inf"), tl.float32)
-    b_sum = tl.zeros([GROUP], tl.float32)
+    b_o = tl.zeros([PADDED, DIM], tl.float32)
+    b_max = tl.full([PADDED], float("-inf"), tl.float32)
+    b_sum = tl.zeros([PADDED], tl.float32)
     for split in range(used):
-        o_part = (part + split) * (TILE * GROUP) + of_tile * GROUP + o_g
+        o_part = (part + split) * (TILE * PADDED) + of_tile * PADDED + o_g
         b_part = tl.load(p_partials + o_part[:, None] * DIM + o_d[None, :])
         b_part_max = tl.load(p_stats + o_part * 2)
         b_new = tl.maximum(b_max, b_part_max)
@@ -265,6 +279,10 @@ def _merge_kernel(
         b_max = b_new
     o_column = (kv_head * GROUP + o_g)[:, None] * DIM + o_d[None, :]
     token = (first + query).to(tl.int64)
-    b_gate = tl.load(p_gate + token * gate_stride + o_column).to(tl.float32)
-    b_o = b_o / b_sum[:, None] * tl.sigmoid(b_gate)
-    tl.store(p_out + token * (HEADS * DIM) + o_column, b_o.to(p_out.dtype.element_ty))
+    m_head = (o_g < GROUP)[:, None]
+    b_o = b_o / b_sum[:, None]
+    if GATED:
+        b_gate = tl.load(p_gate + token * gate_stride + o_column, mask=m_head, other=0.0)
+        b_o *= tl.sigmoid(b_gate.to(tl.float32))
+    p_out += token * (HEADS * DIM) + o_column
+    tl.store(p_out, b_o.to(p_out.dtype.element_ty), mask=m_head)
