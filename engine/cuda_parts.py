@@ -58,7 +58,10 @@ class CudaParts:
         self._layout, self._kernels, self._max_drafts = layout, kernels, max_drafts
         self._trunk = Trunk(model, cache, layout, kernels, model.config.max_position_embeddings)
         self._captures = not isinstance(kernels, ReferenceKernels)
-        self._device, self._num_slots = cache.conv.device, cache.conv.shape[0]
+        self._device = cache.conv.device
+        # Slots without states hold kept prefixes too, one for each page (transport/wire/layout.py).
+        num_kept = 0 if layout.has_states else cache.kv.shape[0]
+        self._num_slots = cache.conv.shape[0] - num_kept
         self._step_tokens = step_tokens(self._num_slots, max_drafts)
         self.num_logits = num_logits(num_ids, model.config.vocab_size)
         self.sampler = CudaSampler(

@@ -75,10 +75,11 @@ def attention_decode(
     """Attend to each row's pages -> [rows, heads * head_dim] in ``q``'s dtype.
 
     q [rows, heads, head_dim]; gate [rows, heads * head_dim], which may be columns of a wider
-    matrix, or None; kv [pages, layers, 2, page_size, kv_heads, head_dim]; block_tables [rows, pages]; ends
-    [rows] is the tokens in the cache, this step's among them. Rows with end 0 yield zeros. Memory
-    past a row's end is not read. ``split`` also receives the result split in two, with groups of
-    columns within a head. ``scale``: None for ``head_dim ** -0.5``. ``num_programs`` (0: by the number of rows) does not change the result.
+    matrix, or None; kv [pages, layers, 2, page_size, kv_heads, head_dim]; block_tables [rows,
+    pages]; ends [rows] is the tokens in the cache, this step's among them. Rows with end 0 yield
+    zeros. Memory past a row's end is not read. ``split`` also receives the result split in two,
+    with groups of columns within a head. ``scale``: None for ``head_dim ** -0.5``.
+    ``num_programs`` (0: by the number of rows) does not change the result.
     """
     num_rows, num_heads, head_dim = q.shape
     page_size, num_kv_heads = kv.shape[3:5]

@@ -3,8 +3,9 @@
     o_i = sum_{j <= i} softmax_j(q_i . k_j * scale) v_j;   out = o * sigmoid(gate),  or o
 
 A program takes ``tile_len`` queries of one row with all heads that share a KV head, as one tile of
-matrix rows (heads padded to a power of two), and walks the row's pages with an online softmax (FlashAttention-2). Blocks that every
-query sees whole come first, without masks; then the diagonal. Scores are in units of log 2.
+matrix rows, and walks the row's pages with an online softmax (FlashAttention-2). The heads are
+padded to a power of two. Blocks that every query sees whole come first, without masks; then the
+diagonal. Scores are in units of log 2.
 
 A short pass has too few tiles to fill the GPU, and behind a long context each takes long. Then the
 context of a tile is divided among up to ``SPLITS`` programs, each with at least ``SPAN`` keys, and
@@ -74,8 +75,8 @@ def attention_prefill(
         stats = torch.empty(*shape, 2, dtype=torch.float32, device=q.device)
     shared = {
         "HEADS": num_heads, "KV_HEADS": num_kv_heads, "GROUP": group, "PADDED": padded,
-        "DIM": head_dim, "GATED": gate is not None, "TILE": plan.tile_len, "BLOCK": block, "SPAN": span,
-        "SPLITS": splits,
+        "DIM": head_dim, "GATED": gate is not None, "TILE": plan.tile_len, "BLOCK": block,
+        "SPAN": span, "SPLITS": splits,
     }  # fmt: skip
     places = plan.firsts, plan.starts, plan.tiles, 0 if gate is None else gate.stride(0)
     gates = out if gate is None else gate

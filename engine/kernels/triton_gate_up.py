@@ -40,11 +40,9 @@ class Tiles:
 @triton.jit
 def activated(b_gate, b_up, GELU: tl.constexpr):
     """act(gate) * up in float32."""
-    if GELU:
-        # (1 + tanh(u)) / 2 = sigmoid(2 u)
+    b_u = b_gate
+    if GELU:  # (1 + tanh(u)) / 2 = sigmoid(2 u)
         b_u = 1.5957691216057308 * (b_gate + 0.044715 * b_gate * b_gate * b_gate)
-    else:
-        b_u = b_gate
     return b_gate / (1.0 + tl.exp(-b_u)) * b_up
 
 

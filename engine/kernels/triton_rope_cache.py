@@ -2,8 +2,8 @@
 
     x <- x / rms(x) * weight;   (x_i, x_{i+r/2}) <- rotated by position * inv_freq_i,  i < r/2
 
-for every head of k and q (``weight`` is already the checkpoint's 1 + w); r is the rotary_dim. Models
-without such norms only rotate. A bias is added first.
+for every head of k and q (``weight`` is already the checkpoint's 1 + w); r is the rotary_dim. A
+bias is added first. Heads of models without these norms are only rotated.
 
 Reference: torch_norm.norm_rope; test: tests/kernels/test_attention.py.
 """
@@ -34,11 +34,11 @@ def rope_cache(
 
     projected [tokens, v | k | q (| gate)] in heads of head_dim; weight [kv_heads + heads, head_dim]
     float32, k first, or without rows for no norm, and then ``num_heads`` is given; ``bias``
-    [(2 * kv_heads + heads) * head_dim] in ``projected``'s dtype; inv_freq [rotary_dim / 2] float32; positions [tokens], where -1 marks padding
-    (nothing is read or written, its q is zero); token_rows [tokens] is each token's row of
-    block_tables [rows, pages], None if token i is row i: then the kernel before this one must have
-    written neither positions nor block_tables. kv is the page pool
-    [pages, layers, 2, page_size, kv_heads, head_dim].
+    [(2 * kv_heads + heads) * head_dim] in ``projected``'s dtype; inv_freq [rotary_dim / 2] float32;
+    positions [tokens], where -1 marks padding (nothing is read or written, its q is zero);
+    token_rows [tokens] is each token's row of block_tables [rows, pages], None if token i is row i:
+    then the kernel before this one must have written neither positions nor block_tables. kv is the
+    page pool [pages, layers, 2, page_size, kv_heads, head_dim].
     """
     num_kv_heads, head_dim = kv.shape[4:]
     if num_heads is None:

@@ -74,8 +74,9 @@ class TritonKernels:
         self._in_fp8 = config.quantization.source != "none"
         attention = config.attention
         self.cudnn_problem = cudnn_attention.unsupported(torch.bfloat16, attention.head_dim)
-        if not attention.gated:
-            self.cudnn_problem = "it is for attention with an output gate"
+        group = attention.num_attention_heads // attention.num_key_value_heads
+        if not attention.gated or group & (group - 1):
+            self.cudnn_problem = "it is for gated attention, and 2, 4, 8 or 16 heads a KV head"
         """Why prompts behind deep contexts are not computed in pieces; "" if they are."""
 
     @cached_property
