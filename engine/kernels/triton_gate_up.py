@@ -47,7 +47,7 @@ def activated(b_gate, b_up, GELU: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["num_tokens"])
-def _gate_up_kernel(
+def _gated_linear_kernel(
     p_x,
     p_w,
     p_h,
@@ -122,7 +122,7 @@ def gate_up(
     assert w.is_contiguous()
     tiles = tiles_of(num_tokens)
     assert dim % tiles.rows == k % tiles.k == 0, (w.shape, tiles)
-    _gate_up_kernel[(dim // tiles.rows,)](
+    _gated_linear_kernel[(dim // tiles.rows,)](
         x, w, h, num_tokens, x.stride(0),
         K=k, DIM=dim, BLOCK_T=max(16, triton.next_power_of_2(num_tokens)),
         BLOCK_N=tiles.rows, BLOCK_K=tiles.k, STAGES=tiles.stages,

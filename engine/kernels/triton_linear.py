@@ -197,9 +197,8 @@ MANY_ROWS = 8192
 SPLITS = 4
 """The most slices of k in layers with fewer rows."""
 
-
 LEAST_K = 64
-"""Columns of which a weight has a multiple."""
+"""The number of columns of a weight is a multiple of this."""
 
 
 def splits_of(w: Matrix) -> int:

@@ -11,9 +11,9 @@ from engine.model.quantization import BLOCK
 MIN_DOT = 16
 """Length of each side of the smallest product on tensor cores."""
 LEAST_K = 64
-"""Columns of which a weight's tiles have a multiple."""
+"""The number of columns of a weight is a multiple of this."""
 EXPERT_K, EXPERT_ROWS = 256, 128
-"""Columns and rows of which a tile of an expert's weights has a multiple."""
+"""An expert's columns and rows are multiples of these."""
 MAX_GROUP = 16
 """The most heads that share a KV head."""
 
