@@ -2,8 +2,8 @@
 
 No GPU is needed: what prompts, decode steps, spread ones and those with drafts launch, in BF16 and
 in FP8, and experts in NVFP4, and what other model families launch, is compiled to machine code for
-sm_90, with its shared memory printed, and launched nowhere. With NAMEs only kernels whose names contain one. It takes some minutes, so no
-test runs it.
+sm_90, with its shared memory printed, and launched nowhere. With NAMEs only kernels whose names
+contain one. It takes some minutes, so no test runs it.
 TRITON_INTERPRET must be off.
 """
 
@@ -181,7 +181,8 @@ def launch_family(name: str) -> None:
     """What prompts and decode steps of another family launch, with its own heads."""
     config = json.loads((noted.FULL_SIZE.parents[1] / name / "config.json").read_text())
     text = config.get("text_config", config)
-    text |= {key: value for key, value in SMALLER.items() if key in text}
+    head_dim = text.get("head_dim", text["hidden_size"] // text["num_attention_heads"])
+    text |= {key: value for key, value in SMALLER.items() if key in text} | {"head_dim": head_dim}
     if "layer_types" in text:
         text["layer_types"] = text["layer_types"][: SMALLER["num_hidden_layers"]]
     with tempfile.TemporaryDirectory() as folder:
