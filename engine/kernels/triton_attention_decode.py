@@ -67,6 +67,7 @@ def attention_decode(
     *,
     split: Split | None = None,
     scale: float | None = None,
+    window: int | None = None,
     num_programs: int = 0,
     block: int = 64,
     num_warps: int = 4,
@@ -79,6 +80,7 @@ def attention_decode(
     pages]; ends [rows] is the tokens in the cache, this step's among them. Rows with end 0 yield
     zeros. Memory past a row's end is not read. ``split`` also receives the result split in two,
     with groups of columns within a head. ``scale``: None for ``head_dim ** -0.5``.
+    ``window``: attend to the last so many tokens, and read no page before them; None: to all.
     ``num_programs`` (0: by the number of rows) does not change the result.
     """
     num_rows, num_heads, head_dim = q.shape
@@ -110,7 +112,7 @@ def attention_decode(
         (head_dim**-0.5 if scale is None else scale) * LOG2_E,
         HEADS=num_heads, KV_HEADS=num_kv_heads, GROUP=group,
         ROWS=max(MIN_HEADS, triton.next_power_of_2(group)),
-        DIM=head_dim, PAGE=page_size, BLOCK=block, STAGES=num_stages,
+        DIM=head_dim, PAGE=page_size, BLOCK=block, STAGES=num_stages, WINDOW=window or 0,
         num_warps=num_warps, **overlap(q),
     )  # fmt: skip
     _merge_kernel[(num_heads * head_dim // dims_each, num_rows)](
@@ -118,15 +120,18 @@ def attention_decode(
         out if split is None else split.q, out if split is None else split.s,
         0 if gate is None else gate.stride(0), GATED=gate is not None,
         HEADS=num_heads, DIM=head_dim, DIMS=dims_each, BLOCK=block, IS_SPLIT=split is not None,
-        num_warps=2, **LOADS_FIRST, **overlap(q),
+        WINDOW=window or 0, num_warps=2, **LOADS_FIRST, **overlap(q),
     )  # fmt: skip
     return out
 
 
 @triton.jit
-def _chunks(end, BLOCK: tl.constexpr):
-    """(number of chunks, blocks per chunk) of a context of ``end`` tokens."""
+def _chunks(end, BLOCK: tl.constexpr, WINDOW: tl.constexpr):
+    """(number of chunks, blocks per chunk) of a context of ``end`` tokens, from the block on in
+    which the window begins."""
     num_blocks = tl.cdiv(end, BLOCK)
+    if WINDOW > 0:
+        num_blocks -= tl.maximum(end - WINDOW, 0) // BLOCK
     blocks_each = tl.maximum(tl.cdiv(num_blocks, CHUNKS), BLOCKS)
     return tl.cdiv(num_blocks, blocks_each), blocks_each
 
@@ -152,12 +157,13 @@ def _chunk_kernel(
     PAGE: tl.constexpr,
     BLOCK: tl.constexpr,
     STAGES: tl.constexpr,
+    WINDOW: tl.constexpr,
     PDL: tl.constexpr,
 ):
     wait_for_inputs(PDL)
     kv_head, row = tl.program_id(1), tl.program_id(2)
     end = tl.load(p_ends + row).to(tl.int32)
-    num_chunks, blocks_each = _chunks(end, BLOCK)
+    num_chunks, blocks_each = _chunks(end, BLOCK, WINDOW)
     if tl.program_id(0) >= num_chunks:
         return
     o_g = tl.arange(0, ROWS)
@@ -171,6 +177,8 @@ def _chunk_kernel(
     o_kv = layer_offset + (o_j * KV_HEADS + kv_head)[:, None] * DIM + o_d[None, :]
     for chunk in range(tl.program_id(0), num_chunks, tl.num_programs(0)):
         low = chunk * blocks_each * BLOCK
+        if WINDOW > 0:
+            low += tl.maximum(end - WINDOW, 0) // BLOCK * BLOCK
         high = tl.minimum(low + blocks_each * BLOCK, end)
         b_o = tl.zeros([ROWS, DIM], tl.float32)
         b_max = tl.full([ROWS], float("-inf"), tl.float32)
@@ -179,6 +187,8 @@ def _chunk_kernel(
             page = tl.load(p_tables + j // PAGE).to(tl.int64)
             p_k = p_kv + page * page_stride + (j % PAGE) * (KV_HEADS * DIM) + o_kv
             m_j = j + o_j < high
+            if WINDOW > 0:
+                m_j &= j + o_j >= end - WINDOW
             b_k = tl.load(p_k, mask=m_j[:, None], other=0.0)
             b_v = tl.load(p_k + v_offset, mask=m_j[:, None], other=0.0)
             b_score = tl.dot(b_q, tl.trans(b_k)) * scale
@@ -211,13 +221,14 @@ def _merge_kernel(
     DIMS: tl.constexpr,
     BLOCK: tl.constexpr,
     IS_SPLIT: tl.constexpr,
+    WINDOW: tl.constexpr,
     PDL: tl.constexpr,
 ):
     """Merge the chunks of DIMS dims of one head of one row, then apply the gate, if any."""
     column, row = tl.program_id(0) * DIMS, tl.program_id(1).to(tl.int64)
     head = column // DIM
     o_d = column % DIM + tl.arange(0, DIMS)
-    used, _ = _chunks(tl.load(p_ends + row).to(tl.int32), BLOCK)
+    used, _ = _chunks(tl.load(p_ends + row).to(tl.int32), BLOCK, WINDOW)
     if GATED:
         b_gate = tl.load(p_gate + row * gate_stride + head * DIM + o_d).to(tl.float32)
     o_s = tl.arange(0, CHUNKS)

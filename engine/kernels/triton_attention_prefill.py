@@ -24,6 +24,7 @@ from engine.kernels.triton_prefill_plan import PrefillPlan
 LOG2_E = 1.4426950408889634
 SPLITS = 8
 SPAN = 2048
+LOWEST = tl.constexpr(-1e30)
 FEW_PROGRAMS = 96
 """With this many programs or fewer, some of the 132 multiprocessors of an H100 or H200 would be
 idle."""
@@ -38,6 +39,7 @@ def attention_prefill(
     plan: PrefillPlan,
     *,
     scale: float | None = None,
+    window: int | None = None,
     block: int = 64,
     num_warps: int = 8,
     num_stages: int = 2,
@@ -48,7 +50,8 @@ def attention_prefill(
     q [tokens, heads, head_dim] of the rows in ``plan``, whose k and v are in the pages already;
     gate [tokens, heads * head_dim], which may be columns of a wider matrix, or None; kv [pages,
     layers, 2, page_size, kv_heads, head_dim]; block_tables [rows, pages]. ``scale``: None for
-    ``head_dim ** -0.5``. A prefix of any length may come
+    ``head_dim ** -0.5``. ``window``: a query attends to so many tokens, the last one itself, and no
+    page before them is read; None: to all. A prefix of any length may come
     before a chunk. Memory past a row's last token is not read into a result.
     """
     num_tokens, num_heads, head_dim = q.shape
@@ -67,7 +70,7 @@ def attention_prefill(
     assert padded * plan.tile_len >= 16, (group, plan.tile_len)
     out = q.new_empty(num_tokens, num_heads * head_dim)
     num_tiles = plan.tiles.shape[0]
-    splits = SPLITS if num_kv_heads * num_tiles <= FEW_PROGRAMS else 1
+    splits = SPLITS if num_kv_heads * num_tiles <= FEW_PROGRAMS and window is None else 1
     shape = num_kv_heads, num_tiles, splits, padded * plan.tile_len
     partials = stats = out
     if splits > 1:
@@ -84,7 +87,7 @@ def attention_prefill(
         q, gates, kv, out, partials, stats, block_tables, *places,
         block_tables.stride(0), kv.stride(0), layer * kv.stride(1), kv.stride(2),
         (head_dim**-0.5 if scale is None else scale) * LOG2_E,
-        PAGE=page_size, STAGES=num_stages, num_warps=num_warps, **shared,
+        PAGE=page_size, STAGES=num_stages, WINDOW=window or 0, num_warps=num_warps, **shared,
     )  # fmt: skip
     if splits > 1:
         _merge_kernel[(num_kv_heads, num_tiles, plan.tile_len)](
@@ -113,9 +116,10 @@ def _attend(
     BLOCK: tl.constexpr,
     STAGES: tl.constexpr,
     MASKED: tl.constexpr,
+    WINDOW: tl.constexpr,
 ):
     """Attend to keys ``low`` to ``high``, a multiple of BLOCK apart; MASKED cuts at each query and
-    at ``end``."""
+    at ``end``, and at the beginning of its window if there is one."""
     o_j = tl.arange(0, BLOCK)
     for j in tl.range(low, high, BLOCK, num_stages=STAGES):
         page = tl.load(p_tables + j // PAGE).to(tl.int64)
@@ -130,8 +134,12 @@ def _attend(
         b_score = tl.dot(b_q, tl.trans(b_k))
         if MASKED:
             m_seen = j + o_j[None, :] <= b_position[:, None]
+            if WINDOW > 0:
+                m_seen &= j + o_j[None, :] > b_position[:, None] - WINDOW
             b_score = tl.where(m_seen, b_score, float("-inf"))
         b_new = tl.maximum(b_max, tl.max(b_score, 1) * scale)
+        if WINDOW > 0:  # a block may lie before a query's window
+            b_new = tl.maximum(b_new, LOWEST)
         b_p = tl.exp2(b_score * scale - b_new[:, None])
         b_shrink = tl.exp2(b_max - b_new)
         b_sum = b_sum * b_shrink + tl.sum(b_p, 1)
@@ -177,6 +185,7 @@ def _prefill_kernel(
     SPAN: tl.constexpr,
     SPLITS: tl.constexpr,
     STAGES: tl.constexpr,
+    WINDOW: tl.constexpr,
 ):
     kv_head, split = tl.program_id(0), tl.program_id(2)
     p_tile = p_tiles + tl.program_id(1) * 2
@@ -209,14 +218,17 @@ def _prefill_kernel(
     b_sum = tl.zeros([TILE * PADDED], tl.float32)
     end = start + tl.minimum(query + TILE, length)
     low, high = whole // BLOCK * split // used * BLOCK, whole // BLOCK * (split + 1) // used * BLOCK
+    if WINDOW > 0:
+        whole = tl.maximum(start + query + 1 - WINDOW, 0) // BLOCK * BLOCK
+        high = low
     b_o, b_max, b_sum = _attend(
         b_q, b_o, b_max, b_sum, b_position, p_k, p_tables, page_stride, v_offset, scale,
-        low, high, end, KV_HEADS * DIM, PAGE, BLOCK, STAGES, False,
+        low, high, end, KV_HEADS * DIM, PAGE, BLOCK, STAGES, False, WINDOW,
     )  # fmt: skip
     b_o, b_max, b_sum = _attend(
         b_q, b_o, b_max, b_sum, b_position, p_k, p_tables, page_stride, v_offset, scale,
         whole, tl.where(split == used - 1, end, whole), end,
-        KV_HEADS * DIM, PAGE, BLOCK, STAGES, True,
+        KV_HEADS * DIM, PAGE, BLOCK, STAGES, True, WINDOW,
     )  # fmt: skip
     if used > 1:
         part = (kv_head * tl.num_programs(1) + tl.program_id(1)).to(tl.int64) * SPLITS + split

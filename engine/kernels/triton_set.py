@@ -203,7 +203,7 @@ class TritonKernels:
         positions = self._before_rope(inputs)
         projected = linear(x.tensor, weights.in_proj, split_of(x, weights.in_proj))
         gate = projected[:, (2 * kv_heads + heads) * head_dim :] if weights.gated else None
-        n, scale = inputs.num_decode, weights.scale
+        n = inputs.num_decode
         parts = []
         split = self._output_split(inputs, weights.out_proj, FP8_K)
         if inputs.decode:
@@ -216,7 +216,7 @@ class TritonKernels:
             parts.append(
                 attention_decode(
                     q, of_rows, kv, layer, rows.tables, rows.ends, self._attention_workspace,
-                    split=split, scale=scale,
+                    split=split, scale=weights.scale, window=weights.window,
                 )
             )  # fmt: skip
         if inputs.prefill:
@@ -230,7 +230,9 @@ class TritonKernels:
             if deep is not None and of_rows is not None:
                 parts.append(attention_in_pieces(q, of_rows, *of, deep, cudnn_attention.attend))
             else:
-                parts.append(attention_prefill(q, of_rows, *of, scale=scale))
+                parts.append(
+                    attention_prefill(q, of_rows, *of, scale=weights.scale, window=weights.window)
+                )
         return _joined(parts, split)
 
     @torch.inference_mode()

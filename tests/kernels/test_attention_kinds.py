@@ -28,6 +28,7 @@ class Kind:
     biased: bool = False
     gated: bool = False
     scale: float | None = None
+    window: int | None = None
 
 
 KINDS = {
@@ -35,6 +36,8 @@ KINDS = {
     "qwen2": Kind(7, 1, 64, biased=True),
     "qwen3": Kind(3, 3, 32, normed=True),
     "qwen3_5": Kind(6, 1, 32, normed=True, gated=True),
+    "window": Kind(8, 2, 16, normed=True, window=21),
+    "narrow": Kind(4, 4, 16, window=1),
     "scaled": Kind(10, 2, 16, normed=True, biased=True, scale=0.4),
 }
 
@@ -103,7 +106,7 @@ class Pass:
         decode = max(self.rows.lens) == 1
         attend = torch_attention.attend_decode if decode else torch_attention.attend_prefill
         of = kq[:, kind.kv_heads :].float(), k_rows.float(), v_rows.float(), self.rows
-        out = attend(*of, Span(None, kind.scale)).flatten(1)
+        out = attend(*of, Span(kind.window, kind.scale)).flatten(1)
         return out if self.gate is None else out * self.gate.float().sigmoid()
 
 
@@ -118,7 +121,7 @@ def test_decode(name: str, dtype: torch.dtype, device: torch.device) -> None:
     workspace.partials.fill_(float("nan"))
     out = attention_decode(
         q, rows.gate, rows.kv, LAYER, rows.rows.block_tables.int(), ends, workspace,
-        scale=kind.scale, block=16,
+        scale=kind.scale, window=kind.window, block=16,
     )  # fmt: skip
     assert relative_error(out, truth) < BOUND[dtype]
 
@@ -134,6 +137,6 @@ def test_prefill(name: str, dtype: torch.dtype, span: int, device: torch.device)
     q = rows.roped(rows.positions, plan.token_rows)
     out = attention_prefill(
         q, rows.gate, rows.kv, LAYER, rows.rows.block_tables.int(), plan,
-        scale=kind.scale, span=span, block=16,
+        scale=kind.scale, window=kind.window, span=span, block=16,
     )  # fmt: skip
     assert relative_error(out, truth) < BOUND[dtype]
