@@ -194,6 +194,9 @@ instructions, which sum in another order and need the converted weights in share
 MANY_ROWS = 8192
 """Number of rows that fills 132 multiprocessors without a split of k."""
 
+MANY_SLICES = 16384
+"""Number of slices of rows from which on more programs of fewer stages are faster."""
+
 SPLITS = 4
 """The most slices of k in layers with fewer rows."""
 
@@ -210,8 +213,8 @@ def splits_of(w: Matrix) -> int:
 
 
 def tiles_of(num_tokens: int, w: Matrix, splits: int, is_split: bool = False) -> Tiles:
-    """The tiles measured best on an H200, or narrower ones where they do not divide k; all tiles
-    give the same bits."""
+    """The tiles measured best on an H200 or H100, or narrower ones where they do not divide k; all
+    tiles give the same bits."""
     tiles = _best_tiles(num_tokens, w, splits, is_split)
     return tiles if w.shape[1] // splits % tiles.k == 0 else replace(tiles, k=LEAST_K)
 
@@ -225,7 +228,10 @@ def _best_tiles(num_tokens: int, w: Matrix, splits: int, is_split: bool) -> Tile
         return Tiles(rows, k, 6, 4, True, fp8_stages=3, fp8_unrolled=2)
     num_rows = w.shape[0]
     if splits > 1:
-        return Tiles(64, 128, 6, 4, True)
+        stages = 6 if num_rows * splits < MANY_SLICES else 3 if num_tokens > 32 else 4
+        return Tiles(64, 128, stages, 4, True)
+    if MANY_ROWS // 2 < num_rows <= MANY_ROWS:
+        return Tiles(64, 128, 6 if num_tokens <= 32 else 4, 4, True)
     if num_tokens <= 32:
         return Tiles(64, 128, 4, 4, True) if num_rows > 65536 else Tiles(64, 64, 6, 4, True)
     return Tiles(64, 64, 6, 4, True) if num_rows > 65536 else Tiles(128, 64, 5, 4, True)
