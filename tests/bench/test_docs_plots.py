@@ -29,6 +29,9 @@ DRAWINGS = (
     "nodes.svg",
     "recovery.svg",
     "spread-layer.svg",
+    "layers.svg",
+    "triage.svg",
+    "apis.svg",
 )
 ENVIRONMENT = {"at": "2026-01-02T03:04:05+00:00", "commit": "abc1234"}
 
