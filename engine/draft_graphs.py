@@ -63,8 +63,8 @@ class Verifying:
 class DraftGraphs:
     """Drafts of every state slot on CUDA. ``launch``, ``forget`` and ``prefilled`` are as in
     ``engine.speculation.Speculation``. ``logits`` float32 [tokens, ids]: where steps leave theirs.
-    ``spreads``: there may be steps that several workers compute together. ``buckets``: row counts
-    of captured steps."""
+    ``forced``: the probability with which a benchmark accepts a draft. ``spreads``: there may be
+    steps that several workers compute together. ``buckets``: row counts of captured steps."""
 
     def __init__(
         self,
@@ -78,6 +78,7 @@ class DraftGraphs:
     ) -> None:
         self._model, self._cache, self._kernels = trunk.model, trunk.cache, trunk.kernels
         self._sampler, self.logits = sampler, logits
+        self.forced: float | None = None
         self._device = device = sampler.next_token.device
         num_slots = sampler.next_token.shape[0]
         self.buckets = buckets_below(num_slots, buckets)
@@ -104,7 +105,12 @@ class DraftGraphs:
         shape = num_tokens, trunk.model.config.hidden_size
         hidden = torch.zeros(shape, dtype=trunk.cache.conv.dtype, device=device)
         self._memory = DraftMemory(
-            trunk.layout, tables, trunk.max_seq_len, num_rows, num_tokens, hidden
+            trunk.layout,
+            tables,
+            trunk.max_seq_len,
+            num_rows,
+            hidden,
+            trunk.shared_pages(num_tokens),
         )
         num_draft_ids = min(DRAFT_IDS, logits.shape[1])
         self.layer = DraftLayer(
@@ -148,9 +154,20 @@ class DraftGraphs:
             # step would be late.
             self._accept(1, shape.num_drafts, self._memory.verified.ids, aborted)
 
+    @torch.inference_mode()
+    def accept_by_lot(self, probability: float) -> None:
+        """Accept each draft with this probability from now on (benchmarks only). Compiles the
+        kernels for it: a member that compiled them within a spread step would be late."""
+        self.forced = probability
+        self._write_step(1, (), [])
+        for aborted in (None, torch.zeros(1, dtype=torch.int32, device=self._device)):
+            for num_drafts in sorted({num for _, num in self.shapes}):
+                self._accept(1, num_drafts, self._memory.verified.ids, aborted)
+
     def forget(self, state_slot: int) -> None:
         """Drop a slot's drafts, because the slot has a new owner."""
         self._memory.blocks.forget(state_slot)
+        self._memory.shared.forget()
         self._made[state_slot] = 0
         self._fresh[state_slot] = True
 
@@ -165,6 +182,7 @@ class DraftGraphs:
         wanted = self._wanted(rows, max(num for b, num in self.shapes if b == bucket))
         num_drafts = max(wanted)
         self._write_step(bucket, rows, wanted)
+        self._memory.shared.write(rows, num_drafts + 1)
         self.verify_graphs[bucket, num_drafts].replay()
         return self.settle(self._choose(rows, wanted, bucket, num_drafts), num_next)
 
@@ -173,6 +191,7 @@ class DraftGraphs:
         own rows; None without rows. ``settle`` must follow."""
         wanted = self._wanted(rows, shape.num_drafts)
         self._write_step(shape.bucket, rows, wanted)
+        self._memory.shared.write(rows, shape.num_drafts + 1)
         self._verify_spread[size, shape].replay()
         return self._choose(rows, wanted, *shape) if rows else None
 
@@ -230,7 +249,7 @@ class DraftGraphs:
             on_host = self._written.empty(bucket)
         accept(
             memory.rows(bucket), chosen, memory.tables, memory.output, memory.last,
-            memory.num_out, num_drafts + 1, uncertain, on_host,
+            memory.num_out, num_drafts + 1, self.forced, uncertain, on_host,
         )  # fmt: skip
         return None if on_host is None else self._written.keep(on_host)
 

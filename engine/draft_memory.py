@@ -8,18 +8,21 @@ import torch
 from engine.batch import Row
 from engine.block_tables import BlockTables
 from engine.inputs import Inputs, Rows
+from engine.kernels.shared_reads import SharedReads
 from engine.kernels.triton_drafts import Placed, SlotTables, StepRows
 from engine.kernels.triton_linear import aligned
 from engine.kernels.triton_step_start import row_tables
+from engine.shared_pages import SharedPages
 from transport.wire.layout import CacheLayout
 
 
 class DraftMemory:
-    """Memory for steps of up to ``num_rows`` sequences with ``num_tokens`` tokens.
+    """Memory for steps of up to ``num_rows`` sequences, with as many tokens as ``hidden`` has rows.
 
     ``tables`` are by state slot. ``verified`` and ``output`` are a step's input and output tokens;
     ``hidden`` [tokens, width] are the trunk's states of them, which the draft layer takes.
-    ``accept`` writes ``last`` and ``num_out`` int64 [rows]. ``single`` has one token per row.
+    ``shared``: what the rows of ``verified`` read together. ``accept`` writes ``last`` and
+    ``num_out`` int64 [rows]. ``single`` has one token per row.
     """
 
     def __init__(
@@ -28,13 +31,14 @@ class DraftMemory:
         tables: SlotTables,
         max_seq_len: int,
         num_rows: int,
-        num_tokens: int,
         hidden: torch.Tensor,
+        shared: SharedPages,
     ) -> None:
-        device, num_slots = hidden.device, tables.lengths.shape[0]
+        device, num_slots, num_tokens = hidden.device, tables.lengths.shape[0], len(hidden)
         self._layout = layout
         self.tables, self.hidden = tables, hidden
         self.blocks = BlockTables(layout, num_slots, max_seq_len, device)
+        self.shared = shared
         self._step = torch.zeros(4 * aligned(num_rows), dtype=torch.int32, device=device)
         self.verified = Placed.allocate(num_tokens, device)
         self.output = Placed.allocate(num_tokens, device)
@@ -75,7 +79,7 @@ class DraftMemory:
         tables."""
         placed, tables = self.verified.first(size), self._verified_tables[:size]
         row_tables(self.blocks.ids, placed.held, placed.ends, self._layout.page_size, tables)
-        return self._inputs(placed, tables)
+        return self._inputs(placed, tables, self.shared.reads if size > 1 else None)
 
     def output_inputs(self, size: int) -> Inputs:
         """Inputs of the first ``size`` tokens of ``output``, at the positions of ``verified``."""
@@ -88,7 +92,9 @@ class DraftMemory:
             placed, row_tables(self.blocks.ids, placed.held, placed.ends, page_size)
         )
 
-    def _inputs(self, placed: Placed, tables: torch.Tensor) -> Inputs:
+    def _inputs(
+        self, placed: Placed, tables: torch.Tensor, shared: SharedReads | None = None
+    ) -> Inputs:
         num_tokens = placed.ids.shape[0]
         rows = Rows.of(
             self._layout,
@@ -97,6 +103,7 @@ class DraftMemory:
             block_tables=tables,
             starts=(0,) * num_tokens,
             lens=(1,) * num_tokens,
+            shared=shared,
         )
         return Inputs(
             prefill_ids=placed.ids[:0],

@@ -20,8 +20,10 @@ from engine.block_tables import BlockTables
 from engine.config import DECODE_BUCKETS, MAX_DECODE_ROWS
 from engine.inputs import DraftRows, Inputs, Rows
 from engine.kernels.interface import Kernels
+from engine.kernels.shared_reads import rows_of_tile
 from engine.kernels.state_ring import StateRing
 from engine.model.model import Model
+from engine.shared_pages import SharedPages
 from transport.copy.tensors import CacheTensors
 from transport.wire.layout import CacheLayout
 
@@ -70,6 +72,12 @@ class Trunk:
     kernels: Kernels
     max_seq_len: int
 
+    def shared_pages(self, num_rows: int) -> SharedPages:
+        """What up to ``num_rows`` rows of a step read together."""
+        attention, device = self.model.config.attention, self.cache.kv.device
+        tile_rows = rows_of_tile(attention.num_attention_heads, attention.num_key_value_heads)
+        return SharedPages(self.layout, tile_rows, num_rows, device)
+
 
 class DecodeGraphs:
     """Captured decode steps. ``next_token`` [state slots] int64: the tokens that rows feed.
@@ -92,6 +100,7 @@ class DecodeGraphs:
         num_slots = next_token.shape[0]
         self.buckets = buckets_below(num_slots, buckets)
         self._tables = BlockTables(trunk.layout, num_slots, trunk.max_seq_len, self._device)
+        self._shared = trunk.shared_pages(self.buckets[-1])
         # State slots and ends.
         self._step = torch.zeros(2, self.buckets[-1], dtype=torch.int32, device=self._device)
         self._fed = torch.zeros(self.buckets[-1], dtype=torch.int64, device=self._device)
@@ -130,6 +139,7 @@ class DecodeGraphs:
     def forget(self, state_slot: int) -> None:
         """Reset a slot for a new owner: its block table is empty, and its state has all tokens."""
         self._tables.forget(state_slot)
+        self._shared.forget()
         if self._rings:
             self._pending[state_slot] = 0
 
@@ -154,6 +164,7 @@ class DecodeGraphs:
 
     def _launch(self, size: int, bucket: int, rows: Sequence[Row]) -> Stepped:
         self._tables.add(rows)
+        self._shared.write(rows, 1)
         self._write_step(bucket, [row.state_slot for row in rows], [row.start + 1 for row in rows])
         graph, (logits, slots, ends) = self._graphs[size, bucket]
         graph.replay()
@@ -179,6 +190,7 @@ class DecodeGraphs:
             block_tables=step.tables,
             starts=(0,) * bucket,
             lens=(1,) * bucket,
+            shared=self._shared.reads if bucket > 1 else None,
         )
         nothing = torch.empty(0, dtype=torch.int64, device=self._device)
         inputs = Inputs(

@@ -10,6 +10,7 @@ import torch
 
 from engine import ragged
 from engine.batch import Keep, Row
+from engine.kernels.shared_reads import SharedReads
 from engine.kernels.state_ring import StateRing
 from engine.upload import upload, upload_parts
 from transport.wire.layout import CacheLayout
@@ -24,9 +25,10 @@ class Rows:
     ``state_slots`` [rows], ``ends`` [rows] (tokens in the cache after this pass) and
     ``block_tables`` [rows, pages] are int64 on the device; a short table is padded with its own
     first page. ``starts`` and ``lens`` are the same facts on the host, ``keeps`` the state that
-    each prefill row keeps (empty: no row keeps any). A *KV row* is one token's ``[num_kv_heads,
-    head_dim]`` when the page pool is viewed as ``[rows, kv_heads, head_dim]``. KV rows here are of
-    K in the first attention layer; all others lie at a constant distance.
+    each prefill row keeps (empty: no row keeps any), ``shared`` what decode rows read together. A
+    *KV row* is one token's ``[num_kv_heads, head_dim]`` when the page pool is viewed as ``[rows,
+    kv_heads, head_dim]``. KV rows here are of K in the first attention layer; all others lie at a
+    constant distance.
     """
 
     state_slots: torch.Tensor
@@ -37,6 +39,7 @@ class Rows:
     page_size: int
     page_rows: int
     keeps: tuple[Keep | None, ...] = ()
+    shared: SharedReads | None = None
     _behind: ragged.BehindHistory | None = field(default=None, init=False)
     _windows: dict[int, tuple[torch.Tensor, torch.Tensor | None]] = field(
         default_factory=dict, init=False
@@ -53,11 +56,12 @@ class Rows:
         starts: tuple[int, ...],
         lens: tuple[int, ...],
         keeps: tuple[Keep | None, ...] = (),
+        shared: SharedReads | None = None,
     ) -> "Rows":
         """Rows of a cache of ``layout``."""
-        page_size = layout.page_size
-        page_rows = layout.num_attention_layers * 2 * page_size
-        return cls(state_slots, ends, block_tables, starts, lens, page_size, page_rows, keeps)
+        size = layout.page_size
+        page_rows = layout.num_attention_layers * 2 * size
+        return cls(state_slots, ends, block_tables, starts, lens, size, page_rows, keeps, shared)
 
     @cached_property
     def max_end(self) -> int:

@@ -228,5 +228,4 @@ def _hello(
         ),
         gpu=claimed,
         spread=group.export,
-        draft_acceptance=engine.config.draft_acceptance,
     )

@@ -1,11 +1,14 @@
 """Attention of one query a row over its pages, split along the context, then the output gate.
 
-    o = sum_j softmax_j(q . k_j * scale) v_j;   out = o * sigmoid(gate),  or o without a gate
+    o = sum_j softmax_j(q . k_j / sqrt(head_dim)) v_j;   out = o * sigmoid(gate)
 
-A row's context is cut into at most ``MAX_CHUNKS`` equal runs of blocks, none shorter than
-``MIN_BLOCKS``. Each run gives (m, l, o): the largest score, the sum of exp(score - m) and the sum
-of exp(score - m) v (Flash-Decoding). A second kernel adds them up in order, so the result depends
-only on the row's own length, not on how many rows share a step. Scores are in units of log 2.
+A row's context is cut into chunks: at most ``MAX_CHUNKS``, each of ``blocks_each`` blocks. Each
+chunk gives (m, l, o): the largest score, the sum of exp(score - m) and the sum of exp(score - m) v
+(Flash-Decoding). A second kernel adds them up in order, so the result depends only on the row's own
+length, not on the other rows of a step. Scores are in units of log 2.
+
+Chunks that several rows have in common are read once for up to ``TILE_ROWS`` heads of them
+(shared_reads.py), with the same bits: each row of a product on tensor cores is computed by itself.
 
 Reference: torch_attention.attend_decode; test: tests/kernels/test_attention.py.
 """
@@ -17,17 +20,20 @@ import torch
 import triton
 import triton.language as tl
 
+from engine.kernels import shared_reads
+from engine.kernels.shared_reads import MAX_CHUNKS, MIN_BLOCKS, SharedReads
 from engine.kernels.triton_overlap import LOADS_FIRST, overlap, wait_for_inputs
 from engine.kernels.triton_split import PARTS, Split, store_group
 
-LOG2_E = 1.4426950408889634
-MAX_CHUNKS = 64
-MIN_BLOCKS = 2
 CHUNKS, BLOCKS = tl.constexpr(MAX_CHUNKS), tl.constexpr(MIN_BLOCKS)
+CHUNK_BITS = tl.constexpr(shared_reads.CHUNK_BITS)
+CHUNK_MASK = tl.constexpr((1 << shared_reads.CHUNK_BITS) - 1)
 MERGED = tl.constexpr(16)
 """Number of chunks that are loaded and added up at a time."""
 MIN_HEADS = 16
 """Rows of the smallest tensor-core tile; a smaller group of heads is padded to it."""
+SHARED_PROGRAMS = 512
+"""Number of programs that compute the chunks which rows have in common."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +64,7 @@ def programs_for(num_rows: int) -> int:
 
 def attention_decode(
     q: torch.Tensor,
-    gate: torch.Tensor | None,
+    gate: torch.Tensor,
     kv: torch.Tensor,
     layer: int,
     block_tables: torch.Tensor,
@@ -66,30 +72,28 @@ def attention_decode(
     workspace: AttentionWorkspace,
     *,
     split: Split | None = None,
-    scale: float | None = None,
-    window: int | None = None,
+    shared: SharedReads | None = None,
     num_programs: int = 0,
-    block: int = 64,
+    block: int = shared_reads.BLOCK,
     num_warps: int = 4,
     num_stages: int = 2,
 ) -> torch.Tensor:
     """Attend to each row's pages -> [rows, heads * head_dim] in ``q``'s dtype.
 
     q [rows, heads, head_dim]; gate [rows, heads * head_dim], which may be columns of a wider
-    matrix, or None; kv [pages, layers, 2, page_size, kv_heads, head_dim]; block_tables [rows,
-    pages]; ends [rows] is the tokens in the cache, this step's among them. Rows with end 0 yield
-    zeros. Memory past a row's end is not read. ``split`` also receives the result split in two,
-    with groups of columns within a head. ``scale``: None for ``head_dim ** -0.5``.
-    ``window``: attend to the last so many tokens, and read no page before them; None: to all.
-    ``num_programs`` (0: by the number of rows) does not change the result.
+    matrix; kv [pages, layers, 2, page_size, kv_heads, head_dim]; block_tables [rows, pages]; ends
+    [rows] is the tokens in the cache, this step's among them. Rows with end 0 yield zeros. Memory
+    past a row's end is not read. ``split`` also receives the result split in two, with groups of
+    columns within a head. ``shared`` (what rows read together) and ``num_programs`` (0: by the
+    number of rows) do not change the result.
     """
     num_rows, num_heads, head_dim = q.shape
     page_size, num_kv_heads = kv.shape[3:5]
     assert kv.shape[5] == head_dim, (kv.shape, q.shape)
     assert q.is_contiguous()
     assert kv[0].is_contiguous()
-    assert gate is None or gate.shape == (num_rows, num_heads * head_dim), (gate.shape, q.shape)
-    assert gate is None or gate.stride(1) == 1, gate.stride()
+    assert gate.shape == (num_rows, num_heads * head_dim), (gate.shape, q.shape)
+    assert gate.stride(1) == 1, gate.stride()
     assert block_tables.stride(1) == 1, block_tables.stride()
     assert ends.shape == (num_rows,), ends.shape
     assert ends.is_contiguous()
@@ -105,45 +109,113 @@ def attention_decode(
         assert head_dim % dims_each == 0, (head_dim, dims_each)
     if num_rows == 0:
         return out
-    group = num_heads // num_kv_heads
-    _chunk_kernel[(num_programs or programs_for(num_rows), num_kv_heads, num_rows)](
+    group, num_programs = num_heads // num_kv_heads, num_programs or programs_for(num_rows)
+    own = tiles = items = num_items = ends
+    members, num_shared = 1, 0
+    if shared is not None:
+        own, tiles, items, num_items = shared.own, shared.tiles, shared.items, shared.num_items
+        members = shared_reads.rows_of_tile(num_heads, num_kv_heads)
+        assert own.shape[0] >= num_rows, own.shape
+        assert tiles.shape[1] == 1 + members, tiles.shape
+        num_shared = triton.cdiv(SHARED_PROGRAMS, num_kv_heads * num_programs)
+    _chunk_kernel[(num_programs, num_kv_heads, num_shared + num_rows)](
         q, kv, block_tables, ends, workspace.partials, workspace.stats,
+        own, tiles, items, num_items,
         block_tables.stride(0), kv.stride(0), layer * kv.stride(1), kv.stride(2),
-        (head_dim**-0.5 if scale is None else scale) * LOG2_E,
-        HEADS=num_heads, KV_HEADS=num_kv_heads, GROUP=group,
-        ROWS=max(MIN_HEADS, triton.next_power_of_2(group)),
-        DIM=head_dim, PAGE=page_size, BLOCK=block, STAGES=num_stages, WINDOW=window or 0,
-        num_warps=num_warps, **overlap(q),
+        head_dim**-0.5 * 1.4426950408889634,
+        HEADS=num_heads, KV_HEADS=num_kv_heads, GROUP=group, ROWS=max(MIN_HEADS, group),
+        DIM=head_dim, PAGE=page_size, BLOCK=block, STAGES=num_stages, MEMBERS=members,
+        PADDED=triton.next_power_of_2(group), SHARED=num_shared, num_warps=num_warps, **overlap(q),
     )  # fmt: skip
     _merge_kernel[(num_heads * head_dim // dims_each, num_rows)](
-        workspace.partials, workspace.stats, out if gate is None else gate, ends, out,
-        out if split is None else split.q, out if split is None else split.s,
-        0 if gate is None else gate.stride(0), GATED=gate is not None,
+        workspace.partials, workspace.stats, gate, ends, out,
+        out if split is None else split.q, out if split is None else split.s, gate.stride(0),
         HEADS=num_heads, DIM=head_dim, DIMS=dims_each, BLOCK=block, IS_SPLIT=split is not None,
-        WINDOW=window or 0, num_warps=2, **LOADS_FIRST, **overlap(q),
+        num_warps=2, **LOADS_FIRST, **overlap(q),
     )  # fmt: skip
     return out
 
 
 @triton.jit
-def _chunks(end, BLOCK: tl.constexpr, WINDOW: tl.constexpr):
-    """(number of chunks, blocks per chunk) of a context of ``end`` tokens, from the block on in
-    which the window begins."""
+def _chunks(end, BLOCK: tl.constexpr):
+    """(number of chunks, blocks per chunk) of a context of ``end`` tokens, as ``blocks_each``."""
     num_blocks = tl.cdiv(end, BLOCK)
-    if WINDOW > 0:
-        num_blocks -= tl.maximum(end - WINDOW, 0) // BLOCK
-    blocks_each = tl.maximum(tl.cdiv(num_blocks, CHUNKS), BLOCKS)
+    least = tl.maximum(tl.cdiv(num_blocks, CHUNKS), BLOCKS)
+    power = least - 1
+    power |= power >> 1
+    power |= power >> 2
+    power |= power >> 4
+    power |= power >> 8
+    power += 1
+    blocks_each = tl.where(power * 3 // 4 >= least, power * 3 // 4, power)
     return tl.cdiv(num_blocks, blocks_each), blocks_each
 
 
 @triton.jit
-def _chunk_kernel(
+def _attend_chunk(
+    p_q,
+    p_kv,
+    p_table,
+    p_partials,
+    p_stats,
+    b_row,
+    b_head,
+    b_valid,
+    chunk,
+    low,
+    high,
+    b_high,
+    kv_head,
+    page_stride,
+    layer_offset,
+    v_offset,
+    scale,
+    HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    DIM: tl.constexpr,
+    PAGE: tl.constexpr,
+    BLOCK: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    """Attend from query heads ``b_head`` of ``b_row`` to tokens from ``low`` to their ``b_high``,
+    ``high`` at most, whose pages are in the table at ``p_table``."""
+    o_d, o_j = tl.arange(0, DIM), tl.arange(0, BLOCK)
+    b_place = b_row.to(tl.int64) * HEADS + b_head
+    b_q = tl.load(p_q + b_place[:, None] * DIM + o_d[None, :], mask=b_valid[:, None], other=0.0)
+    o_kv = layer_offset + (o_j * KV_HEADS + kv_head)[:, None] * DIM + o_d[None, :]
+    b_o = tl.zeros([b_row.shape[0], DIM], tl.float32)
+    b_max = tl.full([b_row.shape[0]], float("-inf"), tl.float32)
+    b_sum = tl.zeros([b_row.shape[0]], tl.float32)
+    for j in tl.range(low, high, BLOCK, num_stages=STAGES):
+        page = tl.load(p_table + j // PAGE).to(tl.int64)
+        p_k = p_kv + page * page_stride + (j % PAGE) * (KV_HEADS * DIM) + o_kv
+        m_j = j + o_j < high
+        b_k = tl.load(p_k, mask=m_j[:, None], other=0.0)
+        b_v = tl.load(p_k + v_offset, mask=m_j[:, None], other=0.0)
+        b_score = tl.dot(b_q, tl.trans(b_k)) * scale
+        b_score = tl.where((j + o_j)[None, :] < b_high[:, None], b_score, float("-inf"))
+        b_new = tl.maximum(b_max, tl.max(b_score, 1))
+        b_p = tl.exp2(b_score - b_new[:, None])
+        b_shrink = tl.exp2(b_max - b_new)
+        b_sum = b_sum * b_shrink + tl.sum(b_p, 1)
+        b_o = tl.dot(b_p.to(b_v.dtype), b_v, b_o * b_shrink[:, None])
+        b_max = b_new
+    o_out = (b_row.to(tl.int64) * CHUNKS + chunk) * HEADS + b_head
+    tl.store(p_partials + o_out[:, None] * DIM + o_d[None, :], b_o, mask=b_valid[:, None])
+    tl.store(p_stats + o_out * 2, b_max, mask=b_valid)
+    tl.store(p_stats + o_out * 2 + 1, b_sum, mask=b_valid)
+
+
+@triton.jit
+def _row_chunks(
     p_q,
     p_kv,
     p_tables,
     p_ends,
     p_partials,
     p_stats,
+    p_own,
+    row,
     table_stride,
     page_stride,
     layer_offset,
@@ -157,52 +229,128 @@ def _chunk_kernel(
     PAGE: tl.constexpr,
     BLOCK: tl.constexpr,
     STAGES: tl.constexpr,
-    WINDOW: tl.constexpr,
+    SHARES: tl.constexpr,
+):
+    """The chunks that ``row`` reads itself."""
+    kv_head, first = tl.program_id(1), tl.program_id(0)
+    end = tl.load(p_ends + row).to(tl.int32)
+    num_chunks, blocks_each = _chunks(end, BLOCK)
+    if SHARES:
+        own = tl.load(p_own + 2 * row)
+        first += tl.where(tl.load(p_own + 2 * row + 1) == blocks_each, own, 0)
+    o_g = tl.arange(0, ROWS)
+    b_row = row + tl.zeros([ROWS], tl.int32)
+    p_table = p_tables + row.to(tl.int64) * table_stride
+    for chunk in range(first, num_chunks, tl.num_programs(0)):
+        low = chunk * blocks_each * BLOCK
+        high = tl.minimum(low + blocks_each * BLOCK, end)
+        _attend_chunk(
+            p_q, p_kv, p_table, p_partials, p_stats, b_row, kv_head * GROUP + o_g, o_g < GROUP,
+            chunk, low, high, high + tl.zeros([ROWS], tl.int32), kv_head,
+            page_stride, layer_offset, v_offset, scale,
+            HEADS, KV_HEADS, DIM, PAGE, BLOCK, STAGES,
+        )  # fmt: skip
+
+
+@triton.jit
+def _tile_chunks(
+    p_q,
+    p_kv,
+    p_tables,
+    p_ends,
+    p_partials,
+    p_stats,
+    p_tiles,
+    p_items,
+    p_num_items,
+    program,
+    num_programs,
+    table_stride,
+    page_stride,
+    layer_offset,
+    v_offset,
+    scale,
+    HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    DIM: tl.constexpr,
+    PAGE: tl.constexpr,
+    BLOCK: tl.constexpr,
+    STAGES: tl.constexpr,
+    MEMBERS: tl.constexpr,
+    PADDED: tl.constexpr,
+):
+    """Each ``num_programs``-th item from ``program`` on."""
+    kv_head = tl.program_id(1)
+    o_r = tl.arange(0, MEMBERS * PADDED)
+    for place in range(program, tl.load(p_num_items), num_programs):
+        item = tl.load(p_items + place)
+        p_tile = p_tiles + (item >> CHUNK_BITS) * (1 + MEMBERS)
+        chunk, blocks_each = item & CHUNK_MASK, tl.load(p_tile)
+        b_row = tl.load(p_tile + 1 + o_r // PADDED)
+        b_end = tl.load(p_ends + b_row, mask=b_row >= 0, other=0).to(tl.int32)
+        b_num_chunks, b_blocks_each = _chunks(b_end, BLOCK)
+        b_valid = (b_row >= 0) & (b_blocks_each == blocks_each) & (chunk < b_num_chunks)
+        low = chunk * blocks_each * BLOCK
+        b_high = tl.where(b_valid, tl.minimum(low + blocks_each * BLOCK, b_end), low)
+        high = tl.max(b_high, 0)
+        if high > low:
+            row = tl.max(tl.where(b_valid, b_row, -1), 0)
+            o_g = o_r % PADDED
+            _attend_chunk(
+                p_q, p_kv, p_tables + row.to(tl.int64) * table_stride, p_partials, p_stats,
+                tl.maximum(b_row, 0), kv_head * GROUP + o_g, b_valid & (o_g < GROUP),
+                chunk, low, high, b_high, kv_head,
+                page_stride, layer_offset, v_offset, scale,
+                HEADS, KV_HEADS, DIM, PAGE, BLOCK, STAGES,
+            )  # fmt: skip
+
+
+@triton.jit
+def _chunk_kernel(
+    p_q,
+    p_kv,
+    p_tables,
+    p_ends,
+    p_partials,
+    p_stats,
+    p_own,
+    p_tiles,
+    p_items,
+    p_num_items,
+    table_stride,
+    page_stride,
+    layer_offset,
+    v_offset,
+    scale,
+    HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    ROWS: tl.constexpr,
+    DIM: tl.constexpr,
+    PAGE: tl.constexpr,
+    BLOCK: tl.constexpr,
+    STAGES: tl.constexpr,
+    MEMBERS: tl.constexpr,
+    PADDED: tl.constexpr,
+    SHARED: tl.constexpr,
     PDL: tl.constexpr,
 ):
+    """The first ``SHARED`` programs of the last axis compute items, the others a row each."""
     wait_for_inputs(PDL)
-    kv_head, row = tl.program_id(1), tl.program_id(2)
-    end = tl.load(p_ends + row).to(tl.int32)
-    num_chunks, blocks_each = _chunks(end, BLOCK, WINDOW)
-    if tl.program_id(0) >= num_chunks:
-        return
-    o_g = tl.arange(0, ROWS)
-    m_g = o_g < GROUP
-    o_d = tl.arange(0, DIM)
-    o_head = kv_head * GROUP + o_g
-    p_q += (row.to(tl.int64) * HEADS + o_head)[:, None] * DIM + o_d[None, :]
-    b_q = tl.load(p_q, mask=m_g[:, None], other=0.0)
-    p_tables += row.to(tl.int64) * table_stride
-    o_j = tl.arange(0, BLOCK)
-    o_kv = layer_offset + (o_j * KV_HEADS + kv_head)[:, None] * DIM + o_d[None, :]
-    for chunk in range(tl.program_id(0), num_chunks, tl.num_programs(0)):
-        low = chunk * blocks_each * BLOCK
-        if WINDOW > 0:
-            low += tl.maximum(end - WINDOW, 0) // BLOCK * BLOCK
-        high = tl.minimum(low + blocks_each * BLOCK, end)
-        b_o = tl.zeros([ROWS, DIM], tl.float32)
-        b_max = tl.full([ROWS], float("-inf"), tl.float32)
-        b_sum = tl.zeros([ROWS], tl.float32)
-        for j in tl.range(low, high, BLOCK, num_stages=STAGES):
-            page = tl.load(p_tables + j // PAGE).to(tl.int64)
-            p_k = p_kv + page * page_stride + (j % PAGE) * (KV_HEADS * DIM) + o_kv
-            m_j = j + o_j < high
-            if WINDOW > 0:
-                m_j &= j + o_j >= end - WINDOW
-            b_k = tl.load(p_k, mask=m_j[:, None], other=0.0)
-            b_v = tl.load(p_k + v_offset, mask=m_j[:, None], other=0.0)
-            b_score = tl.dot(b_q, tl.trans(b_k)) * scale
-            b_score = tl.where(m_j[None, :], b_score, float("-inf"))
-            b_new = tl.maximum(b_max, tl.max(b_score, 1))
-            b_p = tl.exp2(b_score - b_new[:, None])
-            b_shrink = tl.exp2(b_max - b_new)
-            b_sum = b_sum * b_shrink + tl.sum(b_p, 1)
-            b_o = tl.dot(b_p.to(b_v.dtype), b_v, b_o * b_shrink[:, None])
-            b_max = b_new
-        o_out = (row.to(tl.int64) * CHUNKS + chunk) * HEADS + o_head
-        tl.store(p_partials + o_out[:, None] * DIM + o_d[None, :], b_o, mask=m_g[:, None])
-        tl.store(p_stats + o_out * 2, b_max, mask=m_g)
-        tl.store(p_stats + o_out * 2 + 1, b_sum, mask=m_g)
+    if tl.program_id(2) < SHARED:
+        _tile_chunks(
+            p_q, p_kv, p_tables, p_ends, p_partials, p_stats, p_tiles, p_items, p_num_items,
+            tl.program_id(2) * tl.num_programs(0) + tl.program_id(0), SHARED * tl.num_programs(0),
+            table_stride, page_stride, layer_offset, v_offset, scale,
+            HEADS, KV_HEADS, GROUP, DIM, PAGE, BLOCK, STAGES, MEMBERS, PADDED,
+        )  # fmt: skip
+    else:
+        _row_chunks(
+            p_q, p_kv, p_tables, p_ends, p_partials, p_stats, p_own, tl.program_id(2) - SHARED,
+            table_stride, page_stride, layer_offset, v_offset, scale,
+            HEADS, KV_HEADS, GROUP, ROWS, DIM, PAGE, BLOCK, STAGES, SHARED > 0,
+        )  # fmt: skip
 
 
 @triton.jit
@@ -215,22 +363,19 @@ def _merge_kernel(
     p_q,
     p_s,
     gate_stride,
-    GATED: tl.constexpr,
     HEADS: tl.constexpr,
     DIM: tl.constexpr,
     DIMS: tl.constexpr,
     BLOCK: tl.constexpr,
     IS_SPLIT: tl.constexpr,
-    WINDOW: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """Merge the chunks of DIMS dims of one head of one row, then apply the gate, if any."""
+    """Merge the chunks of DIMS dims of one head of one row, then apply the gate."""
     column, row = tl.program_id(0) * DIMS, tl.program_id(1).to(tl.int64)
     head = column // DIM
     o_d = column % DIM + tl.arange(0, DIMS)
-    used, _ = _chunks(tl.load(p_ends + row).to(tl.int32), BLOCK, WINDOW)
-    if GATED:
-        b_gate = tl.load(p_gate + row * gate_stride + head * DIM + o_d).to(tl.float32)
+    used, _ = _chunks(tl.load(p_ends + row).to(tl.int32), BLOCK)
+    b_gate = tl.load(p_gate + row * gate_stride + head * DIM + o_d).to(tl.float32)
     o_s = tl.arange(0, CHUNKS)
     m_s = o_s < used
     o_in = (row * CHUNKS + o_s) * HEADS + head
@@ -249,9 +394,7 @@ def _merge_kernel(
         b_part = tl.load(p_part, mask=m_m[:, None], other=0.0)
         b_o += tl.sum(b_part * tl.exp2(b_part_max - max_all)[:, None], 0)
     b_o /= tl.sum(b_sum * tl.exp2(b_max - max_all), 0)
-    if GATED:
-        b_o *= tl.sigmoid(b_gate)
-    b_o = tl.where(used > 0, b_o, 0.0)
+    b_o = tl.where(used > 0, b_o * tl.sigmoid(b_gate), 0.0)
     b_out = b_o.to(p_out.dtype.element_ty)
     tl.store(p_out + (row * HEADS + head) * DIM + o_d, b_out)
     if IS_SPLIT:

@@ -24,9 +24,7 @@ _RETRIED = re.compile(r"\bretried http_id=(\w+)")
 
 
 class _LoggedStack(Stack):
-    """A stack with the delays of users before restarts, whose output goes to a file."""
-
-    module = "deploy.cli"
+    """Its output goes to a file."""
 
     log: IO[str]
 
