@@ -2,33 +2,25 @@
 
     python -m bench.docs_plots --out docs
 
-writes throughput.svg, step.svg, spread-step.svg, interference.svg and pools.svg. Each says on the
-picture what was measured, when and on what. Colours follow the reader's light or dark setting
-(``prefers-color-scheme``).
+writes throughput.svg, step.svg, spread-step.svg, interference.svg, pools.svg, agent-turns.svg and
+faults.svg. Each says on the picture what was measured, when and on what. Colours follow the
+reader's light or dark setting (``prefers-color-scheme``).
 """
 
 import io
 import json
-import re
-import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
-from xml.sax.saxutils import escape
 
 import typer
 
-from bench.harness.html.charts import COLOURS, GREY, STYLE, Chart, Line, embedded, matplotlib
+from bench.harness.html.charts import COLOURS, STYLE, Chart, Line, embedded, matplotlib
+from bench.plot_frame import framed, measured
+from bench.plots_of_services import agent_turns, faults
 
 BENCH = Path(__file__).parent
 RESULTS = BENCH / "results"
-WIDTH, CHART_HEIGHT, LINE_HEIGHT, NOTE_LEN = 640, 340, 15, 100
-DARK = ("#58a6ff", "#ff8c42", "#3fb950", "#e78ac3", "#e6b450", "#79c0ff", "#bc8cff", "#d19a86")
-VARIABLES = {GREY: ("ink", "#424a53", "#b1bac4")} | {
-    light: (f"line{i}", light, dark)
-    for i, (light, dark) in enumerate(zip(COLOURS, DARK, strict=True))
-}
-"""Colours of charts.py: the CSS variable that replaces each, its light and its dark value."""
 
 
 def throughput(baton: dict[str, Path], others: Sequence[str], references: Path) -> str:
@@ -55,8 +47,8 @@ def throughput(baton: dict[str, Path], others: Sequence[str], references: Path) 
     settings = next(iter(documents.values()))["settings"]
     lengths = f"{settings['input_len']:,} tokens in, {settings['output_len']:,} out"
     title = f"Qwen3.5-35B-A3B, BF16, random weights, {lengths}, 4 × H200"
-    measured = [f"Baton: through HTTP, no drafts, {_measured(documents)}"]
-    return framed(drawn, title, measured + notes)
+    first = f"Baton: through HTTP, no drafts, {measured(documents)}"
+    return framed(drawn, title, [first, *notes])
 
 
 def decode_step(file: Path) -> str:
@@ -73,7 +65,7 @@ def decode_step(file: Path) -> str:
     drawn = Chart(lines, "sequences", "ms per decode step", x_ticks=ticks).svg()
     lengths = f"{document['input_len']:,} tokens in, {document['output_len']:,} out"
     notes = [
-        f"No drafts, {lengths}, {_measured({file.name: document})}",
+        f"No drafts, {lengths}, {measured({file.name: document})}",
         "vLLM: the same load and kind of GPU, its own CUDA graphs; raw output not kept",
     ]
     return framed(drawn, "A decode step of one H200, Qwen3.5-35B-A3B, BF16, random weights", notes)
@@ -93,7 +85,7 @@ def spread_step(file: Path) -> str:
     ]  # fmt: skip
     ticks = [x for x, _ in lines[0].points]
     drawn = Chart(lines, "sequences of both GPUs together", "ms per step", x_ticks=ticks).svg()
-    notes = [f"1,024 tokens of context, no drafts, {_measured({file.name: document})}"]
+    notes = [f"1,024 tokens of context, no drafts, {measured({file.name: document})}"]
     return framed(drawn, "A decode step of two H200s, Qwen3.5-35B-A3B, BF16, random weights", notes)
 
 
@@ -128,7 +120,7 @@ def interference(files: Sequence[Path]) -> str:
     first = next(iter(documents.values()))
     load = first.get("settings") or first["load"]  # earlier files have it under load
     arriving = f"prompts of {load['arrival_prompt']:,} tokens every {load['every_s']} s"
-    notes = [f"{load['num_streams']} streams, {arriving}, {_measured(documents)}"]
+    notes = [f"{load['num_streams']} streams, {arriving}, {measured(documents)}"]
     title = "Gaps between tokens, Qwen3.5-35B-A3B, BF16, random weights, 4 × H200"
     return framed(embedded(out.getvalue()), title, notes)
 
@@ -169,52 +161,9 @@ def pools(file: Path, auto: str, fixed: str, load: str) -> str:
         "50 s of 8,192 tokens in and 32 out, then 12 s of 256 in and 1,024 out; 6 requests a "
         "second; TTFT: median of each second",
         f"{document['environment']['gpus'][0].partition(',')[0]} × 2, FP8, random weights, "
-        f"{_measured({file.name: document})}",
+        f"{measured({file.name: document})}",
     ]
     return framed(embedded(out.getvalue()), title, notes)
-
-
-def framed(drawn: str, title: str, notes: Sequence[str]) -> str:
-    """A chart as a file of its own: with a background, a title, notes and colours for both
-    settings of ``prefers-color-scheme``."""
-    light = {name: value for name, value, _ in VARIABLES.values()}
-    dark = {name: value for name, _, value in VARIABLES.values()}
-    for colour, (name, _, _) in VARIABLES.items():
-        drawn = drawn.replace(colour, f"var(--{name})")
-    used = [name for name in light if f"var(--{name})" in drawn]
-    drawn = re.sub(r' height="[^"]*pt"', "", drawn, count=1)
-    drawn = drawn.replace("<svg ", f'<svg y="28" width="{WIDTH}" height="{CHART_HEIGHT}" ', 1)
-    below = 28 + CHART_HEIGHT + LINE_HEIGHT
-    rows = [row for note in notes for row in textwrap.wrap(note, NOTE_LEN, subsequent_indent="   ")]
-    height = below + LINE_HEIGHT * len(rows)
-    texts = "".join(
-        f'<text x="12" y="{below + LINE_HEIGHT * i}" font-size="11" xml:space="preserve">'
-        f"{escape(row)}</text>\n"
-        for i, row in enumerate(rows)
-    )
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" '
-        f'height="{height}" font-family="sans-serif" role="img">\n<title>{escape(title)}</title>\n'
-        f"<style>\n:root {{ --back: #ffffff; {_css(light, used)} }}\n"
-        f"@media (prefers-color-scheme: dark) {{\n"
-        f":root {{ --back: #0d1117; {_css(dark, used)} }}\n}}\n"
-        f"text {{ fill: var(--ink); }}\n</style>\n"
-        f'<rect width="{WIDTH}" height="{height}" rx="6" fill="var(--back)"/>\n'
-        f'<text x="12" y="20" font-size="13" font-weight="600">{escape(title)}</text>\n'
-        f"{drawn}\n{texts}</svg>\n"
-    )
-
-
-def _css(values: dict[str, str], names: Sequence[str]) -> str:
-    """CSS declarations of the variables ``names``."""
-    return " ".join(f"--{name}: {values[name]};" for name in names)
-
-
-def _measured(documents: dict[str, Any]) -> str:
-    """When result documents were measured, at which commit, and their files."""
-    days = sorted({document["environment"]["at"][:10] for document in documents.values()})
-    commits = sorted({document["environment"]["commit"] for document in documents.values()})
-    return f"{' and '.join(days)}, commit {' and '.join(commits)} ({', '.join(documents)})"
 
 
 def main(
@@ -236,6 +185,14 @@ def main(
         "pools.svg": pools(
             RESULTS / "h100x2-pools-shift.json", "auto:1+1", "colocated:2", "shift:6"
         ),
+        "agent-turns.svg": agent_turns(
+            {
+                "prefix cache": RESULTS / "h200-prefix.json",
+                "no prefix cache": RESULTS / "h200-prefix-off.json",
+            },
+            (8192, 65536),
+        ),
+        "faults.svg": faults(RESULTS / "cpu-soak-3.json"),
     }
     for name, svg in plots.items():
         (out / name).write_text(svg, encoding="utf-8")

@@ -179,8 +179,7 @@ def _measure(
     bench, found, graphs = DraftBench(engine, input_len, pages_each), [], []
     print("batch  K     accepted  steps  step ms  tokens  expected    tok/s  x off")
     for case in cases:
-        if isinstance(engine._drafts, DraftGraphs):
-            engine._drafts.forced = case.acceptance
+        engine._sampler.accept_drafts(case.acceptance)
         bench.compute_prompts(case.batch)
         seconds, tokens = bench.decode_case(case)
         expected = case.expected_tokens

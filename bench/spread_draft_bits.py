@@ -148,7 +148,7 @@ def _sampling(slot: int) -> SamplingParams:
     temperature = 0.8 * (slot % 2)
     if slot % 3 == 0:
         return SamplingParams(temperature, seed=slot, presence_penalty=2, repetition_penalty=1.5)
-    # NOTE: nothing may be forced of a sequence whose drafts are accepted by lot.
+    # A thought: drafts of tokens that a grammar restricts would not be accepted by lot.
     thought = Constraint("", thought_end=9) if slot % 3 == 1 else None
     return SamplingParams(temperature, seed=slot, logprobs=1, constraint=thought)
 

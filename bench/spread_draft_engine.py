@@ -31,7 +31,7 @@ def load(
     torch.cuda.set_device(device)
     config = EngineConfig(
         model_dir, pages_each(context) * max_rows, max_rows, load_format="dummy", device="cuda",
-        max_drafts=MAX_DRAFTS, spread=True, prefills=not context,
+        max_drafts=MAX_DRAFTS, draft_acceptance=ACCEPTED, spread=True, prefills=not context,
         decode_buckets=tuple(buckets) if context else DECODE_BUCKETS,
         group_sizes=(group_size(num_members),),
     )  # fmt: skip
@@ -54,7 +54,6 @@ class DraftEngine:
         assert isinstance(engine._drafts, DraftGraphs)
         assert isinstance(engine.spread, EngineSpread)
         self.engine, self.spread, self._drafts = engine, engine.spread, engine._drafts
-        self._drafts.accept_by_lot(ACCEPTED)
         self.spread.steps.limit_s = limit_s
         self.num_members, self._pages_each = num_members, pages_each
         self.place = self._generation = self._round = 0

@@ -22,6 +22,7 @@ from llguidance import LLMatcher
 
 from bench import result_file
 from bench.environment import describe
+from bench.step_floor import floor_ms
 from engine.batch import Binding, ForwardBatch, Row
 from engine.config import EngineConfig, Quantize
 from engine.runner import Engine
@@ -30,6 +31,7 @@ from transport.copy.memory import own_memory
 from transport.wire.sampling import Constraint, SamplingParams, StopRule
 
 FULL_SIZE = Path("bench/models/qwen3.5-35b-a3b")
+# Floors and vLLM's times are those of FULL_SIZE on an H200; step_floor.py computes other floors.
 FLOOR_MS = {
     "none": {1: 1.41, 2: 1.89, 4: 2.83, 8: 4.54, 16: 7.43, 32: 11.58, 64: 16.15},
     "fp8": {1: 0.84, 2: 1.10, 4: 1.61, 8: 2.54, 16: 4.12, 32: 6.47, 64: 9.31},
@@ -100,9 +102,9 @@ class Bench:
             step.result()
         return time.perf_counter() - began
 
-    def prefill_s(self, run: Run, max_batch_tokens: int) -> float:
+    def prefill_s(self, run: Run, max_batch_tokens: int, times: int) -> float:
         """Median of several runs."""
-        return statistics.median(self.prefill(run, max_batch_tokens) for _ in range(5))
+        return statistics.median(self.prefill(run, max_batch_tokens) for _ in range(times))
 
     def alone(self, length: int, pages_each: int) -> float:
         """ms from a prompt's launch to its first token, median."""
@@ -166,6 +168,7 @@ def main(
         ),
     ] = "0",
     prefill_graphs: Annotated[bool, typer.Option(help="Short passes as CUDA graphs.")] = True,
+    prefill_times: Annotated[int, typer.Option(help="How often each batch is prefilled.")] = 5,
     out: Annotated[Path, typer.Option(help="Result file.")] = Path("bench/results/step.json"),
     commit: Annotated[str, typer.Option(help="Where the code is not a git checkout.")] = "",
 ) -> None:
@@ -187,21 +190,26 @@ def main(
     free, total = torch.cuda.mem_get_info()
     print(f"ready in {ready_s:.1f} s; {(total - free) / 2**30:.1f} GiB of GPU memory in use")
     bench = Bench(engine)
+    floors: dict[int, float | None] = {**FLOOR_MS[quantize]}
+    vllm, context, gpu = VLLM_MS, input_len + output_len // 2, torch.cuda.get_device_name()
+    if not engine.model_config.is_hybrid_moe:
+        vllm = {}
+        floors = {size: floor_ms(engine.model_config, size, context, gpu) for size in sizes}
     results = []
     numbers = [int(number) for number in constrained.split(",")]
     print("batch  constrained  step ms  host ms  x floor  x vLLM  decode tok/s  prefill tok/s")
     for size, bench.num_constrained in product(sizes, numbers):
         run = Run(size, input_len, output_len, pages_each)
         bench.prefill(run, max_batch_tokens)
-        prefill_s = bench.prefill_s(run, max_batch_tokens)
+        prefill_s = bench.prefill_s(run, max_batch_tokens, prefill_times)
         step_ms, host_ms = (1e3 * seconds for seconds in bench.decode(run, output_len))
         row = {
             "batch": size,
             "constrained": bench.num_constrained,
             "step_ms": round(step_ms, 3),
             "host_ms": round(host_ms, 3),
-            "times_floor": round(step_ms / FLOOR_MS[quantize].get(size, float("nan")), 2),
-            "times_vllm": round(step_ms / VLLM_MS.get(size, float("nan")), 2),
+            "times_floor": round(step_ms / (floors.get(size) or float("nan")), 2),
+            "times_vllm": round(step_ms / vllm.get(size, float("nan")), 2),
             "decode_tokens_per_s": round(size / step_ms * 1e3),
             "prefill_tokens_per_s": round(size * input_len / prefill_s),
         }
@@ -211,7 +219,7 @@ def main(
     if long_input_len:
         run = Run(2, long_input_len, 0, pages_each)
         bench.prefill(run, max_batch_tokens)
-        seconds = bench.prefill_s(run, max_batch_tokens)
+        seconds = bench.prefill_s(run, max_batch_tokens, prefill_times)
         long_prompts = {"input_len": long_input_len, "tokens_per_s": 2 * long_input_len / seconds}
         print(f"prompts of {long_input_len}: {long_prompts['tokens_per_s']:.0f} tok/s")
     single_prompts = {length: bench.alone(length, pages_each) for length in lengths}
@@ -221,6 +229,7 @@ def main(
         "ready_s": round(ready_s, 1),
         "input_len": input_len,
         "output_len": output_len,
+        "floors_ms": {size: floors.get(size) for size in sizes},
         "batches": results,
         "long_prompts": long_prompts,
         "single_prompts_ms": single_prompts,

@@ -73,7 +73,7 @@ def _export_url(settings: UpSettings, port: int) -> list[str]:
     url = base_url(reachable(settings.host), port)
     if url == DEFAULT_URL:
         return []
-    return [f"for baton status, top, chat and bench:\n  export BATON_URL={url}"]
+    return [f"for baton status, top, chat, bench, logs and down:\n  export BATON_URL={url}"]
 
 
 def _curl(settings: UpSettings, port: int, environ: Mapping[str, str]) -> str:

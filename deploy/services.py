@@ -103,6 +103,8 @@ def services(
         "BATON_GPU_SHARE": str(settings.gpu_share),
         "BATON_ANY_ROLE": str(int(settings.pools_mode != "fixed")),
     }
+    if settings.draft_acceptance is not None:
+        shared["BATON_DRAFT_ACCEPTANCE"] = str(settings.draft_acceptance)
     if not (inherited.get(CHANNEL_SECRET) or inherited.get(f"{CHANNEL_SECRET}_FILE")):
         shared[CHANNEL_SECRET] = secrets.token_hex(32)
     for_coordinator = {

@@ -15,6 +15,7 @@ from decode.spread_policy import DEFAULT as SPREAD
 from decode.spread_policy import require_spread
 from deploy.hub_cache import cached_checkpoint, is_model_id
 from deploy.ports import require_port
+from engine.acceptance_setting import require_draft_acceptance
 from transport.checkpoint_folder import CONFIG, checkpoint_folder, model_name, require_readable
 
 LoadFormat = Literal["auto", "dummy"]
@@ -31,7 +32,8 @@ BUNDLED_MODEL = Path(__file__).resolve().parent.parent / "models" / "tiny"
 @dataclass(frozen=True)
 class UpSettings:
     """Settings of what ``baton up`` starts: prefill and decode workers, or colocated ones.
-    ``device`` is never "auto". ``pools_mode``: "manual" if ``baton scale`` may change the pools,
+    ``device`` is never "auto". ``draft_acceptance``: None unless it is given, for a benchmark.
+    ``pools_mode``: "manual" if ``baton scale`` may change the pools,
     "auto" if they follow the load to keep ``target_ttft_ms`` and ``target_tpot_ms``.
     ``host_cache_gb``: 10^9 bytes, for each worker. ``redis_url`` None: a Redis is started."""
 
@@ -40,6 +42,7 @@ class UpSettings:
     load_format: LoadFormat
     quantize: Quantize
     speculate: Speculate
+    draft_acceptance: float | None
     spread: str
     prefix_cache: bool
     host_cache_gb: float
@@ -72,6 +75,7 @@ def resolve(
     load_format: LoadFormat = "auto",
     quantize: Quantize = "none",
     speculate: Speculate = "auto",
+    draft_acceptance: float | None = None,
     spread: str = SPREAD,
     prefix_cache: bool = True,
     host_cache_gb: float = 0.0,
@@ -102,6 +106,11 @@ def resolve(
         check_redis_url(redis_url, "--redis-url")
     if served_model_name == "":
         raise ValueError("--served-model-name: must not be empty")
+    if draft_acceptance is not None:
+        drafts = speculate != "off"
+        require_draft_acceptance(
+            draft_acceptance, load_format, drafts=drafts, name="--draft-acceptance"
+        )
     folder, name = _checkpoint(model, needs_weights=load_format != "dummy")
     on = _device(device, num_gpus)
     if gpu_share < 1:
@@ -120,6 +129,7 @@ def resolve(
         load_format=load_format,
         quantize=quantize,
         speculate=speculate,
+        draft_acceptance=draft_acceptance,
         spread=spread,
         prefix_cache=prefix_cache,
         host_cache_gb=host_cache_gb,

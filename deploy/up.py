@@ -66,6 +66,14 @@ def up(
             "layer; auto: as many as pay.",
         ),
     ] = "auto",
+    draft_acceptance: Annotated[
+        float | None,
+        typer.Option(
+            envvar="BATON_DRAFT_ACCEPTANCE",
+            help="For benchmarks with --load-format dummy: each draft is accepted with this "
+            "probability, from 0 to 1.",
+        ),
+    ] = None,
     spread: Annotated[
         str,
         typer.Option(
@@ -192,6 +200,7 @@ def up(
         load_format=load_format,
         quantize=quantize,
         speculate=speculate,
+        draft_acceptance=draft_acceptance,
         spread=spread,
         prefix_cache=prefix_cache,
         host_cache_gb=host_cache,

@@ -91,9 +91,12 @@ def _tokens_per_step(worker: dict[str, Any]) -> str:
 
 
 def _acceptance(worker: dict[str, Any]) -> str:
-    """Acceptance in per cent of the first draft, the second, …: "88/61%"."""
-    shares = worker["draft_acceptance"]
-    return "/".join(f"{100 * share:.0f}" for share in shares) + "%" if shares else UNKNOWN
+    """Acceptance in per cent of the first draft, the second, …: "88/61%". "80/81% given 80%": by
+    the setting of a benchmark, not by the model."""
+    shares, given = worker["draft_acceptance"], worker["given_acceptance"]
+    measured = "/".join(f"{100 * share:.0f}" for share in shares) + "%" if shares else ""
+    setting = "" if given is None else f"given {100 * given:g}%"
+    return f"{measured} {setting}".strip() or UNKNOWN
 
 
 def _spread(found: dict[str, Any] | None) -> dict[str, str]:

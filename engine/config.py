@@ -6,6 +6,7 @@ from typing import Literal, get_args
 
 import torch
 
+from engine.acceptance_setting import require_draft_acceptance
 from engine.spread.shapes import GROUP_SIZES
 from transport.wire.layout import CHUNK_ALIGNMENT, CacheDtype
 
@@ -55,6 +56,8 @@ class EngineConfig:
     step may guess for each sequence with the checkpoint's draft layer; 0 leaves that layer out, as
     does a checkpoint that has none. ``spread``: decode steps can be computed together with other
     engines of the node, on CUDA; the ring of each state slot then has an entry more than drafts.
+    ``draft_acceptance``: probability with which each draft is accepted, whatever the model chooses
+    (given_acceptance.py), for benchmarks with dummy weights; None: drafts are verified.
     ``decode_buckets``, ascending: rows of the decode steps that are captured on CUDA, beside one
     with a row for each state slot. ``group_sizes``: decoding members of the groups that captured
     spread steps are for. A start takes less time with fewer of either. ``any_role``: an engine that
@@ -76,6 +79,7 @@ class EngineConfig:
     decodes: bool = True
     prefills: bool = True
     max_drafts: int = 0
+    draft_acceptance: float | None = None
     spread: bool = False
     any_role: bool = False
     decode_buckets: tuple[int, ...] = DECODE_BUCKETS
@@ -106,6 +110,8 @@ class EngineConfig:
                 raise ValueError(f"{name}: must be given on the CPU")
         if not 0 <= self.max_drafts <= MAX_DRAFTS:
             raise ValueError(f"max_drafts: {self.max_drafts} is not from 0 to {MAX_DRAFTS}")
+        if (given := self.draft_acceptance) is not None:
+            require_draft_acceptance(given, self.load_format, drafts=self.max_drafts > 0)
         if CHUNK_ALIGNMENT % self.page_size:
             raise ValueError(f"page_size: {self.page_size} does not divide {CHUNK_ALIGNMENT}")
         if self.device == "cuda" and self.page_size < MIN_PAGE_SIZE:

@@ -58,7 +58,10 @@ class CudaParts:
         self._layout, self._kernels, self._max_drafts = layout, kernels, max_drafts
         self._trunk = Trunk(model, cache, layout, kernels, model.config.max_position_embeddings)
         self._captures = not isinstance(kernels, ReferenceKernels)
-        self._device, self._num_slots = cache.conv.device, cache.conv.shape[0]
+        self._device = cache.conv.device
+        # Slots without states hold kept prefixes too, one for each page (transport/wire/layout.py).
+        num_kept = 0 if layout.has_states else cache.kv.shape[0]
+        self._num_slots = cache.conv.shape[0] - num_kept
         self._step_tokens = step_tokens(self._num_slots, max_drafts)
         self.num_logits = num_logits(num_ids, model.config.vocab_size)
         self.sampler = CudaSampler(
@@ -66,13 +69,18 @@ class CudaParts:
             guesses=config.decodes and max_drafts > 0,
         )  # fmt: skip
 
+    @property
+    def _spreads(self) -> bool:
+        """True if there can be spread steps, for which states have a ring."""
+        return self._config.spreads and self._model.config.is_hybrid_moe
+
     def decode_graphs(self) -> DecodeGraphs | None:
         """Graphs of decode steps without a draft layer."""
         if not self._captures or not self._config.decodes or self._max_drafts:
             return None
         graphs = DecodeGraphs(
             self._trunk, self.sampler.next_token, self._logits,
-            spreads=self._config.spreads, buckets=self._config.decode_buckets,
+            spreads=self._spreads, buckets=self._config.decode_buckets,
         )  # fmt: skip
         with most_shared_memory():
             _capture(graphs.capture, f"{len(graphs.buckets)} decode graphs")
@@ -131,7 +139,12 @@ class CudaParts:
         return tuple(bucket for bucket in self._config.decode_buckets if bucket <= MAX_ROWS)
 
     def _shared_out(self) -> bool:
-        """True if flags of an exchange alternate in this model (engine/spread/memory.py)."""
+        """True if the model has experts to spread, and flags of an exchange alternate in it
+        (engine/spread/memory.py)."""
+        if not self._model.config.is_hybrid_moe:
+            name = self._model.config.model_type
+            log.warning("spread: models of type %s compute all steps locally", name)
+            return False
         if (num_layers := len(self._model.config.layers)) % 2:
             log.warning("spread: a model of %d layers cannot take spread steps", num_layers)
         return not num_layers % 2
@@ -142,7 +155,7 @@ class CudaParts:
             return None
         graphs = DraftGraphs(
             self._trunk, self.sampler, self._logits, self._max_drafts,
-            spreads=self._config.spreads, buckets=self._config.decode_buckets,
+            spreads=self._spreads, buckets=self._config.decode_buckets,
         )  # fmt: skip
         with most_shared_memory():
             _capture(graphs.capture, f"graphs of {len(graphs.shapes)} decode steps")

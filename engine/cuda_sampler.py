@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from engine.config import SAMPLED_AT_ONCE
 from engine.download import WrittenByKernels
 from engine.fed_drafts import FedDrafts
+from engine.given_acceptance import GivenAcceptance
 from engine.grammars import Grammars
 from engine.kernels import torch_sampling
 from engine.kernels.triton_linear import aligned
@@ -63,6 +64,18 @@ class CudaSampler(Sampler):
         self._written = WrittenByKernels()
         if guesses:
             self._penalty_tables()
+
+    @torch.inference_mode()
+    def accept_drafts(self, probability: float) -> None:
+        """Accept drafts as ``Sampler.accept_drafts`` says, and compile the kernel for it now: a
+        worker that compiled it within a spread step would be late."""
+        super().accept_drafts(probability)
+        none = torch.full((1,), -1, device=self._device)
+        drafts = torch.zeros(1, self._num_slots, dtype=torch.int64, device=self._device)
+        given = GivenAcceptance(probability, drafts, none, self.tables.columns.seed)
+        on_host = self._written.empty(1)
+        given.decide(none.clone(), on_host, none.clone(), none.clone())
+        self._written.keep(on_host)
 
     @torch.inference_mode()
     def sample(
@@ -128,6 +141,8 @@ class CudaSampler(Sampler):
             lowest=lowest,
             on_host=on_host,
         )
+        if (given := self._given_acceptance(rows, drafts, masks)) is not None:
+            given.decide(ids, on_host, slots, positions)
         drawn = Draw(ids)
         if wants_logprobs:
             valid = logits[:, : self._num_ids]

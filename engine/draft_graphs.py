@@ -63,8 +63,8 @@ class Verifying:
 class DraftGraphs:
     """Drafts of every state slot on CUDA. ``launch``, ``forget`` and ``prefilled`` are as in
     ``engine.speculation.Speculation``. ``logits`` float32 [tokens, ids]: where steps leave theirs.
-    ``forced``: the probability with which a benchmark accepts a draft. ``spreads``: there may be
-    steps that several workers compute together. ``buckets``: row counts of captured steps."""
+    ``spreads``: there may be steps that several workers compute together. ``buckets``: row counts
+    of captured steps."""
 
     def __init__(
         self,
@@ -78,7 +78,6 @@ class DraftGraphs:
     ) -> None:
         self._model, self._cache, self._kernels = trunk.model, trunk.cache, trunk.kernels
         self._sampler, self.logits = sampler, logits
-        self.forced: float | None = None
         self._device = device = sampler.next_token.device
         num_slots = sampler.next_token.shape[0]
         self.buckets = buckets_below(num_slots, buckets)
@@ -153,16 +152,6 @@ class DraftGraphs:
             # This also compiles the kernel behind the graph: a member that compiled it within a
             # step would be late.
             self._accept(1, shape.num_drafts, self._memory.verified.ids, aborted)
-
-    @torch.inference_mode()
-    def accept_by_lot(self, probability: float) -> None:
-        """Accept each draft with this probability from now on (benchmarks only). Compiles the
-        kernels for it: a member that compiled them within a spread step would be late."""
-        self.forced = probability
-        self._write_step(1, (), [])
-        for aborted in (None, torch.zeros(1, dtype=torch.int32, device=self._device)):
-            for num_drafts in sorted({num for _, num in self.shapes}):
-                self._accept(1, num_drafts, self._memory.verified.ids, aborted)
 
     def forget(self, state_slot: int) -> None:
         """Drop a slot's drafts, because the slot has a new owner."""
@@ -249,7 +238,7 @@ class DraftGraphs:
             on_host = self._written.empty(bucket)
         accept(
             memory.rows(bucket), chosen, memory.tables, memory.output, memory.last,
-            memory.num_out, num_drafts + 1, self.forced, uncertain, on_host,
+            memory.num_out, num_drafts + 1, uncertain, on_host,
         )  # fmt: skip
         return None if on_host is None else self._written.keep(on_host)
 

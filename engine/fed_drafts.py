@@ -17,14 +17,28 @@ from engine.upload import upload
 class FedDrafts:
     """The drafts of a step: ``ids`` int64 [drafts, state slots] on the device. ``places``: for each
     row, how many drafts of its slot precede its token. ``on_host`` returns a slot's drafts on the
-    host, and may wait for them."""
+    host, and may wait for them. ``verified``: for each row, which of its slot's drafts its token
+    verifies, -1: none; empty while drafts are being made."""
 
     ids: torch.Tensor
     places: Sequence[int]
     on_host: Callable[[int], Sequence[int]]
+    verified: Sequence[int] = ()
+
+    @classmethod
+    def of_runs(
+        cls, ids: torch.Tensor, counts: Sequence[int], on_host: Callable[[int], Sequence[int]]
+    ) -> "FedDrafts":
+        """The drafts of runs of ``counts`` tokens: each token verifies the draft behind it, except
+        for the last token of a run."""
+        places = [place for count in counts for place in range(count)]
+        verified = [
+            place if place + 1 < count else -1 for count in counts for place in range(count)
+        ]
+        return cls(ids, places, on_host, verified)
 
     def part(self, rows: slice) -> "FedDrafts":
-        return FedDrafts(self.ids, self.places[rows], self.on_host)
+        return FedDrafts(self.ids, self.places[rows], self.on_host, self.verified[rows])
 
     def num_before(self) -> torch.Tensor:
         """``places`` on the device, int64 [rows]."""

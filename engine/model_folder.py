@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from engine import checkpoint
 from engine.config import EngineConfig
+from engine.kernels.triton_support import unsupported
 from engine.model.config import ModelConfig
 from engine.model.registry import FAMILIES, read_config
 
@@ -48,4 +49,8 @@ def read_model(config: EngineConfig) -> tuple[ModelConfig, list[checkpoint.Entry
         model = model.rounded()
     if config.load_format == "dummy":
         model = replace(model, quantization=model.quantization.drawn())
+    problem = unsupported(model, config.torch_dtype)
+    # NOTE: hybrid models with experts run on PyTorch's kernels, with a warning.
+    if problem and config.device == "cuda" and not model.is_hybrid_moe:
+        raise ValueError(f"device: {model.model_type} runs on CPUs only with {problem}")
     return model, entries

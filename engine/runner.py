@@ -103,6 +103,8 @@ class Engine:
             self._sampler = Sampler(
                 pools.num_state_slots, self.num_ids, self._device, grammars=grammars
             )
+        if config.draft_acceptance is not None:
+            self._sampler.accept_drafts(config.draft_acceptance)
         if self.max_drafts and self._drafts is None:
             # A prefill worker verifies no drafts.
             num_drafts = self.max_drafts if config.decodes else 0
@@ -126,6 +128,8 @@ class Engine:
         """
         phases = Phases()
         model_config, entries = read_model(config)
+        if config.draft_acceptance is not None and not model_config.num_mtp_layers:
+            raise ValueError("draft_acceptance: the checkpoint has no draft layer (mtp.*)")
         max_drafts = config.max_drafts if model_config.num_mtp_layers and config.decodes else 0
         in_fp8 = model_config.quantization.source != "none"
         layout = model_config.cache_layout(config.kv_dtype, config.page_size)
@@ -143,7 +147,8 @@ class Engine:
         model = build(model_config, config.torch_dtype, torch.device(config.device))
         if config.load_format == "dummy":
             weights.draw(model.plan, config.seed)
-            fingerprint = checkpoint.fingerprint((model_config, "dummy", config.seed), [])
+            drawn = model_config, "dummy", config.seed, config.draft_acceptance
+            fingerprint = checkpoint.fingerprint(drawn, [])
         else:
             weights.load(model.plan, entries, progress, stored=model_config.stored)
             fingerprint = checkpoint.fingerprint(model_config, entries)

@@ -17,6 +17,8 @@ to 4 then apply to all rows of the batch, with neutral values for rows that do n
 (sampling_tables.py). No logits are computed for ids beyond the tokenizer's.
 
 If a decode step verifies drafts, steps 2 and 4 of a token see the drafts before it (fed_drafts.py).
+In a benchmark with a given acceptance, a token that verifies a draft is then decided by lot
+(given_acceptance.py).
 """
 
 from collections.abc import Iterable, Sequence
@@ -28,6 +30,7 @@ import torch
 from engine.batch import Binding
 from engine.constraints import Constraints, Masks, TokenSource
 from engine.fed_drafts import FedDrafts
+from engine.given_acceptance import GivenAcceptance
 from engine.grammars import Compiled, Grammars
 from engine.kernels import torch_sampling
 from engine.kernels.philox import gumbel_noise
@@ -60,6 +63,7 @@ class Sampler:
         self.next_token = torch.zeros(num_state_slots, dtype=torch.int64, device=device)
         self.tables = SamplingTables(num_state_slots, num_ids, width or num_ids, device)
         self._constraints = Constraints(num_ids, grammars, pinned=device.type == "cuda")
+        self._draft_acceptance: float | None = None
 
     def prepare(self, params: SamplingParams) -> Compiled | None:
         """Begin to compile the grammar of a sequence that will be bound soon; None without one."""
@@ -76,6 +80,11 @@ class Sampler:
         if binding.output_ids:
             self.next_token[slot].fill_(binding.output_ids[-1])
         self._constraints.bind(binding)
+
+    def accept_drafts(self, probability: float) -> None:
+        """Accept drafts with this probability from now on, whatever the target chooses: for
+        benchmarks only (given_acceptance.py)."""
+        self._draft_acceptance = probability
 
     @torch.inference_mode()
     def sample(
@@ -103,6 +112,8 @@ class Sampler:
             ids = adjusted.argmax(-1)
         else:
             ids = self._drawn(adjusted, slots, positions, settings)
+        if (given := self._given_acceptance(rows, drafts, masks)) is not None:
+            ids = given.decided(ids, slots, positions)
         self.next_token.index_copy_(0, slots, ids)
         drawn = draw_with_logprobs(logits, ids, torch.where(finite, ids, -1), settings)
         drawn = replace(drawn, errors={} if masks is None else masks.errors)
@@ -185,6 +196,27 @@ class Sampler:
         """Masks of the constrained rows; waits for their last tokens, while this step is
         computed."""
         return self._constraints.masks(rows, drafts) if self._constraints.any_bound else None
+
+    def _given_acceptance(
+        self, rows: Sequence[SampleRow], drafts: FedDrafts | None, masks: Masks | None
+    ) -> GivenAcceptance | None:
+        """Decides about the drafts of a step in a benchmark with a given acceptance; None if the
+        target's choices decide. They always do for tokens that a grammar or min_tokens restricts:
+        a draft may be a token that the sequence must not have."""
+        if drafts is None or self._draft_acceptance is None:
+            return None
+        masked = set(() if masks is None else masks.rows)
+        verified = [
+            -1 if i in masked or bound.masks_stops(row.position) else place
+            for i, (place, row, bound) in enumerate(
+                zip(drafts.verified, rows, self.tables.bound_to(rows), strict=True)
+            )
+        ]
+        if all(place < 0 for place in verified):
+            return None
+        on_device = upload(torch.tensor(verified), self._device)
+        seeds = self.tables.columns.seed
+        return GivenAcceptance(self._draft_acceptance, drafts.ids, on_device, seeds)
 
     def _put_out(
         self,

@@ -136,8 +136,9 @@ class Speculation:
             SampleRow(token.state_slot, token.start + 1, place)
             for token, place in zip(tokens, places, strict=True)
         ]
+        fed = FedDrafts.of_runs(self._ids, counts, self._drafts_of)
         draw = self._sampler.sample(
-            logits, inputs.sample_slots, inputs.sample_positions, sample_rows, self._fed(places)
+            logits, inputs.sample_slots, inputs.sample_positions, sample_rows, fed
         )
         accepted, kept = self._accept(rows, counts, draw.device_ids, ids)
         verified = Verified(draw, counts, torch.tensor(accepted) + 1)
@@ -207,8 +208,9 @@ class Speculation:
         for i in range(min(num_next, len(self._ids))):
             logits = self._model.logits(hidden, self._num_draft_ids, self._kernels)
             # The layer is at the last token, and guesses the token after the next.
+            before = FedDrafts(self._ids, [i] * len(rows), self._drafts_of)
             guessed = self._sampler.guess(
-                logits, inputs.sample_slots, inputs.sample_positions + 1, self._fed([i] * len(rows))
+                logits, inputs.sample_slots, inputs.sample_positions + 1, before
             )
             self._ids[i].index_copy_(0, inputs.sample_slots, guessed)
             for row in rows:
@@ -233,8 +235,9 @@ class Speculation:
     def _inputs(self, rows: Sequence[Row]) -> Inputs:
         return Inputs.of(rows, self._layout, self._device)
 
-    def _fed(self, places: Sequence[int]) -> FedDrafts:
-        return FedDrafts(self._ids, places, lambda slot: self._ids[:, slot].tolist())
+    def _drafts_of(self, slot: int) -> list[int]:
+        ids: list[int] = self._ids[:, slot].tolist()
+        return ids
 
     def _run(self, slot: int, count: int) -> torch.Tensor:
         """The ids that are fed to a row of ``count`` tokens."""

@@ -71,7 +71,7 @@ class TargetChoices:
             index = upload(torch.tensor(tokens), self._device)
             logits = torch.index_select(logits, 0, index, out=self._chosen[: len(tokens)])
             slots, positions = slots.index_select(0, index), positions.index_select(0, index)
-        fed = FedDrafts(self._drafts, [row.place for row in sample_rows], self._drafts_of)
+        fed = FedDrafts.of_runs(self._drafts, counts, self._drafts_of)
         draw = self._sampler.sample(logits, slots, positions, sample_rows, fed)
         ids = draw.device_ids
         if index is not None:

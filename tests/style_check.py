@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tokenize
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,6 +31,7 @@ RIDDLES = re.compile(
 )
 SENTENCE_END = re.compile(r"(?<=[.;:])\s")
 ROOT = Path(__file__).resolve().parents[1]
+Definition = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
 class Finding(NamedTuple):
@@ -61,15 +62,26 @@ class Paths(NamedTuple):
         """The findings in one file, by the rules that apply to its path."""
         if _below(file, self.exclude):
             return
-        if _below(file, self.prose):
-            yield from prose(source)
-        if _below(file, self.constructors):
-            yield from constructors(source)
+        judges_prose = _below(file, self.prose)
+        judges_constructors = _below(file, self.constructors)
+        if not (judges_prose or judges_constructors):
+            return
+        found = definitions(source)
+        if judges_prose:
+            yield from prose(source, found)
+        if judges_constructors:
+            yield from constructors(found)
 
 
-def prose(source: str) -> Iterator[Finding]:
-    """Openings, riddles and long sentences of a module's docstrings, riddles of its comments."""
-    for line, text in _docstrings(ast.parse(source)):
+def definitions(source: str) -> list[Definition]:
+    """The module itself, its classes and its functions."""
+    return [node for node in ast.walk(ast.parse(source)) if isinstance(node, Definition)]
+
+
+def prose(source: str, found: Iterable[Definition]) -> Iterator[Finding]:
+    """Openings, riddles and long sentences of docstrings, riddles of comments. ``found`` are the
+    definitions of ``source``."""
+    for line, text in _docstrings(found):
         words = text.split()
         if words and re.sub(r"\W", "", words[0]).lower() in OPENINGS:
             yield Finding(line, "opening", _first(words))
@@ -77,14 +89,16 @@ def prose(source: str) -> Iterator[Finding]:
         for sentence in SENTENCE_END.split(" ".join(words)):
             if len(sentence.split()) > MAX_WORDS:
                 yield Finding(line, "long", _first(sentence.split()))
+    if not any("#" in line and RIDDLES.search(line) for line in source.splitlines()):
+        return  # no comment can have one, and to find comments takes longer than all the rest
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
             yield from _riddles(token.start[0], token.string)
 
 
-def constructors(source: str) -> Iterator[Finding]:
+def constructors(found: Iterable[Definition]) -> Iterator[Finding]:
     """The constructors with too many arguments. Dataclasses and structs are values: not counted."""
-    for node in ast.walk(ast.parse(source)):
+    for node in found:
         for method in node.body if isinstance(node, ast.ClassDef) else ():
             if isinstance(method, ast.FunctionDef) and method.name == "__init__":
                 num = len(method.args.args) + len(method.args.kwonlyargs) - 1
@@ -92,14 +106,13 @@ def constructors(source: str) -> Iterator[Finding]:
                     yield Finding(method.lineno, "constructor", f"{node.name} takes {num}")
 
 
-def _docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
+def _docstrings(found: Iterable[Definition]) -> Iterator[tuple[int, str]]:
     """Docstrings of modules, classes and functions, and the strings below constants and fields."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            for child in node.body:
-                match child:
-                    case ast.Expr(value=ast.Constant(value=str(text))):
-                        yield child.lineno, text
+    for node in found:
+        for child in node.body:
+            match child:
+                case ast.Expr(value=ast.Constant(value=str(text))):
+                    yield child.lineno, text
 
 
 def _riddles(line: int, text: str) -> Iterator[Finding]:

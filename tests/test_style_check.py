@@ -3,11 +3,11 @@
 import pytest
 
 from tests import style_check
-from tests.style_check import Paths
+from tests.style_check import Paths, definitions
 
 
 def rules(source: str) -> list[str]:
-    return [found.rule for found in style_check.prose(source)]
+    return [found.rule for found in style_check.prose(source, definitions(source))]
 
 
 @pytest.mark.parametrize(
@@ -35,9 +35,9 @@ def test_a_constructor_of_nine_arguments_is_found_and_a_dataclass_is_not() -> No
     names = ", ".join(f"a{i}" for i in range(8))
     wide = f"class A:\n    def __init__(self, {names}, *, b): ...\n"
     fields = "".join(f"    a{i}: int\n" for i in range(9))
-    found = style_check.constructors(f"{wide}\n@dataclass\nclass B:\n{fields}")
+    found = style_check.constructors(definitions(f"{wide}\n@dataclass\nclass B:\n{fields}"))
     assert [(each.rule, each.words) for each in found] == [("constructor", "A takes 9")]
-    assert list(style_check.constructors(wide.replace(", *, b", ""))) == []
+    assert list(style_check.constructors(definitions(wide.replace(", *, b", "")))) == []
 
 
 def test_paths_say_which_files_are_judged_by_which_rules() -> None:

@@ -104,6 +104,14 @@ class Options:
             "pay), off, or 1 to 4. All workers must say the same.",
         ),
     ] = "auto"
+    draft_acceptance: Annotated[
+        float | None,
+        option(
+            "BATON_DRAFT_ACCEPTANCE",
+            "Benchmarks with random weights: accept each draft with this probability, from 0 to 1. "
+            "Needs --load-format dummy; all workers must say the same.",
+        ),
+    ] = None
     spread: Annotated[
         str,
         option(
@@ -237,6 +245,7 @@ class Options:
             num_state_slots=self.num_state_slots or (CPU_STATE_SLOTS if device == "cpu" else None),
             quantize=cast(Quantize, self.quantize),
             max_drafts=max_drafts(self.speculate, device),
+            draft_acceptance=self.draft_acceptance,
             poison=self.poison,
             decodes=capabilities.decodes,
             prefills=capabilities.computes_prompts,

@@ -228,4 +228,5 @@ def _hello(
         ),
         gpu=claimed,
         spread=group.export,
+        draft_acceptance=engine.config.draft_acceptance,
     )

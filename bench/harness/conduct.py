@@ -122,6 +122,11 @@ class Conduct:
                         info = await ask_server(client, self.model)
                         server = info.json()
                         progress.say(f"{self.kind}: {info.model} at {info.url}")
+                        if info.given_acceptance is not None:
+                            progress.say(
+                                "NOTE: the server accepts drafts with a given probability of "
+                                f"{info.given_acceptance:g}, whatever its model chooses"
+                            )
                         finding = await measure(Session(client, aside, info, control, progress))
                         results, problems = finding.json(), finding.problems()
                         headline = finding.headline()
@@ -140,6 +145,8 @@ class Conduct:
             problems=problems,
         )
         line = {"kind": self.kind, "ok": document["ok"], "complete": document["complete"]}
+        if (given := server.get("given_draft_acceptance")) is not None:
+            line["given_draft_acceptance"] = given
         if stopped is not None:
             line["stopped"] = stopped
         return document, line | headline

@@ -13,13 +13,16 @@ from bench.harness.workload.tokens import LocalTokens, ServerTokens, TokenizerMi
 
 @dataclass(frozen=True)
 class ServerInfo:
-    """Facts about a server; ``root`` and ``max_model_len`` are None if it does not report them."""
+    """Facts about a server; ``root`` and ``max_model_len`` are None if it does not report them.
+    ``given_acceptance``: the probability with which a Baton in a benchmark accepts drafts, instead
+    of its model; None otherwise."""
 
     url: str
     model: str
     root: str | None
     max_model_len: int | None
     version: str | None
+    given_acceptance: float | None = None
 
     def json(self) -> dict[str, Any]:
         """The facts for a result file, without folders of the server's machine."""
@@ -28,6 +31,7 @@ class ServerInfo:
             "model": self.model,
             "max_model_len": self.max_model_len,
             "version": self.version,
+            "given_draft_acceptance": self.given_acceptance,
         }
 
 
@@ -55,6 +59,7 @@ async def ask_server(client: Client, model: str | None) -> ServerInfo:
         entry.get("root") if isinstance(entry.get("root"), str) else None,
         length if isinstance(length, int) else None,
         str(version.get("version")) if isinstance(version, dict) else None,
+        _given_acceptance(await _json(client, "/status")),
     )
 
 
@@ -75,6 +80,18 @@ async def find_tokens(
     tokens = ServerTokens(client, server.model, vocab_size)
     await tokens.decode(await tokens.encode("a"))
     return tokens
+
+
+def _given_acceptance(status: dict[str, Any] | str) -> float | None:
+    """The acceptance of drafts that workers were given, in Baton's /status; other servers may
+    answer anything there."""
+    workers = status.get("workers") if isinstance(status, dict) else None
+    found = [
+        each["given_acceptance"]
+        for each in (workers if isinstance(workers, list) else [])
+        if isinstance(each, dict) and isinstance(each.get("given_acceptance"), float | int)
+    ]
+    return float(found[0]) if found else None
 
 
 async def _json(client: Client, path: str) -> dict[str, Any] | str:

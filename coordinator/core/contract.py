@@ -134,6 +134,9 @@ class WorkerStatus:
     """Tokens that a step gave a sequence, over the last seconds; None without steps."""
     draft_acceptance: tuple[float, ...] = ()
     """The share of drafts that were accepted, by position, over the last seconds."""
+    given_acceptance: float | None = None
+    """In a benchmark with random weights, the probability with which it accepts drafts, whatever
+    the model chooses; None where drafts are verified."""
     queried_tokens: int = 0
     """Prompt tokens that were looked up in the prefix cache, over the last minute."""
     reused_tokens: int = 0
@@ -156,7 +159,8 @@ class ServiceStatus:
     """True if requests are accepted."""
     problems: tuple[str, ...]
     """Why requests are not accepted, or what is wrong although they are: decode workers compute
-    prompts, or a slow worker is left out of spread steps."""
+    prompts, a slow worker is left out of spread steps, or drafts are accepted with a given
+    probability."""
     draining: bool
     queued: int
     running: int

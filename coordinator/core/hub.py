@@ -48,6 +48,7 @@ log = logging.getLogger(__name__)
 
 RETRY_AFTER_S = 2.0
 DECODE_COMPUTES_PROMPTS = "no live prefill worker: decode workers compute prompts"
+GIVEN_ACCEPTANCE = "benchmark: drafts are accepted with a given probability of {:g}"
 SLOW = "{} slows the others down: they compute their steps without it"
 FOLLOWED = (
     "pools: they follow the load (--pools auto); to change them by hand, start with --pools manual"
@@ -144,6 +145,8 @@ class Hub:
         degraded = [DECODE_COMPUTES_PROMPTS] if self._registry.decode_computes_prompts() else []
         workers = tuple(w.status(now, self._groups.status(w)) for w in self._registry.all())
         degraded += [SLOW.format(w.instance) for w in workers if w.spread and w.spread.left_out_s]
+        given = sorted({w.given_acceptance for w in workers if w.given_acceptance is not None})
+        degraded += [GIVEN_ACCEPTANCE.format(each) for each in given]
         return ServiceStatus(
             ready=not obstacles,
             problems=(*obstacles, *degraded),

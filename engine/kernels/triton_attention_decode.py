@@ -1,6 +1,6 @@
 """Attention of one query a row over its pages, split along the context, then the output gate.
 
-    o = sum_j softmax_j(q . k_j / sqrt(head_dim)) v_j;   out = o * sigmoid(gate)
+    o = sum_j softmax_j(q . k_j * scale) v_j;   out = o * sigmoid(gate),  or o without a gate
 
 A row's context is cut into chunks: at most ``MAX_CHUNKS``, each of ``blocks_each`` blocks. Each
 chunk gives (m, l, o): the largest score, the sum of exp(score - m) and the sum of exp(score - m) v
@@ -25,6 +25,7 @@ from engine.kernels.shared_reads import MAX_CHUNKS, MIN_BLOCKS, SharedReads
 from engine.kernels.triton_overlap import LOADS_FIRST, overlap, wait_for_inputs
 from engine.kernels.triton_split import PARTS, Split, store_group
 
+LOG2_E = 1.4426950408889634
 CHUNKS, BLOCKS = tl.constexpr(MAX_CHUNKS), tl.constexpr(MIN_BLOCKS)
 CHUNK_BITS = tl.constexpr(shared_reads.CHUNK_BITS)
 CHUNK_MASK = tl.constexpr((1 << shared_reads.CHUNK_BITS) - 1)
@@ -64,7 +65,7 @@ def programs_for(num_rows: int) -> int:
 
 def attention_decode(
     q: torch.Tensor,
-    gate: torch.Tensor,
+    gate: torch.Tensor | None,
     kv: torch.Tensor,
     layer: int,
     block_tables: torch.Tensor,
@@ -73,6 +74,8 @@ def attention_decode(
     *,
     split: Split | None = None,
     shared: SharedReads | None = None,
+    scale: float | None = None,
+    window: int | None = None,
     num_programs: int = 0,
     block: int = shared_reads.BLOCK,
     num_warps: int = 4,
@@ -81,19 +84,21 @@ def attention_decode(
     """Attend to each row's pages -> [rows, heads * head_dim] in ``q``'s dtype.
 
     q [rows, heads, head_dim]; gate [rows, heads * head_dim], which may be columns of a wider
-    matrix; kv [pages, layers, 2, page_size, kv_heads, head_dim]; block_tables [rows, pages]; ends
-    [rows] is the tokens in the cache, this step's among them. Rows with end 0 yield zeros. Memory
-    past a row's end is not read. ``split`` also receives the result split in two, with groups of
-    columns within a head. ``shared`` (what rows read together) and ``num_programs`` (0: by the
-    number of rows) do not change the result.
+    matrix, or None; kv [pages, layers, 2, page_size, kv_heads, head_dim]; block_tables [rows,
+    pages]; ends [rows] is the tokens in the cache, this step's among them. Rows with end 0 yield
+    zeros. Memory past a row's end is not read. ``split`` also receives the result split in two,
+    with groups of columns within a head. ``scale``: None for ``head_dim ** -0.5``.
+    ``window``: attend to the last so many tokens, and read no page before them; None: to all.
+    ``shared`` (what rows read together; not with a window) and ``num_programs`` (0: by the number
+    of rows) do not change the result.
     """
     num_rows, num_heads, head_dim = q.shape
     page_size, num_kv_heads = kv.shape[3:5]
     assert kv.shape[5] == head_dim, (kv.shape, q.shape)
     assert q.is_contiguous()
     assert kv[0].is_contiguous()
-    assert gate.shape == (num_rows, num_heads * head_dim), (gate.shape, q.shape)
-    assert gate.stride(1) == 1, gate.stride()
+    assert gate is None or gate.shape == (num_rows, num_heads * head_dim), (gate.shape, q.shape)
+    assert gate is None or gate.stride(1) == 1, gate.stride()
     assert block_tables.stride(1) == 1, block_tables.stride()
     assert ends.shape == (num_rows,), ends.shape
     assert ends.is_contiguous()
@@ -117,29 +122,36 @@ def attention_decode(
         members = shared_reads.rows_of_tile(num_heads, num_kv_heads)
         assert own.shape[0] >= num_rows, own.shape
         assert tiles.shape[1] == 1 + members, tiles.shape
+        assert window is None, "rows with a window read no chunks together"
         num_shared = triton.cdiv(SHARED_PROGRAMS, num_kv_heads * num_programs)
     _chunk_kernel[(num_programs, num_kv_heads, num_shared + num_rows)](
         q, kv, block_tables, ends, workspace.partials, workspace.stats,
         own, tiles, items, num_items,
         block_tables.stride(0), kv.stride(0), layer * kv.stride(1), kv.stride(2),
-        head_dim**-0.5 * 1.4426950408889634,
-        HEADS=num_heads, KV_HEADS=num_kv_heads, GROUP=group, ROWS=max(MIN_HEADS, group),
-        DIM=head_dim, PAGE=page_size, BLOCK=block, STAGES=num_stages, MEMBERS=members,
-        PADDED=triton.next_power_of_2(group), SHARED=num_shared, num_warps=num_warps, **overlap(q),
+        (head_dim**-0.5 if scale is None else scale) * LOG2_E,
+        HEADS=num_heads, KV_HEADS=num_kv_heads, GROUP=group,
+        ROWS=max(MIN_HEADS, triton.next_power_of_2(group)),
+        DIM=head_dim, PAGE=page_size, BLOCK=block, STAGES=num_stages, WINDOW=window or 0,
+        MEMBERS=members, PADDED=triton.next_power_of_2(group), SHARED=num_shared,
+        num_warps=num_warps, **overlap(q),
     )  # fmt: skip
     _merge_kernel[(num_heads * head_dim // dims_each, num_rows)](
-        workspace.partials, workspace.stats, gate, ends, out,
-        out if split is None else split.q, out if split is None else split.s, gate.stride(0),
+        workspace.partials, workspace.stats, out if gate is None else gate, ends, out,
+        out if split is None else split.q, out if split is None else split.s,
+        0 if gate is None else gate.stride(0), GATED=gate is not None,
         HEADS=num_heads, DIM=head_dim, DIMS=dims_each, BLOCK=block, IS_SPLIT=split is not None,
-        num_warps=2, **LOADS_FIRST, **overlap(q),
+        WINDOW=window or 0, num_warps=2, **LOADS_FIRST, **overlap(q),
     )  # fmt: skip
     return out
 
 
 @triton.jit
-def _chunks(end, BLOCK: tl.constexpr):
-    """(number of chunks, blocks per chunk) of a context of ``end`` tokens, as ``blocks_each``."""
+def _chunks(end, BLOCK: tl.constexpr, WINDOW: tl.constexpr):
+    """(number of chunks, blocks per chunk) of a context of ``end`` tokens, as ``blocks_each``; from
+    the block on in which the window begins."""
     num_blocks = tl.cdiv(end, BLOCK)
+    if WINDOW > 0:
+        num_blocks -= tl.maximum(end - WINDOW, 0) // BLOCK
     least = tl.maximum(tl.cdiv(num_blocks, CHUNKS), BLOCKS)
     power = least - 1
     power |= power >> 1
@@ -165,6 +177,7 @@ def _attend_chunk(
     low,
     high,
     b_high,
+    begin,
     kv_head,
     page_stride,
     layer_offset,
@@ -176,9 +189,11 @@ def _attend_chunk(
     PAGE: tl.constexpr,
     BLOCK: tl.constexpr,
     STAGES: tl.constexpr,
+    WINDOW: tl.constexpr,
 ):
     """Attend from query heads ``b_head`` of ``b_row`` to tokens from ``low`` to their ``b_high``,
-    ``high`` at most, whose pages are in the table at ``p_table``."""
+    ``high`` at most, whose pages are in the table at ``p_table``; with a window only from ``begin``
+    on."""
     o_d, o_j = tl.arange(0, DIM), tl.arange(0, BLOCK)
     b_place = b_row.to(tl.int64) * HEADS + b_head
     b_q = tl.load(p_q + b_place[:, None] * DIM + o_d[None, :], mask=b_valid[:, None], other=0.0)
@@ -190,10 +205,14 @@ def _attend_chunk(
         page = tl.load(p_table + j // PAGE).to(tl.int64)
         p_k = p_kv + page * page_stride + (j % PAGE) * (KV_HEADS * DIM) + o_kv
         m_j = j + o_j < high
+        if WINDOW > 0:
+            m_j &= j + o_j >= begin
         b_k = tl.load(p_k, mask=m_j[:, None], other=0.0)
         b_v = tl.load(p_k + v_offset, mask=m_j[:, None], other=0.0)
         b_score = tl.dot(b_q, tl.trans(b_k)) * scale
         b_score = tl.where((j + o_j)[None, :] < b_high[:, None], b_score, float("-inf"))
+        if WINDOW > 0:
+            b_score = tl.where(m_j[None, :], b_score, float("-inf"))
         b_new = tl.maximum(b_max, tl.max(b_score, 1))
         b_p = tl.exp2(b_score - b_new[:, None])
         b_shrink = tl.exp2(b_max - b_new)
@@ -229,12 +248,13 @@ def _row_chunks(
     PAGE: tl.constexpr,
     BLOCK: tl.constexpr,
     STAGES: tl.constexpr,
+    WINDOW: tl.constexpr,
     SHARES: tl.constexpr,
 ):
     """The chunks that ``row`` reads itself."""
     kv_head, first = tl.program_id(1), tl.program_id(0)
     end = tl.load(p_ends + row).to(tl.int32)
-    num_chunks, blocks_each = _chunks(end, BLOCK)
+    num_chunks, blocks_each = _chunks(end, BLOCK, WINDOW)
     if SHARES:
         own = tl.load(p_own + 2 * row)
         first += tl.where(tl.load(p_own + 2 * row + 1) == blocks_each, own, 0)
@@ -243,12 +263,14 @@ def _row_chunks(
     p_table = p_tables + row.to(tl.int64) * table_stride
     for chunk in range(first, num_chunks, tl.num_programs(0)):
         low = chunk * blocks_each * BLOCK
+        if WINDOW > 0:
+            low += tl.maximum(end - WINDOW, 0) // BLOCK * BLOCK
         high = tl.minimum(low + blocks_each * BLOCK, end)
         _attend_chunk(
             p_q, p_kv, p_table, p_partials, p_stats, b_row, kv_head * GROUP + o_g, o_g < GROUP,
-            chunk, low, high, high + tl.zeros([ROWS], tl.int32), kv_head,
+            chunk, low, high, high + tl.zeros([ROWS], tl.int32), end - WINDOW, kv_head,
             page_stride, layer_offset, v_offset, scale,
-            HEADS, KV_HEADS, DIM, PAGE, BLOCK, STAGES,
+            HEADS, KV_HEADS, DIM, PAGE, BLOCK, STAGES, WINDOW,
         )  # fmt: skip
 
 
@@ -289,7 +311,7 @@ def _tile_chunks(
         chunk, blocks_each = item & CHUNK_MASK, tl.load(p_tile)
         b_row = tl.load(p_tile + 1 + o_r // PADDED)
         b_end = tl.load(p_ends + b_row, mask=b_row >= 0, other=0).to(tl.int32)
-        b_num_chunks, b_blocks_each = _chunks(b_end, BLOCK)
+        b_num_chunks, b_blocks_each = _chunks(b_end, BLOCK, 0)
         b_valid = (b_row >= 0) & (b_blocks_each == blocks_each) & (chunk < b_num_chunks)
         low = chunk * blocks_each * BLOCK
         b_high = tl.where(b_valid, tl.minimum(low + blocks_each * BLOCK, b_end), low)
@@ -300,9 +322,9 @@ def _tile_chunks(
             _attend_chunk(
                 p_q, p_kv, p_tables + row.to(tl.int64) * table_stride, p_partials, p_stats,
                 tl.maximum(b_row, 0), kv_head * GROUP + o_g, b_valid & (o_g < GROUP),
-                chunk, low, high, b_high, kv_head,
+                chunk, low, high, b_high, low, kv_head,
                 page_stride, layer_offset, v_offset, scale,
-                HEADS, KV_HEADS, DIM, PAGE, BLOCK, STAGES,
+                HEADS, KV_HEADS, DIM, PAGE, BLOCK, STAGES, 0,
             )  # fmt: skip
 
 
@@ -331,6 +353,7 @@ def _chunk_kernel(
     PAGE: tl.constexpr,
     BLOCK: tl.constexpr,
     STAGES: tl.constexpr,
+    WINDOW: tl.constexpr,
     MEMBERS: tl.constexpr,
     PADDED: tl.constexpr,
     SHARED: tl.constexpr,
@@ -349,7 +372,7 @@ def _chunk_kernel(
         _row_chunks(
             p_q, p_kv, p_tables, p_ends, p_partials, p_stats, p_own, tl.program_id(2) - SHARED,
             table_stride, page_stride, layer_offset, v_offset, scale,
-            HEADS, KV_HEADS, GROUP, ROWS, DIM, PAGE, BLOCK, STAGES, SHARED > 0,
+            HEADS, KV_HEADS, GROUP, ROWS, DIM, PAGE, BLOCK, STAGES, WINDOW, SHARED > 0,
         )  # fmt: skip
 
 
@@ -363,19 +386,22 @@ def _merge_kernel(
     p_q,
     p_s,
     gate_stride,
+    GATED: tl.constexpr,
     HEADS: tl.constexpr,
     DIM: tl.constexpr,
     DIMS: tl.constexpr,
     BLOCK: tl.constexpr,
     IS_SPLIT: tl.constexpr,
+    WINDOW: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """Merge the chunks of DIMS dims of one head of one row, then apply the gate."""
+    """Merge the chunks of DIMS dims of one head of one row, then apply the gate, if any."""
     column, row = tl.program_id(0) * DIMS, tl.program_id(1).to(tl.int64)
     head = column // DIM
     o_d = column % DIM + tl.arange(0, DIMS)
-    used, _ = _chunks(tl.load(p_ends + row).to(tl.int32), BLOCK)
-    b_gate = tl.load(p_gate + row * gate_stride + head * DIM + o_d).to(tl.float32)
+    used, _ = _chunks(tl.load(p_ends + row).to(tl.int32), BLOCK, WINDOW)
+    if GATED:
+        b_gate = tl.load(p_gate + row * gate_stride + head * DIM + o_d).to(tl.float32)
     o_s = tl.arange(0, CHUNKS)
     m_s = o_s < used
     o_in = (row * CHUNKS + o_s) * HEADS + head
@@ -394,7 +420,9 @@ def _merge_kernel(
         b_part = tl.load(p_part, mask=m_m[:, None], other=0.0)
         b_o += tl.sum(b_part * tl.exp2(b_part_max - max_all)[:, None], 0)
     b_o /= tl.sum(b_sum * tl.exp2(b_max - max_all), 0)
-    b_o = tl.where(used > 0, b_o * tl.sigmoid(b_gate), 0.0)
+    if GATED:
+        b_o *= tl.sigmoid(b_gate)
+    b_o = tl.where(used > 0, b_o, 0.0)
     b_out = b_o.to(p_out.dtype.element_ty)
     tl.store(p_out + (row * HEADS + head) * DIM + o_d, b_out)
     if IS_SPLIT:

@@ -1,10 +1,11 @@
 """Causal attention of packed prefill chunks over their pages, then the output gate.
 
-    o_i = sum_{j <= i} softmax_j(q_i . k_j / sqrt(head_dim)) v_j;   out = o * sigmoid(gate)
+    o_i = sum_{j <= i} softmax_j(q_i . k_j * scale) v_j;   out = o * sigmoid(gate),  or o
 
 A program takes ``tile_len`` queries of one row with all heads that share a KV head, as one tile of
-matrix rows, and walks the row's pages with an online softmax (FlashAttention-2). Blocks that every
-query sees whole come first, without masks; then the diagonal. Scores are in units of log 2.
+matrix rows, and walks the row's pages with an online softmax (FlashAttention-2). The heads are
+padded to a power of two. Blocks that every query sees whole come first, without masks; then the
+diagonal. Scores are in units of log 2.
 
 A short pass has too few tiles to fill the GPU, and behind a long context each takes long. Then the
 context of a tile is divided among up to ``SPLITS`` programs, each with at least ``SPAN`` keys, and
@@ -20,8 +21,10 @@ import triton.language as tl
 
 from engine.kernels.triton_prefill_plan import PrefillPlan
 
+LOG2_E = 1.4426950408889634
 SPLITS = 8
 SPAN = 2048
+LOWEST = tl.constexpr(-1e30)
 FEW_PROGRAMS = 96
 """With this many programs or fewer, some of the 132 multiprocessors of an H100 or H200 would be
 idle."""
@@ -29,12 +32,14 @@ idle."""
 
 def attention_prefill(
     q: torch.Tensor,
-    gate: torch.Tensor,
+    gate: torch.Tensor | None,
     kv: torch.Tensor,
     layer: int,
     block_tables: torch.Tensor,
     plan: PrefillPlan,
     *,
+    scale: float | None = None,
+    window: int | None = None,
     block: int = 64,
     num_warps: int = 8,
     num_stages: int = 2,
@@ -43,8 +48,10 @@ def attention_prefill(
     """Attend to the pages of each chunk's row -> [tokens, heads * head_dim] in ``q``'s dtype.
 
     q [tokens, heads, head_dim] of the rows in ``plan``, whose k and v are in the pages already;
-    gate [tokens, heads * head_dim], which may be columns of a wider matrix; kv [pages, layers, 2,
-    page_size, kv_heads, head_dim]; block_tables [rows, pages]. A prefix of any length may come
+    gate [tokens, heads * head_dim], which may be columns of a wider matrix, or None; kv [pages,
+    layers, 2, page_size, kv_heads, head_dim]; block_tables [rows, pages]. ``scale``: None for
+    ``head_dim ** -0.5``. ``window``: a query attends to so many tokens, the last one itself, and no
+    page before them is read; None: to all. A prefix of any length may come
     before a chunk. Memory past a row's last token is not read into a result.
     """
     num_tokens, num_heads, head_dim = q.shape
@@ -54,34 +61,37 @@ def attention_prefill(
     assert num_tokens == plan.num_tokens, (num_tokens, plan.num_tokens)
     assert q.is_contiguous()
     assert kv[0].is_contiguous()
-    assert gate.shape == (num_tokens, num_heads * head_dim), (gate.shape, q.shape)
-    assert gate.stride(1) == 1, gate.stride()
+    assert gate is None or gate.shape == (num_tokens, num_heads * head_dim), (gate.shape, q.shape)
+    assert gate is None or gate.stride(1) == 1, gate.stride()
     assert block_tables.stride(1) == 1, block_tables.stride()
     block = min(block, page_size)
     assert page_size % block == 0, (page_size, block)
-    assert group * plan.tile_len >= 16, (group, plan.tile_len)
+    padded = triton.next_power_of_2(group)
+    assert padded * plan.tile_len >= 16, (group, plan.tile_len)
     out = q.new_empty(num_tokens, num_heads * head_dim)
     num_tiles = plan.tiles.shape[0]
-    splits = SPLITS if num_kv_heads * num_tiles <= FEW_PROGRAMS else 1
-    shape = num_kv_heads, num_tiles, splits, group * plan.tile_len
+    splits = SPLITS if num_kv_heads * num_tiles <= FEW_PROGRAMS and window is None else 1
+    shape = num_kv_heads, num_tiles, splits, padded * plan.tile_len
     partials = stats = out
     if splits > 1:
         partials = torch.empty(*shape, head_dim, dtype=torch.float32, device=q.device)
         stats = torch.empty(*shape, 2, dtype=torch.float32, device=q.device)
     shared = {
-        "HEADS": num_heads, "KV_HEADS": num_kv_heads, "GROUP": group, "DIM": head_dim,
-        "TILE": plan.tile_len, "BLOCK": block, "SPAN": span, "SPLITS": splits,
+        "HEADS": num_heads, "KV_HEADS": num_kv_heads, "GROUP": group, "PADDED": padded,
+        "DIM": head_dim, "GATED": gate is not None, "TILE": plan.tile_len, "BLOCK": block,
+        "SPAN": span, "SPLITS": splits,
     }  # fmt: skip
-    places = plan.firsts, plan.starts, plan.tiles, gate.stride(0)
+    places = plan.firsts, plan.starts, plan.tiles, 0 if gate is None else gate.stride(0)
+    gates = out if gate is None else gate
     _prefill_kernel[(num_kv_heads, num_tiles, splits)](
-        q, gate, kv, out, partials, stats, block_tables, *places,
+        q, gates, kv, out, partials, stats, block_tables, *places,
         block_tables.stride(0), kv.stride(0), layer * kv.stride(1), kv.stride(2),
-        head_dim**-0.5 * 1.4426950408889634,
-        PAGE=page_size, STAGES=num_stages, num_warps=num_warps, **shared,
+        (head_dim**-0.5 if scale is None else scale) * LOG2_E,
+        PAGE=page_size, STAGES=num_stages, WINDOW=window or 0, num_warps=num_warps, **shared,
     )  # fmt: skip
     if splits > 1:
         _merge_kernel[(num_kv_heads, num_tiles, plan.tile_len)](
-            gate, out, partials, stats, *places, num_warps=4, **shared
+            gates, out, partials, stats, *places, num_warps=4, **shared
         )
     return out
 
@@ -106,9 +116,10 @@ def _attend(
     BLOCK: tl.constexpr,
     STAGES: tl.constexpr,
     MASKED: tl.constexpr,
+    WINDOW: tl.constexpr,
 ):
     """Attend to keys ``low`` to ``high``, a multiple of BLOCK apart; MASKED cuts at each query and
-    at ``end``."""
+    at ``end``, and at the beginning of its window if there is one."""
     o_j = tl.arange(0, BLOCK)
     for j in tl.range(low, high, BLOCK, num_stages=STAGES):
         page = tl.load(p_tables + j // PAGE).to(tl.int64)
@@ -123,8 +134,12 @@ def _attend(
         b_score = tl.dot(b_q, tl.trans(b_k))
         if MASKED:
             m_seen = j + o_j[None, :] <= b_position[:, None]
+            if WINDOW > 0:
+                m_seen &= j + o_j[None, :] > b_position[:, None] - WINDOW
             b_score = tl.where(m_seen, b_score, float("-inf"))
         b_new = tl.maximum(b_max, tl.max(b_score, 1) * scale)
+        if WINDOW > 0:  # a block may lie before a query's window
+            b_new = tl.maximum(b_new, LOWEST)
         b_p = tl.exp2(b_score * scale - b_new[:, None])
         b_shrink = tl.exp2(b_max - b_new)
         b_sum = b_sum * b_shrink + tl.sum(b_p, 1)
@@ -161,13 +176,16 @@ def _prefill_kernel(
     HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
     GROUP: tl.constexpr,
+    PADDED: tl.constexpr,
     DIM: tl.constexpr,
+    GATED: tl.constexpr,
     PAGE: tl.constexpr,
     TILE: tl.constexpr,
     BLOCK: tl.constexpr,
     SPAN: tl.constexpr,
     SPLITS: tl.constexpr,
     STAGES: tl.constexpr,
+    WINDOW: tl.constexpr,
 ):
     kv_head, split = tl.program_id(0), tl.program_id(2)
     p_tile = p_tiles + tl.program_id(1) * 2
@@ -180,42 +198,49 @@ def _prefill_kernel(
     used = _num_splits(whole, SPAN, SPLITS)
     if split >= used:
         return
-    o_row = tl.arange(0, TILE * GROUP)
-    o_query = query + o_row // GROUP
+    o_row = tl.arange(0, TILE * PADDED)
+    o_query = query + o_row // PADDED
     m_query = (o_query < length)[:, None]
+    if PADDED != GROUP:
+        m_query &= (o_row % PADDED < GROUP)[:, None]
     b_position = start + o_query
     o_d = tl.arange(0, DIM)
     o_token = (first + o_query).to(tl.int64)
-    o_column = (kv_head * GROUP + o_row % GROUP)[:, None] * DIM + o_d[None, :]
+    o_column = (kv_head * GROUP + o_row % PADDED)[:, None] * DIM + o_d[None, :]
     o_q = o_token[:, None] * (HEADS * DIM) + o_column
     b_q = tl.load(p_q + o_q, mask=m_query, other=0.0)
 
     p_tables += row.to(tl.int64) * table_stride
     o_kv = (tl.arange(0, BLOCK) * KV_HEADS + kv_head)[:, None] * DIM + o_d[None, :]
     p_k = p_kv + layer_offset + o_kv
-    b_o = tl.zeros([TILE * GROUP, DIM], tl.float32)
-    b_max = tl.full([TILE * GROUP], float("-inf"), tl.float32)
-    b_sum = tl.zeros([TILE * GROUP], tl.float32)
+    b_o = tl.zeros([TILE * PADDED, DIM], tl.float32)
+    b_max = tl.full([TILE * PADDED], float("-inf"), tl.float32)
+    b_sum = tl.zeros([TILE * PADDED], tl.float32)
     end = start + tl.minimum(query + TILE, length)
     low, high = whole // BLOCK * split // used * BLOCK, whole // BLOCK * (split + 1) // used * BLOCK
+    if WINDOW > 0:
+        whole = tl.maximum(start + query + 1 - WINDOW, 0) // BLOCK * BLOCK
+        high = low
     b_o, b_max, b_sum = _attend(
         b_q, b_o, b_max, b_sum, b_position, p_k, p_tables, page_stride, v_offset, scale,
-        low, high, end, KV_HEADS * DIM, PAGE, BLOCK, STAGES, False,
+        low, high, end, KV_HEADS * DIM, PAGE, BLOCK, STAGES, False, WINDOW,
     )  # fmt: skip
     b_o, b_max, b_sum = _attend(
         b_q, b_o, b_max, b_sum, b_position, p_k, p_tables, page_stride, v_offset, scale,
         whole, tl.where(split == used - 1, end, whole), end,
-        KV_HEADS * DIM, PAGE, BLOCK, STAGES, True,
+        KV_HEADS * DIM, PAGE, BLOCK, STAGES, True, WINDOW,
     )  # fmt: skip
     if used > 1:
         part = (kv_head * tl.num_programs(1) + tl.program_id(1)).to(tl.int64) * SPLITS + split
-        o_part = part * (TILE * GROUP) + o_row
+        o_part = part * (TILE * PADDED) + o_row
         tl.store(p_partials + o_part[:, None] * DIM + o_d[None, :], b_o)
         tl.store(p_stats + o_part * 2, b_max)
         tl.store(p_stats + o_part * 2 + 1, b_sum)
         return
-    b_gate = tl.load(p_gate + o_token[:, None] * gate_stride + o_column, mask=m_query, other=0.0)
-    b_o = b_o / b_sum[:, None] * tl.sigmoid(b_gate.to(tl.float32))
+    b_o = b_o / b_sum[:, None]
+    if GATED:
+        p_gate += o_token[:, None] * gate_stride + o_column
+        b_o *= tl.sigmoid(tl.load(p_gate, mask=m_query, other=0.0).to(tl.float32))
     tl.store(p_out + o_q, b_o.to(p_out.dtype.element_ty), mask=m_query)
 
 
@@ -232,7 +257,9 @@ def _merge_kernel(
     HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
     GROUP: tl.constexpr,
+    PADDED: tl.constexpr,
     DIM: tl.constexpr,
+    GATED: tl.constexpr,
     TILE: tl.constexpr,
     BLOCK: tl.constexpr,
     SPAN: tl.constexpr,
@@ -249,13 +276,13 @@ def _merge_kernel(
     query = first_query + of_tile
     if (used == 1) | (query >= length):
         return
-    o_g, o_d = tl.arange(0, GROUP), tl.arange(0, DIM)
+    o_g, o_d = tl.arange(0, PADDED), tl.arange(0, DIM)
     part = (kv_head * tl.num_programs(1) + tl.program_id(1)).to(tl.int64) * SPLITS
-    b_o = tl.zeros([GROUP, DIM], tl.float32)
-    b_max = tl.full([GROUP], float("-inf"), tl.float32)
-    b_sum = tl.zeros([GROUP], tl.float32)
+    b_o = tl.zeros([PADDED, DIM], tl.float32)
+    b_max = tl.full([PADDED], float("-inf"), tl.float32)
+    b_sum = tl.zeros([PADDED], tl.float32)
     for split in range(used):
-        o_part = (part + split) * (TILE * GROUP) + of_tile * GROUP + o_g
+        o_part = (part + split) * (TILE * PADDED) + of_tile * PADDED + o_g
         b_part = tl.load(p_partials + o_part[:, None] * DIM + o_d[None, :])
         b_part_max = tl.load(p_stats + o_part * 2)
         b_new = tl.maximum(b_max, b_part_max)
@@ -265,6 +292,10 @@ def _merge_kernel(
         b_max = b_new
     o_column = (kv_head * GROUP + o_g)[:, None] * DIM + o_d[None, :]
     token = (first + query).to(tl.int64)
-    b_gate = tl.load(p_gate + token * gate_stride + o_column).to(tl.float32)
-    b_o = b_o / b_sum[:, None] * tl.sigmoid(b_gate)
-    tl.store(p_out + token * (HEADS * DIM) + o_column, b_o.to(p_out.dtype.element_ty))
+    m_head = (o_g < GROUP)[:, None]
+    b_o = b_o / b_sum[:, None]
+    if GATED:
+        b_gate = tl.load(p_gate + token * gate_stride + o_column, mask=m_head, other=0.0)
+        b_o *= tl.sigmoid(b_gate.to(tl.float32))
+    p_out += token * (HEADS * DIM) + o_column
+    tl.store(p_out, b_o.to(p_out.dtype.element_ty), mask=m_head)

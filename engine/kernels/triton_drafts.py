@@ -140,9 +140,7 @@ def _accept_kernel(
     p_slots, p_positions, p_ends, p_held, p_ids, p_sample_slots, p_sample_positions,
     p_last, p_num_out, p_on_host,
     num_slots,
-    forced,
     TOKENS: tl.constexpr,
-    FORCED: tl.constexpr,
     STORED: tl.constexpr,
     ON_HOST: tl.constexpr,
     PDL: tl.constexpr,
@@ -158,8 +156,6 @@ def _accept_kernel(
     for j in tl.static_range(TOKENS - 1):
         sampled = tl.load(p_sampled + row * TOKENS + j, mask=slot >= 0, other=-1)
         same = sampled == tl.load(p_drafts + j * num_slots + held)
-        if FORCED:
-            same = tl.rand(97, (length + j) * num_slots + held) < forced
         agrees = agrees & same & (sampled >= 0) & (j < num_drafts)
         num_accepted += agrees.to(tl.int32)
     kept, num_out = slot, num_accepted + 1
@@ -198,7 +194,6 @@ def accept(
     last: torch.Tensor,
     num_out: torch.Tensor,
     tokens_each: int,
-    forced: float | None = None,
     uncertain: Uncertain | None = None,
     on_host: torch.Tensor | None = None,
 ) -> None:
@@ -208,9 +203,8 @@ def accept(
     output token, and ``num_out`` int64 [rows] their number. ``on_host`` int64 [rows], pinned,
     receives the number too, if given: a copy behind the kernel would delay the stream.
 
-    ``forced``: accept a draft with this probability instead (benchmarks only). ``uncertain``: the
-    step may have been aborted. Then the tables stay as they were before it, no row has output, and
-    ``rows.slots`` is -1 for all rows from now on.
+    ``uncertain``: the step may have been aborted. Then the tables stay as they were before it, no
+    row has output, and ``rows.slots`` is -1 for all rows from now on.
     """
     aborted = uncertain.aborted if uncertain else rows.num_drafts
     fed = uncertain.fed if uncertain else sampled
@@ -222,8 +216,7 @@ def accept(
         rows.slots, rows.num_drafts, rows.rooms, sampled, aborted, fed,
         tables.lengths, tables.pending, tables.drafts, tables.next_token,
         *_pointers(placed), last, num_out, num_out if on_host is None else on_host,
-        tables.drafts.shape[1], forced or 0.0,
-        TOKENS=tokens_each, FORCED=forced is not None, STORED=int(uncertain is None),
+        tables.drafts.shape[1], TOKENS=tokens_each, STORED=int(uncertain is None),
         ON_HOST=on_host is not None, num_warps=1, **overlap(sampled),
     )  # fmt: skip
 

@@ -11,6 +11,9 @@ depends only on the layer's shape, never on the other tokens.
 Reference: x @ Matrix.dequantised().T; test: tests/kernels/test_triton_moe.py, test_fp8.py.
 """
 
+from dataclasses import replace
+from math import gcd
+
 import torch
 import triton
 import triton.language as tl
@@ -156,7 +159,7 @@ def linear_parts(x: torch.Tensor, w: Matrix, split: Split | None = None) -> torc
     ``split``: as in ``stream_linear``."""
     if x.shape[0] > MAX_STREAMED:
         return large_linear(x, w).unsqueeze(0)
-    splits = 1 if w.shape[0] > MANY_ROWS else SPLITS
+    splits = splits_of(w)
     tiles = tiles_of(x.shape[0], w, splits, split is not None)
     return stream_linear(x, w, splits, tiles, split=split)
 
@@ -191,12 +194,32 @@ instructions, which sum in another order and need the converted weights in share
 MANY_ROWS = 8192
 """Number of rows that fills 132 multiprocessors without a split of k."""
 
+MANY_SLICES = 16384
+"""Number of slices of rows from which on more programs of fewer stages are faster."""
+
 SPLITS = 4
-"""Number of slices of k in layers with fewer rows."""
+"""The most slices of k in layers with fewer rows."""
+
+LEAST_K = 64
+"""The number of columns of a weight is a multiple of this."""
+
+
+def splits_of(w: Matrix) -> int:
+    """Number of slices of k in which ``linear_parts`` multiplies by a weight: the most up to SPLITS
+    whose columns are a multiple of LEAST_K."""
+    if w.shape[0] > MANY_ROWS:
+        return 1
+    return gcd(w.shape[1] // LEAST_K, SPLITS)
 
 
 def tiles_of(num_tokens: int, w: Matrix, splits: int, is_split: bool = False) -> Tiles:
-    """The tiles measured best on an H200; all tiles give the same bits."""
+    """The tiles measured best on an H200 or H100, or narrower ones where they do not divide k; all
+    tiles give the same bits."""
+    tiles = _best_tiles(num_tokens, w, splits, is_split)
+    return tiles if w.shape[1] // splits % tiles.k == 0 else replace(tiles, k=LEAST_K)
+
+
+def _best_tiles(num_tokens: int, w: Matrix, splits: int, is_split: bool) -> Tiles:
     if is_split:
         stages, prefetched = 6 if num_tokens <= 32 or splits > 1 else 4, 8 if splits > 1 else 2
         return Tiles(64, 64, 4, 4, True, prefetched, stages)
@@ -205,7 +228,10 @@ def tiles_of(num_tokens: int, w: Matrix, splits: int, is_split: bool = False) ->
         return Tiles(rows, k, 6, 4, True, fp8_stages=3, fp8_unrolled=2)
     num_rows = w.shape[0]
     if splits > 1:
-        return Tiles(64, 128, 6, 4, True)
+        stages = 6 if num_rows * splits < MANY_SLICES else 3 if num_tokens > 32 else 4
+        return Tiles(64, 128, stages, 4, True)
+    if MANY_ROWS // 2 < num_rows <= MANY_ROWS:
+        return Tiles(64, 128, 6 if num_tokens <= 32 else 4, 4, True)
     if num_tokens <= 32:
         return Tiles(64, 128, 4, 4, True) if num_rows > 65536 else Tiles(64, 64, 6, 4, True)
     return Tiles(64, 64, 6, 4, True) if num_rows > 65536 else Tiles(128, 64, 5, 4, True)

@@ -2,7 +2,8 @@
 
     x <- x / rms(x) * weight;   (x_i, x_{i+r/2}) <- rotated by position * inv_freq_i,  i < r/2
 
-for every head of k and q (``weight`` is already the checkpoint's 1 + w); r is the rotary_dim.
+for every head of k and q (``weight`` is already the checkpoint's 1 + w); r is the rotary_dim. A
+bias is added first. Heads of models without these norms are only rotated.
 
 Reference: torch_norm.norm_rope; test: tests/kernels/test_attention.py.
 """
@@ -25,22 +26,31 @@ def rope_cache(
     kv: torch.Tensor,
     layer: int,
     eps: float,
+    *,
+    num_heads: int | None = None,
+    bias: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Write attention layer ``layer``'s k and v of each token -> q [tokens, heads, head_dim].
 
-    projected [tokens, v | k | q | gate] in heads of head_dim; weight [kv_heads + heads, head_dim]
-    float32, k first; inv_freq [rotary_dim / 2] float32; positions [tokens], where -1 marks padding
-    (nothing is read or written, its q is zero); token_rows [tokens] is each token's row of
-    block_tables [rows, pages], None if token i is row i: then the kernel before this one must have
-    written neither positions nor block_tables. kv is the page pool
-    [pages, layers, 2, page_size, kv_heads, head_dim].
+    projected [tokens, v | k | q (| gate)] in heads of head_dim; weight [kv_heads + heads, head_dim]
+    float32, k first, or without rows for no norm, and then ``num_heads`` is given; ``bias``
+    [(2 * kv_heads + heads) * head_dim] in ``projected``'s dtype; inv_freq [rotary_dim / 2] float32;
+    positions [tokens], where -1 marks padding (nothing is read or written, its q is zero);
+    token_rows [tokens] is each token's row of block_tables [rows, pages], None if token i is row i:
+    then the kernel before this one must have written neither positions nor block_tables. kv is the
+    page pool [pages, layers, 2, page_size, kv_heads, head_dim].
     """
     num_kv_heads, head_dim = kv.shape[4:]
-    num_heads = weight.shape[0] - num_kv_heads
-    width = 2 * (num_heads + num_kv_heads) * head_dim
-    assert projected.shape[1] == width, (projected.shape, weight.shape)
+    if num_heads is None:
+        num_heads = weight.shape[0] - num_kv_heads
+    assert weight.shape[0] in (0, num_heads + num_kv_heads), (weight.shape, num_heads)
+    width = (num_heads + 2 * num_kv_heads) * head_dim
+    assert projected.shape[1] in (width, width + num_heads * head_dim), (projected.shape, num_heads)
+    assert bias is None or (bias.shape == (width,) and bias.is_contiguous()), bias.shape
     q = projected.new_empty(projected.shape[0], num_heads, head_dim)
-    _launch(projected, q, weight, inv_freq, positions, token_rows, block_tables, kv, layer, eps)
+    _launch(
+        projected, q, weight, inv_freq, positions, token_rows, block_tables, kv, layer, eps, bias
+    )
     return q
 
 
@@ -72,6 +82,7 @@ def _launch(
     kv: torch.Tensor,
     layer: int,
     eps: float,
+    bias: torch.Tensor | None = None,
 ) -> None:
     num_tokens = projected.shape[0]
     page_size, num_kv_heads, head_dim = kv.shape[3:]
@@ -92,12 +103,20 @@ def _launch(
         projected, weight, inv_freq, positions,
         positions if token_rows is None else token_rows, block_tables, kv if q is None else q, kv,
         num_tokens, projected.stride(0), block_tables.stride(0), kv.stride(0),
-        layer * kv.stride(1), kv.stride(2), eps,
+        layer * kv.stride(1), kv.stride(2), eps, projected if bias is None else bias,
+        NORMED=weight.shape[0] > 0, BIASED=bias is not None,
         HEADS=num_heads, KV_HEADS=num_kv_heads, DIM=head_dim, HALF=rotary_dim // 2,
         PAGE=page_size, TOKENS=tokens_each, OWN_ROW=token_rows is None,
         num_warps=1 if tokens_each == 1 else 4,
         **overlap(projected),
     )  # fmt: skip
+
+
+@triton.jit
+def _add_bias(b_x, p_bias, m_live):
+    """Add a bias to the rows of live tokens, rounded as a linear layer's result."""
+    b_sum = b_x.to(tl.float32) + tl.load(p_bias).to(tl.float32)[None, :]
+    return tl.where(m_live[:, None], b_sum, 0.0).to(b_x.dtype)
 
 
 @triton.jit(do_not_specialize=["num_tokens", "table_stride"])
@@ -117,6 +136,9 @@ def _rope_kernel(
     layer_offset,
     v_offset,
     eps,
+    p_bias,
+    NORMED: tl.constexpr,
+    BIASED: tl.constexpr,
     HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
     DIM: tl.constexpr,
@@ -133,8 +155,9 @@ def _rope_kernel(
     is_v = head < KV_HEADS
     is_q = head >= 2 * KV_HEADS
     o_d, o_r = tl.arange(0, DIM), tl.arange(0, HALF)
-    p_w = p_weight + tl.maximum(head - KV_HEADS, 0) * DIM
-    b_w, b_w1, b_w2 = tl.load(p_w + o_d), tl.load(p_w + o_r), tl.load(p_w + HALF + o_r)
+    if NORMED:
+        p_w = p_weight + tl.maximum(head - KV_HEADS, 0) * DIM
+        b_w, b_w1, b_w2 = tl.load(p_w + o_d), tl.load(p_w + o_r), tl.load(p_w + HALF + o_r)
     b_freq = tl.load(p_inv_freq + o_r)
     # For decode rows the predecessor has written neither the positions nor the tables.
     if not OWN_ROW:
@@ -162,18 +185,26 @@ def _rope_kernel(
 
     p_x += o_t[:, None] * x_stride + head * DIM
     b_x = tl.load(p_x + o_d[None, :], mask=m_live[:, None], other=0.0)
+    if BIASED:
+        b_x = _add_bias(b_x, p_bias + head * DIM + o_d, m_live)
     if is_v:
         tl.store(p_out + o_d[None, :], b_x, mask=m_out)
     else:
         b_1 = tl.load(p_x + o_r[None, :], mask=m_live[:, None], other=0.0)
         b_2 = tl.load(p_x + HALF + o_r[None, :], mask=m_live[:, None], other=0.0)
+        if BIASED:
+            b_1 = _add_bias(b_1, p_bias + head * DIM + o_r, m_live)
+            b_2 = _add_bias(b_2, p_bias + head * DIM + HALF + o_r, m_live)
         b_1, b_2 = b_1.to(tl.float32), b_2.to(tl.float32)
-        b_wide = b_x.to(tl.float32)
-        b_scale = tl.rsqrt(tl.sum(b_wide * b_wide, 1) / DIM + eps)[:, None]
-        b_y = (b_wide * b_scale * b_w[None, :]).to(b_x.dtype)
+        if NORMED:
+            b_wide = b_x.to(tl.float32)
+            b_scale = tl.rsqrt(tl.sum(b_wide * b_wide, 1) / DIM + eps)[:, None]
+            b_y = (b_wide * b_scale * b_w[None, :]).to(b_x.dtype)
+            b_1 *= b_scale * b_w1[None, :]
+            b_2 *= b_scale * b_w2[None, :]
+        else:
+            b_y = b_x
         tl.store(p_out + o_d[None, :], b_y, mask=m_out & (o_d >= 2 * HALF)[None, :])
-        b_1 *= b_scale * b_w1[None, :]
-        b_2 *= b_scale * b_w2[None, :]
         tl.store(p_out + o_r[None, :], (b_1 * b_cos - b_2 * b_sin).to(b_x.dtype), mask=m_out)
         p_out += HALF
         tl.store(p_out + o_r[None, :], (b_2 * b_cos + b_1 * b_sin).to(b_x.dtype), mask=m_out)

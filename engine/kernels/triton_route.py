@@ -3,7 +3,8 @@
 
     p = softmax(logits);   ids = the top_k of p, ties to the lowest id;   weights = p / Σ_chosen p
 
-A softmax renormalised over the chosen is the softmax of the chosen logits alone. In float32.
+A softmax renormalised over the chosen is the softmax of the chosen logits alone. Models that do not
+renormalise use p itself. In float32.
 
 Reference: torch_experts.route; test: tests/kernels/test_triton_moe.py.
 """
@@ -44,6 +45,7 @@ def best_experts(
     TOP_K: tl.constexpr,
     BLOCK_K: tl.constexpr,
     BLOCK_T: tl.constexpr,
+    RENORMALISED: tl.constexpr = True,
 ):
     """(ids int32, weights float32), both [BLOCK_T, BLOCK_K], of the tokens at ``rows`` [BLOCK_T, 1]
     elements behind ``p_logits``; columns from TOP_K on are undefined."""
@@ -65,8 +67,14 @@ def best_experts(
         b_order = tl.where(o_e == b_id, TAKEN, b_order)
     b_value = _flip(b_best).to(tl.float32, bitcast=True)
     b_value = tl.where(o_k < TOP_K, b_value, float("-inf"))
-    b_exp = tl.exp(b_value - tl.max(b_value, axis=1)[:, None])
-    return b_ids, b_exp / tl.sum(b_exp, axis=1)[:, None]
+    b_most = tl.max(b_value, axis=1)[:, None]
+    b_exp = tl.exp(b_value - b_most)
+    if RENORMALISED:
+        b_sum = tl.sum(b_exp, axis=1)[:, None]
+    else:
+        b_all = tl.where(mask, tl.exp(b_logits - b_most), 0.0)
+        b_sum = tl.sum(b_all, axis=1)[:, None]
+    return b_ids, b_exp / b_sum
 
 
 @triton.jit
@@ -120,6 +128,7 @@ def _route_kernel(
     BLOCK_D: tl.constexpr,
     BLOCK_T: tl.constexpr,
     HAS_LIVE: tl.constexpr,
+    RENORMALISED: tl.constexpr,
     PDL: tl.constexpr,
 ):
     """Program (i, 0) routes a block of tokens; the others compute BLOCK_D columns each of their
@@ -135,7 +144,7 @@ def _route_kernel(
     if tl.program_id(1) == 0:
         b_ids, b_weights = best_experts(
             p_logits, rows, in_batch, stride_part,
-            NUM_PARTS, EXPERTS, BLOCK_E, TOP_K, BLOCK_K, BLOCK_T,
+            NUM_PARTS, EXPERTS, BLOCK_E, TOP_K, BLOCK_K, BLOCK_T, RENORMALISED,
         )  # fmt: skip
         o_k = tl.arange(0, BLOCK_K)[None, :]
         o_out = tokens[:, None] * TOP_K + o_k
@@ -150,7 +159,11 @@ def _route_kernel(
 
 
 def route(
-    logits: torch.Tensor, top_k: int, live: torch.Tensor | None = None
+    logits: torch.Tensor,
+    top_k: int,
+    live: torch.Tensor | None = None,
+    *,
+    renormalised: bool = True,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Choose experts -> (ids int32, weights float32), both [tokens, top_k], by falling weight.
 
@@ -158,7 +171,9 @@ def route(
     Tokens whose ``live`` [tokens] is negative get the id -1 and the weight 0.
     """
     logits = logits if logits.dim() == 3 else logits.unsqueeze(0)
-    ids, weights, _ = _launch(logits, logits.shape[2], 0, top_k, live, logits.dtype)
+    ids, weights, _ = _launch(
+        logits, logits.shape[2], 0, top_k, live, logits.dtype, renormalised=renormalised
+    )
     return ids, weights
 
 
@@ -168,6 +183,8 @@ def route_shared(
     top_k: int,
     dtype: torch.dtype,
     live: torch.Tensor | None = None,
+    *,
+    renormalised: bool = True,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """``route`` and ``sigmoid(shared gate) * silu(gate) * up`` [tokens, dim] of the shared expert.
 
@@ -179,7 +196,7 @@ def route_shared(
     dim, odd = divmod(projected.shape[2] - num_experts - 1, 2)
     assert dim > 0
     assert not odd
-    return _launch(projected, num_experts, dim, top_k, live, dtype)
+    return _launch(projected, num_experts, dim, top_k, live, dtype, renormalised=renormalised)
 
 
 def _launch(
@@ -189,6 +206,8 @@ def _launch(
     top_k: int,
     live: torch.Tensor | None,
     dtype: torch.dtype,
+    *,
+    renormalised: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     num_parts, num_tokens, _ = projected.shape
     assert projected.stride(2) == 1
@@ -220,6 +239,7 @@ def _launch(
             BLOCK_D=block_d,
             BLOCK_T=block_t,
             HAS_LIVE=live is not None,
+            RENORMALISED=renormalised,
             num_warps=1,
             **LOADS_FIRST,
             **overlap(projected),

@@ -103,7 +103,7 @@ def draw(
 
 
 @triton.jit
-def _philox(b_0, b_1, b_2, b_3, k_0, k_1):
+def philox(b_0, b_1, b_2, b_3, k_0, k_1):
     """Four random words (uint32) of counters b_0 … b_3 under key (k_0, k_1)."""
     for _ in tl.static_range(10):
         first, third = b_0, b_2
@@ -203,7 +203,7 @@ def _run_kernel(
                 b_value = tl.where(b_value < tl.load(p_lowest + row), float("-inf"), b_value)
             b_0 = o_block.to(tl.uint32)
             b_zero = tl.zeros_like(b_0)
-            b_0, b_1, b_2, b_3 = _philox(
+            b_0, b_1, b_2, b_3 = philox(
                 b_0,
                 b_zero + position.to(tl.uint32),
                 b_zero + (position >> 32).to(tl.uint32),

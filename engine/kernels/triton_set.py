@@ -27,12 +27,13 @@ from engine.kernels.triton_experts import experts
 from engine.kernels.triton_experts_fp8 import experts_fp8
 from engine.kernels.triton_experts_prefill import experts_prefill
 from engine.kernels.triton_fp8 import BLOCK_K, widened_rows
+from engine.kernels.triton_gate_up import gate_up
 from engine.kernels.triton_gated_norm import gated_rms_norm
 from engine.kernels.triton_linear import MAX_STREAMED, float_linear, linear, linear_parts
 from engine.kernels.triton_norm_linear import norm_linear, suits_norm_linear
 from engine.kernels.triton_prefill_plan import PrefillPlan
 from engine.kernels.triton_rope_cache import cache_kv, rope_cache
-from engine.kernels.triton_route import route_shared
+from engine.kernels.triton_route import route, route_shared
 from engine.kernels.triton_split import Split, split_rows
 from engine.kernels.triton_step_start import embed
 from engine.model.config import ModelConfig
@@ -71,8 +72,11 @@ class TritonKernels:
         self._device = device
         self._max_rows = max_rows
         self._in_fp8 = config.quantization.source != "none"
-        head_dim = config.attention.head_dim
-        self.cudnn_problem = cudnn_attention.unsupported(torch.bfloat16, head_dim)
+        attention = config.attention
+        self.cudnn_problem = cudnn_attention.unsupported(torch.bfloat16, attention.head_dim)
+        group = attention.num_attention_heads // attention.num_key_value_heads
+        if not attention.gated or group & (group - 1):
+            self.cudnn_problem = "it is for gated attention, and 2, 4, 8 or 16 heads a KV head"
         """Why prompts behind deep contexts are not computed in pieces; "" if they are."""
 
     @cached_property
@@ -195,10 +199,10 @@ class TritonKernels:
         inputs: Inputs,
     ) -> Activation:
         kv_heads, head_dim = kv.shape[-2:]
-        heads = weights.kq_norm.shape[0] - kv_heads
+        heads = weights.out_proj.shape[1] // head_dim
         positions = self._before_rope(inputs)
         projected = linear(x.tensor, weights.in_proj, split_of(x, weights.in_proj))
-        gate = projected[:, (2 * kv_heads + heads) * head_dim :]
+        gate = projected[:, (2 * kv_heads + heads) * head_dim :] if weights.gated else None
         n = inputs.num_decode
         parts = []
         split = self._output_split(inputs, weights.out_proj, FP8_K)
@@ -206,25 +210,30 @@ class TritonKernels:
             rows = self._rows(inputs, "decode")
             q = rope_cache(
                 projected[:n], weights.kq_norm, inv_freq, positions[:n], None,
-                rows.tables, kv, layer, eps,
+                rows.tables, kv, layer, eps, num_heads=heads, bias=weights.bias,
             )  # fmt: skip
+            of_rows = None if gate is None else gate[:n]
             parts.append(
                 attention_decode(
-                    q, gate[:n], kv, layer, rows.tables, rows.ends, self._attention_workspace,
-                    split=split, shared=inputs.decode.shared,
+                    q, of_rows, kv, layer, rows.tables, rows.ends, self._attention_workspace,
+                    split=split, scale=weights.scale, window=weights.window,
+                    shared=None if weights.window else inputs.decode.shared,
                 )
             )  # fmt: skip
         if inputs.prefill:
             rows, plan = self._rows(inputs, "prefill"), self._plan(inputs)
             q = rope_cache(
                 projected[n:], weights.kq_norm, inv_freq, positions[n:], plan.token_rows,
-                rows.tables, kv, layer, eps,
+                rows.tables, kv, layer, eps, num_heads=heads, bias=weights.bias,
             )  # fmt: skip
-            of = q, gate[n:], kv, layer, rows.tables, plan
-            if (deep := self._deep_rows(inputs)) is not None:
-                parts.append(attention_in_pieces(*of, deep, cudnn_attention.attend))
+            of_rows, deep = None if gate is None else gate[n:], self._deep_rows(inputs)
+            of = kv, layer, rows.tables, plan
+            if deep is not None and of_rows is not None:
+                parts.append(attention_in_pieces(q, of_rows, *of, deep, cudnn_attention.attend))
             else:
-                parts.append(attention_prefill(*of))
+                parts.append(
+                    attention_prefill(q, of_rows, *of, scale=weights.scale, window=weights.window)
+                )
         return _joined(parts, split)
 
     @torch.inference_mode()
@@ -294,7 +303,8 @@ class TritonKernels:
         """The results of ``add_norm``, and the norm's product with ``in_proj`` as slices to be
         added."""
         parts, weight = _parts(pending), weights.in_proj
-        width = 2 * weights.shared_down.shape[1] + weights.gate_up.shape[0] + 1
+        shared_dim = weights.shared_down.shape[1]
+        width = 2 * shared_dim + weights.gate_up.shape[0] + (shared_dim > 0)
         if parts is not None and suits_norm_linear(hidden, weight):
             hidden, normed, projected = norm_linear(hidden, parts, norm, eps, weight)
             x = Activation(normed)
@@ -315,14 +325,21 @@ class TritonKernels:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         num_experts = weights.gate_up.shape[0]
         hidden, normed, projected = self.moe_in(hidden, pending, norm, eps, weights)
-        x = normed.tensor
-        ids, chosen, shared = route_shared(projected, num_experts, top_k, x.dtype, inputs.live)
-        if x.shape[0] <= MAX_STREAMED_TOKENS:
+        x, both = normed.tensor, None
+        renormalised = weights.renormalised
+        if weights.shared_down.shape[1]:
+            ids, chosen, shared = route_shared(
+                projected, num_experts, top_k, x.dtype, inputs.live, renormalised=renormalised
+            )
             both = (shared, weights.shared_down)
+        else:
+            ids, chosen = route(projected, top_k, inputs.live, renormalised=renormalised)
+        if x.shape[0] <= MAX_STREAMED_TOKENS:
             split = split_of(normed, weights.gate_up)
             y = experts(x, ids, chosen, weights.gate_up, weights.down, both, split=split)
             return hidden, y
-        hidden = torch.addmm(hidden, shared, widened_rows(weights.shared_down).t())
+        if both is not None:
+            hidden = torch.addmm(hidden, shared, widened_rows(weights.shared_down).t())
         prefill = experts_fp8 if weights.gate_up.num_fp8 else experts_prefill
         return hidden, prefill(x, ids, chosen, weights.gate_up, weights.down)
 
@@ -334,7 +351,11 @@ class TritonKernels:
         eps: float,
         weights: DenseWeights,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        raise AssertionError("triton_support.py lets no model with a dense MLP use this set")
+        assert weights.out_norm is None, "triton_support.py refuses norms behind an MLP"
+        hidden, x = self.add_norm(hidden, pending, norm, eps)
+        weight, down = weights.gate_up, weights.down
+        h = gate_up(x.tensor, weight, weights.activation, split_of(x, weight))
+        return hidden, linear_parts(h, down, split_of(Activation(h), down))
 
     def final_norm(
         self,

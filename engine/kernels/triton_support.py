@@ -1,56 +1,100 @@
 """Checks whether the Triton kernel set supports a model."""
 
+from collections.abc import Iterator
+
 import torch
 
 from engine.model.config import ModelConfig
+from engine.model.layers import Attention, DeltaNet, Dense, LayerSpec, Moe
 from engine.model.quantization import BLOCK
 
 MIN_DOT = 16
 """Length of each side of the smallest product on tensor cores."""
+LEAST_K = 64
+"""The number of columns of a weight is a multiple of this."""
+EXPERT_K, EXPERT_ROWS = 256, 128
+"""An expert's columns and rows are multiples of these."""
+MAX_GROUP = 16
+"""The most heads that share a KV head."""
 
 
 def unsupported(config: ModelConfig, dtype: torch.dtype) -> str:
     """Why the set cannot compute this model; "" if it can."""
-    if not config.is_hybrid_moe:
-        return f"model_type {config.model_type}, which is not DeltaNet and attention with experts"
-    deltanet, attention, moe = config.deltanet, config.attention, config.moe
-    problems = []
-    if dtype != torch.bfloat16:
-        problems.append(f"dtype {dtype}")
+    problems = [f"dtype {dtype}"] if dtype != torch.bfloat16 else []
+    in_fp8 = config.quantization.source != "none"
+    problems += _not_multiples({"hidden_size": config.hidden_size}, 512 if in_fp8 else LEAST_K)
+    for layer in dict.fromkeys(config.layers):
+        problems += _of_layer(layer, config.hidden_size, in_fp8=in_fp8)
+    return ", ".join(dict.fromkeys(problems))
+
+
+def _of_layer(layer: LayerSpec, hidden_size: int, *, in_fp8: bool) -> Iterator[str]:
+    if layer.norms_after:
+        yield "norms behind mixer and MLP"
+    if isinstance(layer.mixer, Attention):
+        yield from _of_attention(layer.mixer, in_fp8=in_fp8)
+    else:
+        yield from _of_deltanet(layer.mixer)
+    if isinstance(layer.mlp, Moe):
+        yield from _of_moe(layer.mlp, hidden_size, in_fp8=in_fp8)
+    else:
+        yield from _of_dense(layer.mlp, in_fp8=in_fp8)
+
+
+def _of_attention(attention: Attention, *, in_fp8: bool) -> Iterator[str]:
+    head_dim, heads = attention.head_dim, attention.num_attention_heads
+    if attention.window is not None:
+        yield f"sliding windows of {attention.window} tokens"
+    if in_fp8 and head_dim % BLOCK:
+        yield f"FP8 blocks of head_dim {head_dim} rows"
+    name = "num_attention_heads * head_dim"
+    yield from _not_multiples({name: heads * head_dim}, 512 if in_fp8 else LEAST_K)
+    group = heads // attention.num_key_value_heads
+    if group > MAX_GROUP:
+        yield f"num_attention_heads / num_key_value_heads {group} above {MAX_GROUP}"
+    yield from _not_powers({"head_dim": head_dim}, MIN_DOT)
+    yield from _not_powers({"rotary_dim": attention.rope.rotary_dim}, 2)
+
+
+def _of_deltanet(deltanet: DeltaNet) -> Iterator[str]:
     if deltanet.linear_conv_kernel_dim != 4:
-        problems.append(f"linear_conv_kernel_dim {deltanet.linear_conv_kernel_dim}")
-    if moe.moe_intermediate_size != moe.shared_expert_intermediate_size:
-        problems.append("experts and shared expert of different sizes")
+        yield f"linear_conv_kernel_dim {deltanet.linear_conv_kernel_dim}"
     if deltanet.linear_key_head_dim != deltanet.linear_value_head_dim:
-        problems.append("linear_key_head_dim and linear_value_head_dim of different sizes")
+        yield "linear_key_head_dim and linear_value_head_dim of different sizes"
     value_heads = deltanet.linear_num_value_heads
     if value_heads % 32 and 32 % value_heads:
-        problems.append(f"linear_num_value_heads {value_heads} neither a part of 32 nor a multiple")
+        yield f"linear_num_value_heads {value_heads} neither a part of 32 nor a multiple"
     sizes = {
-        "hidden_size": config.hidden_size,
-        "moe_intermediate_size": moe.moe_intermediate_size,
-        "num_attention_heads * head_dim": attention.num_attention_heads * attention.head_dim,
         "linear_num_value_heads * linear_value_head_dim": deltanet.value_dim,
         "linear_* channels": deltanet.conv_channels,
     }
-    if config.quantization.source != "none" and attention.head_dim % BLOCK:
-        problems.append(f"FP8 blocks of head_dim {attention.head_dim} rows")
-    problems += [
-        f"{name} {size} not a multiple of 512" for name, size in sizes.items() if size % 512
-    ]
-    powers = {
-        "num_experts_per_tok": (moe.num_experts_per_tok, 1),
-        "num_attention_heads / num_key_value_heads": (
-            attention.num_attention_heads // attention.num_key_value_heads,
-            1,
-        ),
-        "head_dim": (attention.head_dim, MIN_DOT),
-        "rotary_dim": (attention.rope.rotary_dim, 2),
-        "linear_key_head_dim": (deltanet.linear_key_head_dim, MIN_DOT),
-    }
-    problems += [
+    yield from _not_multiples(sizes, 512)
+    yield from _not_powers({"linear_key_head_dim": deltanet.linear_key_head_dim}, MIN_DOT)
+
+
+def _of_moe(moe: Moe, hidden_size: int, *, in_fp8: bool) -> Iterator[str]:
+    size, shared = moe.moe_intermediate_size, moe.shared_expert_intermediate_size
+    if shared not in (0, size):
+        yield "experts and shared expert of different sizes"
+    if in_fp8 and not shared:
+        yield "experts in FP8 without a shared expert"
+    yield from _not_multiples({"moe_intermediate_size": size}, 512 if in_fp8 else EXPERT_ROWS)
+    yield from _not_multiples({"hidden_size": hidden_size}, EXPERT_K)
+    yield from _not_powers({"num_experts_per_tok": moe.num_experts_per_tok}, 1)
+
+
+def _of_dense(dense: Dense, *, in_fp8: bool) -> Iterator[str]:
+    size = {"intermediate_size": dense.intermediate_size}
+    yield from _not_multiples(size, 512 if in_fp8 else LEAST_K)
+
+
+def _not_multiples(sizes: dict[str, int], of: int) -> Iterator[str]:
+    return (f"{name} {size} not a multiple of {of}" for name, size in sizes.items() if size % of)
+
+
+def _not_powers(sizes: dict[str, int], least: int) -> Iterator[str]:
+    return (
         f"{name} {size} not a power of two from {least} on"
-        for name, (size, least) in powers.items()
+        for name, size in sizes.items()
         if size < least or size & (size - 1)
-    ]
-    return ", ".join(problems)
+    )

@@ -40,7 +40,7 @@ class Behaviour:
     """What the stub does. ``fault_every`` n: every n-th request goes wrong by
     ``fault`` after ``fault_after`` tokens; ``usage_factor`` is what its usage lies by.
     ``tells_cached``: its usage says how many tokens a prompt and an earlier prompt with its answer
-    have in common."""
+    have in common. ``status``: the answer of /status."""
 
     ttft_s: float = 0.02
     itl_s: float = 0.005
@@ -52,6 +52,7 @@ class Behaviour:
     fault: Fault | None = None
     fault_every: int = 1
     fault_after: int = 2
+    status: Any = None
 
 
 @dataclass
@@ -128,6 +129,9 @@ class Stub:
             return {"prompt": decode(body["tokens"])}
         if path == "/version":
             return {"version": "stub"}
+        if path == "/status" and self.behaviour.status is not None:
+            found: dict[str, Any] = self.behaviour.status
+            return found
         return {"object": "list", "data": [{"id": "stub", "object": "model"}]}
 
     async def _complete(self, served: Served, writer: asyncio.StreamWriter, *, chat: bool) -> bool:

@@ -5,13 +5,16 @@ import json
 import re
 import xml.etree.ElementTree as ET
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
-from bench.docs_plots import decode_step, framed, interference, main, pools, spread_step, throughput
+from bench.docs_plots import decode_step, interference, main, pools, spread_step, throughput
 from bench.harness.html.charts import COLOURS, Chart, Line
+from bench.plot_frame import framed
+from bench.plots_of_services import KINDS, agent_turns, faults
 
 SVG = "{http://www.w3.org/2000/svg}"
 ROOT = Path(__file__).resolve().parents[2]
@@ -26,6 +29,9 @@ DRAWINGS = (
     "nodes.svg",
     "recovery.svg",
     "spread-layer.svg",
+    "layers.svg",
+    "triage.svg",
+    "apis.svg",
 )
 ENVIRONMENT = {"at": "2026-01-02T03:04:05+00:00", "commit": "abc1234"}
 
@@ -107,7 +113,15 @@ def test_colours_follow_the_readers_setting() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["throughput.svg", "step.svg", "spread-step.svg", "interference.svg"]
+    "name",
+    [
+        "throughput.svg",
+        "step.svg",
+        "spread-step.svg",
+        "interference.svg",
+        "agent-turns.svg",
+        "faults.svg",
+    ],
 )
 def test_the_committed_plot_shows_the_committed_results(name: str, tmp_path: Path) -> None:
     app = typer.Typer()
@@ -142,3 +156,36 @@ def test_what_two_workers_decode_is_drawn_above_their_ttft(tmp_path: Path) -> No
     found = texts(pools(file, "auto:1+1", "colocated:2", "shift:6"))
     assert {"at the decode worker", "kept at the prefill worker", "auto:1+1"} <= set(found)
     assert any("H100 × 2" in text and "abc1234" in text for text in found)
+
+
+def test_turns_of_an_agent_have_a_line_for_each_prefix_with_and_without_the_cache(
+    tmp_path: Path,
+) -> None:
+    turns = [{"turn": n, "ttft_ms": {"p50": 10.0 * n}} for n in (1, 2, 3)]
+    results = {f"1 agents, {n} tokens shared": {"results": {"by_turn": turns}} for n in (8, 64)}
+    environment = {**ENVIRONMENT, "gpus": ["H200, 580.1, 143771 MiB"]}
+    document = {"environment": environment, "results": results}
+    files = {name: write(tmp_path / f"{name}.json", document) for name in ("with", "without")}
+    found = texts(agent_turns(files, (8, 64)))
+    assert {f"{n} tokens shared, {name}" for n in (8, 64) for name in files} <= {*found}
+    assert {"1", "2", "3"} <= {*found}
+    assert any("H200" in text and "abc1234" in text for text in found)
+
+
+def test_faults_have_the_longest_time_of_their_kind(tmp_path: Path) -> None:
+    rounds: list[dict[str, Any]] = [
+        {"fault": "decode worker killed", "silence_max_s": 0.25, "whole_s": 3.0},
+        {"fault": "prefill worker killed", "silence_max_s": None, "whole_s": 4.5},
+        {"fault": "redis full", "silence_max_s": 0.125, "whole_s": 2.0},
+    ]
+    document = {
+        "environment": ENVIRONMENT,
+        "results": {"faults": 3, "requests": 1200, "rounds": rounds},
+    }
+    found = texts(faults(write(tmp_path / "soak.json", document)))
+    assert {"a worker killed", "Redis, all faults", "0.25", "4.50", "2.00"} <= {*found}
+    assert "3.00" not in found
+    assert not set(KINDS) - {"a worker killed", "Redis, all faults"} & {*found}
+    rounds[0]["fault"] = "a fault without a kind"
+    with pytest.raises(ValueError, match="fault: 'a fault without a kind'"):
+        faults(write(tmp_path / "soak.json", document))

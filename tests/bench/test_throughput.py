@@ -257,3 +257,21 @@ def test_a_short_level_has_no_sums_and_says_so(serve_stub: ServeStub, tmp_path: 
     (level,) = json.loads((tmp_path / "r.json").read_text())["results"]["levels"]
     assert (level["spot_checks"], level["spot_checks_left_out"]) == ([], 2)
     assert "of 8 requests" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("status", "given"),
+    [
+        ({"workers": [{"given_acceptance": None}, {"given_acceptance": 0.75}]}, 0.75),
+        ({"workers": [{"given_acceptance": None}, {}, "worker"]}, None),
+        ({"workers": "none"}, None),
+        (["another server"], None),
+    ],
+)
+def test_an_acceptance_of_drafts_that_is_given_is_in_the_result(
+    serve_stub: ServeStub, tmp_path: Path, status: Any, given: float | None
+) -> None:
+    stub = serve_stub(Behaviour(0.002, 0.001, status=status))
+    code, line, found = bench(stub.url, tmp_path / "r.json", "--output-len", "3")
+    assert (code, found["server"]["given_draft_acceptance"]) == (0, given)
+    assert line.get("given_draft_acceptance") == given

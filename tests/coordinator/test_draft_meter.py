@@ -5,12 +5,16 @@ from unittest.mock import Mock
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from coordinator.core.hub import Hub
 from coordinator.core.observer import Observer
 from coordinator.core.request_report import to_record
+from coordinator.core.settings import PlacementLimits
 from coordinator.core.workers.meters import DRAFTS_WINDOW_S, DraftMeter
+from coordinator.record.redis_link import Damage
 from telemetry.metrics import Metrics
 from tests.coordinator.desk import Desk
-from transport.wire.messages import TokenOut, Tokens
+from tests.coordinator.site import EXPORT, FAST
+from transport.wire.messages import Hello, TokenOut, Tokens
 from transport.wire.reports import DraftCounts, WorkerGauges
 
 VLLM = "vllm:spec_decode_num"
@@ -96,3 +100,17 @@ def test_a_request_is_recorded_with_its_drafts() -> None:
         desk.life.tokens("b-1", Tokens(sent))
     record = to_record(request, "c1")
     assert (record.drafts_verified, record.drafts_accepted) == (3, 1)
+
+
+def test_an_acceptance_that_is_given_is_named_among_the_problems() -> None:
+    observer = Observer(
+        Metrics("m"), Mock(num_unwritten=0, dropped=0, connected=True, damage=Damage()), "c1"
+    )
+    hub = Hub(Mock(), observer, "c1", FAST, PlacementLimits())
+    for name in ("b-1", "b-2"):
+        hello = Hello(name, "colocated", "m", "cpu", 1, 128, 8, EXPORT, draft_acceptance=0.75)
+        hub._inbox.handle(name, hello)
+    status = hub.status()
+    assert status.ready
+    assert status.problems == ("benchmark: drafts are accepted with a given probability of 0.75",)
+    assert [worker.given_acceptance for worker in status.workers] == [0.75, 0.75]

@@ -94,8 +94,12 @@ def test_a_refusal_of_another_model_says_which_setting_differs() -> None:
     _, _, membership = site()
     membership.admit(HELLO, WELCOME)
     drafting = replace(MEMORY, layout=replace(LAYOUT, num_attention_layers=2))
-    for memory, setting in ((drafting, "BATON_SPECULATE"), (MEMORY, "BATON_QUANTIZE")):
-        other = replace(HELLO, instance="d-1", role="decode", model="n", memory=memory)
+    for changes, setting in (
+        ({"memory": drafting}, "BATON_SPECULATE"),
+        ({"draft_acceptance": 0.8}, "BATON_DRAFT_ACCEPTANCE"),
+        ({}, "BATON_QUANTIZE"),
+    ):
+        other = replace(HELLO, instance="d-1", role="decode", model="n", **changes)
         refused = membership.admit(other, WELCOME)
         assert isinstance(refused, Refused)
         assert "model mismatch: n at d-1, m at p-1; " in refused.reason

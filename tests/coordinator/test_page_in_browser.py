@@ -140,7 +140,7 @@ async def test_pools_are_blocks_with_a_row_a_worker_and_the_handoff_between_them
 ) -> None:
     cold = WorkerStatus("decode-1", "decode", "cpu", 2, 1, 3, 8, 4, 4, "",
                       output_tokens_per_s=1234.4, drafts=2, tokens_per_step=2.345,
-                      draft_acceptance=(0.881, 0.46), kept_prefixes=12,
+                      draft_acceptance=(0.881, 0.46), given_acceptance=0.7, kept_prefixes=12,
                       spread=SpreadStatus("spread", ("decode-1", "decode-3"), 0.751, 6.04, None, 2,
                                           {}, {"decode-3": 0.25}, None, {}, 0.0))  # fmt: skip
     slow = SpreadStatus("left out", (), None, None, 9.8, 0, {}, {}, None, {}, 60.0)
@@ -159,7 +159,7 @@ async def test_pools_are_blocks_with_a_row_a_worker_and_the_handoff_between_them
         ["prefill-1", "0", "0", "0/8", "0/4", "99", "87 % (1,500 + 40)"],
         ["worker", "running", "waiting", "pages", "state slots", "tok/s out", "tok/step", "drafts",
          "hits", "spread", "breaker", "GPU"],
-        ["decode-1", "2", "1", "5/8", "0/4", "1,234", "2.35", "2 (88/46 %)", "– (12)",
+        ["decode-1", "2", "1", "5/8", "0/4", "1,234", "2.35", "2 (88/46 %, given 70 %)", "– (12)",
          "75 % of 2 (6.0 / – ms)", "–", "–"],
         ["decode-2 draining", "0", "0", "0/8", "0/4", "0", "–", "–", "–", "left out", "half-open",
          "86 °C"],

@@ -18,7 +18,7 @@ STATUS = {
             "instance": "p-1", "role": "prefill", "device": "cpu", "running": 1, "waiting": 0,
             "free_pages": 10, "num_pages": 64, "free_state_slots": 7, "num_state_slots": 8,
             "prompt_tokens_per_s": 1536.4, "output_tokens_per_s": 2.0, "breaker": "closed",
-            "drafts": 0, "tokens_per_step": None, "draft_acceptance": [],
+            "drafts": 0, "tokens_per_step": None, "draft_acceptance": [], "given_acceptance": None,
             "queried_tokens": 0, "reused_tokens": 0, "kept_prefixes": 0, "kept_prefixes_host": 0,
             "spread": None,
         }

@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from bench.stack import ROOT, environment
+from deploy.cli import app
 from deploy.ports import claim_port
 from tests.deploy.running import DEADLINE_S, STUBS, all_dead
 
@@ -82,6 +84,26 @@ def test_a_start_that_fails_says_why(commands: Commands) -> None:
     assert up.returncode == 2
     assert up.stderr.splitlines()[-1].startswith("error: --spread")
     assert commands.run("down").returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("http://127.0.0.1:8123/v1", "server of port 8123 "),
+        ("http://127.0.0.1:x", "BATON_URL: 'http://127.0.0.1:x'"),
+        ("https://host", "--port: BATON_URL is 'https://host', which has no port"),
+    ],
+)
+def test_the_port_is_that_of_the_url_if_none_is_given(
+    url: str, said: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setenv("BATON_URL", url)
+    monkeypatch.delenv("BATON_PORT", raising=False)
+    for command in ("logs", "down"):
+        found = CliRunner().invoke(app, [command])
+        assert found.exit_code == 1
+        assert said in found.stderr
 
 
 def test_logs_of_nothing(commands: Commands) -> None:

@@ -144,6 +144,7 @@ def test_services_get_their_settings_by_the_environment_alone(checkpoint):
         assert one.env["BATON_NUM_PAGES"] == "64"
         assert (one.env["BATON_QUANTIZE"], one.env["BATON_SPECULATE"]) == ("fp8", "2")
         assert one.env["BATON_SPREAD"] == "48"
+        assert "BATON_DRAFT_ACCEPTANCE" not in one.env
         assert one.env["BATON_PREFIX_CACHE"] == "off"
         assert one.env["BATON_HOST_CACHE_GB"] == "1.5"
         assert one.env["PYTHONPATH"].startswith("/mine:")
@@ -248,3 +249,17 @@ def test_address_of_another_machine_is_refused():
 def test_urls_bracket_ipv6():
     assert base_url("127.0.0.1", 80) == "http://127.0.0.1:80"
     assert base_url("::1", 80) == "http://[::1]:80"
+
+
+def test_a_given_acceptance_of_drafts_is_for_random_weights(checkpoint):
+    benchmark = {"load_format": "dummy", "draft_acceptance": 0.75}
+    settings = resolve(num_gpus=0, model=checkpoint, redis_url="redis://there", **benchmark)
+    planned = services(settings, port=1, run_dir=Path("/run/x"), inherited={})
+    assert {one.env["BATON_DRAFT_ACCEPTANCE"] for one in planned} == {"0.75"}
+    for changes, why in (
+        ({"load_format": "auto"}, "is for benchmarks with random weights"),
+        ({"draft_acceptance": 1.1}, "1.1 is not from 0 to 1"),
+        ({"speculate": "off"}, "0.75, but speculate is off"),
+    ):
+        with pytest.raises(ValueError, match=f"^--draft-acceptance: {why}"):
+            resolve(num_gpus=0, model=checkpoint, **benchmark | changes)

@@ -103,6 +103,17 @@ def test_top_shows_tokens_a_step_and_the_acceptance_of_each_draft(service: Servi
     assert "  drafts=2  tok_step=2.35  accepted=88/46%  " in worker
 
 
+def test_top_shows_an_acceptance_that_is_given(service: Service) -> None:
+    first, second = (
+        STATUS["workers"][0] | {"given_acceptance": 0.8, "draft_acceptance": shares}
+        for shares in ([], [0.81, 0.79])
+    )
+    service.api.pages["/status"] = STATUS | {"workers": [first, second]}
+    workers = once(service.url).stdout.splitlines()[2:4]
+    assert "  accepted=given 80%  " in workers[0]
+    assert "  accepted=81/79% given 80%  " in workers[1]
+
+
 def test_top_shows_what_the_prefix_cache_had(service: Service) -> None:
     caching = {"queried_tokens": 4000, "reused_tokens": 3480, "kept_prefixes": 12}
     first, second = (

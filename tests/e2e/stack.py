@@ -28,6 +28,8 @@ class Stack(stack.Stack):
     """One ``baton up`` that serves ``model``, in a base folder of its own. Everything it prints
     goes to standard output too, where pytest shows it."""
 
+    module = "tests.e2e.quick_up"
+
     def __init__(self, model: Path, *args: str, **settings: object) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="e", dir="/tmp")
         self.base = Path(self._folder.name)

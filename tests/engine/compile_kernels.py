@@ -1,12 +1,13 @@
 """``python -m tests.engine.compile_kernels [NAME...]``: do the kernels compile for a Hopper GPU?
 
 No GPU is needed: what prompts, decode steps, spread ones and those with drafts launch, in BF16 and
-in FP8, and experts in NVFP4, is compiled to machine code for sm_90, with its shared memory printed,
-and launched nowhere. With NAMEs only kernels whose names contain one. It takes some minutes, so no
-test runs it.
+in FP8, and experts in NVFP4, and what other model families launch, is compiled to machine code for
+sm_90, with its shared memory printed, and launched nowhere. With NAMEs only kernels whose names
+contain one. It takes some minutes, so no test runs it.
 TRITON_INTERPRET must be off.
 """
 
+import json
 import random
 import sys
 import tempfile
@@ -21,7 +22,7 @@ from triton.compiler import ASTSource, make_backend
 from triton.runtime import jit
 
 from engine.batch import Binding, Pass
-from engine.config import Quantize
+from engine.config import EngineConfig, Quantize
 from engine.cuda_sampler import CudaSampler
 from engine.download import WrittenByKernels
 from engine.draft_graphs import DraftGraphs
@@ -30,6 +31,7 @@ from engine.inputs import Inputs
 from engine.kernels.triton_experts_nvfp4 import experts_nvfp4
 from engine.kernels.triton_nvfp4 import Nvfp4Experts
 from engine.kernels.triton_set import TritonKernels
+from engine.model.registry import read_config
 from engine.runner import Engine
 from engine.speculation import draft_prompts
 from engine.spread.group_memory import GroupMemory
@@ -46,6 +48,12 @@ TARGET = GPUTarget("cuda", 90, 32)
 QUANTIZE: tuple[Quantize, ...] = ("none", "fp8")
 BUCKETS = (1, 8, 64)
 MAX_DRAFTS, MAX_SEQ_LEN = 2, 4096
+FAMILIES = ("llama-3.1-8b", "qwen3.5-9b", "qwen3-30b-a3b")
+"""Folders of bench/models beside the full-size model."""
+SMALLER = {
+    "hidden_size": 512, "intermediate_size": 1024, "num_experts": 16, "vocab_size": 65_552,
+    "num_hidden_layers": 4,
+}  # fmt: skip
 
 
 class Compiled:
@@ -169,6 +177,33 @@ def launch_all(quantize: Quantize) -> None:
             steps(engine)
 
 
+def launch_family(name: str) -> None:
+    """What prompts and decode steps of another family launch, with its own heads."""
+    config = json.loads((noted.FULL_SIZE.parents[1] / name / "config.json").read_text())
+    text = config.get("text_config", config)
+    head_dim = text.get("head_dim", text["hidden_size"] // text["num_attention_heads"])
+    text |= {key: value for key, value in SMALLER.items() if key in text} | {"head_dim": head_dim}
+    if "layer_types" in text:
+        text["layer_types"] = text["layer_types"][: SMALLER["num_hidden_layers"]]
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "config.json").write_text(json.dumps(config))
+        settings = EngineConfig(
+            Path(folder), noted.PAGES, 64, load_format="dummy", dtype="bfloat16"
+        )
+        kernels = TritonKernels(read_config(Path(folder)), torch.device("cpu"), 64)
+        engine = Engine.load(settings, lambda n: torch.zeros(n, dtype=torch.uint8), kernels=kernels)
+        noted.as_on_a_gpu(engine)
+        with torch.inference_mode():
+            engine.warm_up()
+            trunk = Trunk(engine._model, engine.cache, engine.layout, kernels, MAX_SEQ_LEN)
+            assert isinstance(engine._sampler, CudaSampler)
+            logits = torch.zeros(BUCKETS[-1], engine._num_logits)
+            graphs = DecodeGraphs(trunk, engine._sampler.next_token, logits)
+            for bucket in BUCKETS:
+                graphs._write_step(bucket, (), ())
+                graphs._forward(bucket, kernels)
+
+
 def launch_nvfp4() -> None:
     """Experts in NVFP4, which no engine launches yet."""
     num_experts, top_k, hidden, dim = 32, 8, 2048, 512
@@ -201,6 +236,8 @@ def main(names: list[str]) -> int:
             module.overlap = lambda _: {"PDL": True, "launch_pdl": True}
     for quantize in QUANTIZE:
         launch_all(quantize)
+    for name in FAMILIES:
+        launch_family(name)
     launch_nvfp4()
     if compiled.failed:
         print(f"{len(compiled.failed)} kernels do not compile: {sorted(set(compiled.failed))}")

@@ -187,12 +187,20 @@ def test_a_released_gemma_leaves_most_fields_out(tmp_path: Path) -> None:
     assert ours.attention.num_key_value_heads == theirs.num_key_value_heads
 
 
-@pytest.mark.parametrize("name", ["qwen3", "qwen3_next"])
-def test_a_gpu_is_refused_before_anything_is_read(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("qwen3_next", "device: models of type qwen3_next run on CPUs only"),
+        ("qwen2-window", "device: qwen2 runs on CPUs only with .*sliding windows of 1 tokens"),
+        ("llama-odd", "device: llama runs on CPUs only with hidden_size 60 not a multiple of 64"),
+    ],
+)
+def test_a_gpu_is_refused_before_anything_is_read(name: str, why: str) -> None:
     config = EngineConfig(
-        model_dir=family_checkpoint(name), num_pages=8, num_state_slots=2, device="cuda"
-    )
-    with pytest.raises(ValueError, match=f"device: models of type {name} run on CPUs only"):
+        model_dir=family_checkpoint(name), num_pages=8, num_state_slots=2, device="cuda",
+        dtype="bfloat16",
+    )  # fmt: skip
+    with pytest.raises(ValueError, match=why):
         read_model(config)
 
 

@@ -8,11 +8,18 @@ import torch
 
 from engine.kernels.triton_support import unsupported
 from engine.model.config import ModelConfig
-from engine.model.layers import Dense, LayerSpec
+from engine.model.layers import Attention, DeltaNet, Dense, LayerSpec, Moe, Rope
 from engine.model.registry import read_config
 from tests.engine.compiled_kernels import FULL_SIZE
 
 CONFIG = read_config(FULL_SIZE.parent)
+RELEASED = (
+    (4096, 32, 8, 128, Dense(14336)),
+    (3584, 28, 4, 128, Dense(18944)),
+    (896, 14, 2, 64, Dense(4864)),
+    (1024, 16, 8, 128, Dense(3072)),
+    (2048, 32, 4, 128, Moe(128, 8, 768)),
+)
 
 
 def changed(**changes: Any) -> ModelConfig:
@@ -43,14 +50,33 @@ def test_the_full_size_model_is_supported() -> None:
         ({"linear_key_head_dim": 96, "linear_value_head_dim": 96}, "linear_key_head_dim 96 "),
         ({"linear_num_key_heads": 1, "linear_num_value_heads": 1}, "channels 384 "),
         ({"linear_num_value_heads": 48}, "linear_num_value_heads 48 "),
-        ({"num_attention_heads": 6}, "num_key_value_heads 3 "),
+        ({"num_attention_heads": 34}, "num_key_value_heads 17 "),
+        ({"moe_intermediate_size": 320}, "moe_intermediate_size 320 "),
     ],
 )
 def test_what_is_not_is_named(changes: dict[str, int], named: str) -> None:
     assert named in unsupported(changed(**changes), torch.bfloat16)
 
 
-def test_a_model_of_another_kind_is_named() -> None:
-    layers = tuple(LayerSpec(layer.mixer, Dense(512)) for layer in CONFIG.layers)
-    dense = replace(CONFIG, model_type="qwen3_5", layers=layers)
-    assert unsupported(dense, torch.bfloat16).startswith("model_type qwen3_5, ")
+def test_parts_of_other_models() -> None:
+    def with_all(mixer: Attention | DeltaNet, mlp: Dense | Moe, **of: Any) -> str:
+        layers = (LayerSpec(mixer, mlp, **of),)
+        attention = LayerSpec(CONFIG.attention, mlp, **of)
+        return unsupported(replace(CONFIG, layers=(*layers, attention)), torch.bfloat16)
+
+    attention, moe = CONFIG.attention, CONFIG.moe
+    assert with_all(CONFIG.deltanet, Dense(17408)) == ""
+    assert with_all(attention, replace(moe, shared_expert_intermediate_size=0)) == ""
+    assert with_all(CONFIG.deltanet, Dense(17400)) == "intermediate_size 17400 not a multiple of 64"
+    assert with_all(replace(attention, window=9), Dense(64)) == "sliding windows of 9 tokens"
+    assert with_all(attention, Dense(64), norms_after=True) == "norms behind mixer and MLP"
+    unlike = with_all(attention, replace(moe, shared_expert_intermediate_size=5632))
+    assert unlike == "experts and shared expert of different sizes"
+
+
+def test_sizes_of_released_models() -> None:
+    """Llama-3-8B, Qwen2.5-7B and 0.5B, Qwen3-0.6B and 30B-A3B, by their heads and MLPs."""
+    for hidden, heads, kv_heads, head_dim, mlp in RELEASED:
+        attention = Attention(heads, kv_heads, head_dim, Rope(1e4, head_dim))
+        config = replace(CONFIG, hidden_size=hidden, layers=(LayerSpec(attention, mlp),))
+        assert unsupported(config, torch.bfloat16) == ""

@@ -126,19 +126,6 @@ def test_output_past_the_pages_is_not_placed_for_the_draft_layer(device: torch.d
     assert steps.placed.positions.tolist() == [30, -1, 7, -1], "KV there would be another's"
 
 
-def test_forced_acceptance_is_by_lot(device: torch.device) -> None:
-    accepted = []
-    for probability in (0.0, 1.0):
-        steps = Steps(device, 3)
-        place_verified(steps.rows, steps.tables, steps.placed, 3)
-        sampled = torch.arange(2000, 2012, device=device)
-        last, num_out = (torch.zeros(4, dtype=torch.int64, device=device) for _ in range(2))
-        accept(steps.rows, sampled, steps.tables, steps.placed, last, num_out, 3, probability)
-        accepted.append(num_out.tolist())
-    assert accepted[0] == [1, 1, 1, 1]
-    assert accepted[1] == [3, 1, 1, 2]
-
-
 def test_a_further_draft_stands_behind_the_one_before(device: torch.device) -> None:
     steps = Steps(device, 1)
     place_draft(steps.rows, steps.tables, steps.placed, 0)

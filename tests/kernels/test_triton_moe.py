@@ -132,6 +132,14 @@ def test_route(num_tokens: int, num_experts: int) -> None:
     assert_close(weights, truth / truth.sum(-1, keepdim=True), torch.float32)
 
 
+def test_route_without_renormalising() -> None:
+    logits = draw(2, 5, 60) * 3
+    ids, weights = route(logits, 4, renormalised=False)
+    truth, true_ids = logits.sum(0).softmax(-1).topk(4)
+    assert torch.equal(ids.long(), true_ids)
+    assert_close(weights, truth, torch.float32)
+
+
 def test_route_breaks_ties_by_the_lowest_id() -> None:
     logits = torch.zeros(2, 12, device=DEVICE)
     logits[0, ::2] = -0.0

@@ -24,7 +24,9 @@ _RETRIED = re.compile(r"\bretried http_id=(\w+)")
 
 
 class _LoggedStack(Stack):
-    """Its output goes to a file."""
+    """A stack with the delays of users before restarts, whose output goes to a file."""
+
+    module = "deploy.cli"
 
     log: IO[str]
 

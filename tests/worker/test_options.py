@@ -57,6 +57,12 @@ def test_a_role_has_the_options_of_all_and_its_own_each_with_a_variable(
         (PrefillOptions, {"host_cache_gb": math.inf}, "host_cache: inf GB is negative or not .*"),
         (DecodeOptions, {"spread": "0"}, "spread: '0' is not auto, off or a number of token rows"),
         (PrefillOptions, {"speculate": ""}, "speculate: '' is not auto, off or a number up to 4"),
+        (DecodeOptions, {"draft_acceptance": 0.8}, "draft_acceptance: is for benchmarks .*"),
+        (
+            ColocatedOptions,
+            {"draft_acceptance": -1.0, "load_format": "dummy"},
+            "draft_acceptance: -1 is not from 0 to 1",
+        ),
     ],
 )
 def test_a_bad_setting_is_named(

@@ -44,7 +44,7 @@ from transport.wire.sampling import FinishReason, SamplingParams, StopRule
 from transport.wire.spread import SpreadExport, SpreadGroup, SpreadJoined
 from transport.wire.token_ids import ID_BYTES
 
-PROTOCOL = "baton/18"
+PROTOCOL = "baton/19"
 
 Role = Literal["prefill", "decode", "colocated"]
 ReusedFrom = Literal["", "gpu", "host", "peer"]
@@ -71,7 +71,8 @@ class Hello(WireStruct, frozen=True, tag="hello"):
     ``model`` is a digest of the checkpoint's configuration and tensors' names, shapes and dtypes:
     both ends of a handoff must serve the same. ``max_seq_len`` is the longest sequence that the
     worker's pool can hold, in tokens. ``gpu`` is the UUID of its GPU, "" on a CPU. ``spread`` is
-    None where it takes part in no spread steps (spread.py).
+    None where it takes part in no spread steps (spread.py). ``draft_acceptance``: the probability
+    with which it accepts drafts in a benchmark with random weights; None where drafts are verified.
     """
 
     instance: str
@@ -85,6 +86,7 @@ class Hello(WireStruct, frozen=True, tag="hello"):
     gpu: str = ""
     spread: SpreadExport | None = None
     other_roles: tuple[Role, ...] = ()
+    draft_acceptance: float | None = None
 
     @property
     def roles(self) -> tuple[Role, ...]:

@@ -59,9 +59,10 @@ def embedded(file: bytes) -> str:
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart. With ``x_ticks`` the x axis is logarithmic and has only those ticks. A logarithmic y
-    axis leaves out values that are not above 0. ``top``: where a linear y axis ends. ``limits``:
-    both ends of the y axis, so that charts have one scale."""
+    """A chart. With ``x_ticks`` the x axis is logarithmic and has only those ticks; otherwise its
+    ticks are whole numbers where all x are. A logarithmic y axis leaves out values that are not
+    above 0. ``top``: where a linear y axis ends. ``limits``: both ends of the y axis, so that
+    charts have one scale."""
 
     lines: Sequence[Line]
     x_label: str
@@ -136,6 +137,8 @@ class Chart:
             axes.set_xscale("log")
             axes.set_xticks(self.x_ticks, [f"{tick:,g}" for tick in self.x_ticks])
             axes.minorticks_off()
+        elif all(float(x).is_integer() for _, points in kept for x, _ in points):
+            axes.xaxis.set_major_locator(lib.ticker.MaxNLocator(integer=True))
         if self.log_y:
             axes.set_yscale("log")
             axes.yaxis.set_minor_locator(lib.ticker.LogLocator(subs=(2, 5)))

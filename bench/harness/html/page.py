@@ -65,6 +65,7 @@ def _page(named: Named, view: View, parts: Sequence[Section]) -> str:
         {
             "name": name,
             "at": found["environment"].get("at", ""),
+            "warning": _given_acceptance(found["server"]),
             "cards": headline(found) if _is_throughput(found) else [],
             "verdict": verdict(found, _cannot_add(found, view)),
             "sums": _sums(found),
@@ -137,6 +138,14 @@ def verdict(found: dict[str, Any], cannot_add: bool = False) -> list[str]:
             "cannot add; with trained weights it means that the text may be wrong"
         )
     return said
+
+
+def _given_acceptance(server: dict[str, Any]) -> str:
+    """A warning that the speed is not that of a real model; "" where it is."""
+    given = server.get("given_draft_acceptance")
+    if given is None:
+        return ""
+    return f"drafts were accepted with a given probability of {given:g}, whatever the model chose"
 
 
 def _sums(found: dict[str, Any]) -> str:

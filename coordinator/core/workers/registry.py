@@ -22,7 +22,7 @@ from coordinator.core.workers.kept_prefixes import KeptPrefixes
 from coordinator.core.workers.pairs import Pairs
 from coordinator.core.workers.worker import Worker
 from transport.wire.errors import LayoutMismatch, RoleMismatch
-from transport.wire.layout import CHUNK_ALIGNMENT, CacheLayout
+from transport.wire.layout import CHUNK_ALIGNMENT
 from transport.wire.messages import Hello, PeerJoined, PeerLeft, Role, ToWorker
 from transport.wire.offers import PrefixesChanged
 from transport.wire.reports import WorkerGauges
@@ -226,7 +226,7 @@ class Registry:
                 raise LayoutMismatch(
                     f"model mismatch: {hello.model} at {hello.instance}, "
                     f"{worker.hello.model} at {worker.instance}; "
-                    f"{_advice(worker.layout, hello.memory.layout)}"
+                    f"{_advice(worker.hello, hello)}"
                 )
             worker.layout.require_same(hello.memory.layout, peer=hello.instance)
 
@@ -257,8 +257,9 @@ def _introduction(worker: Worker, *, to: Worker) -> Order:
     return to.instance, PeerJoined(worker.instance, worker.hello.memory, hands_off)
 
 
-def _advice(here: CacheLayout, there: CacheLayout) -> str:
+def _advice(ours: Hello, theirs: Hello) -> str:
     """What to do about two models that differ. With the draft layer, pages have one layer more."""
+    here, there = ours.memory.layout, theirs.memory.layout
     num_more = there.num_attention_layers - here.num_attention_layers
     if abs(num_more) == 1 and here == structs.replace(
         there, num_attention_layers=here.num_attention_layers
@@ -267,4 +268,6 @@ def _advice(here: CacheLayout, there: CacheLayout) -> str:
             "only one of them makes drafts: give all workers the same checkpoint and the same "
             "BATON_SPECULATE"
         )
+    if ours.draft_acceptance != theirs.draft_acceptance:
+        return "give all workers the same BATON_DRAFT_ACCEPTANCE"
     return "give all workers the same checkpoint and the same BATON_QUANTIZE"

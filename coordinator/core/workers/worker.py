@@ -137,6 +137,7 @@ class Worker:
             drafts=self.drafts.num_drafts,
             tokens_per_step=self.drafts.tokens_per_step,
             draft_acceptance=self.drafts.acceptance,
+            given_acceptance=self.hello.draft_acceptance,
             queried_tokens=prefixes.queried,
             reused_tokens=prefixes.reused_gpu + prefixes.reused_host + prefixes.reused_peer,
             kept_prefixes=prefixes.num_kept,

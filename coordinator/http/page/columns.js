@@ -17,11 +17,14 @@ function usage(name, all, free) {
     make("span", { className: "used", textContent: `${count(used)}/${count(all)}` }));
 }
 
-// Drafts that a step makes for each sequence, and in per cent how many of each position are accepted.
+// Drafts that a step makes for each sequence, and in per cent how many of each position are accepted; "given" by the
+// setting of a benchmark, where the model does not decide.
 function drafts(found) {
-  if (!found.drafts && !found.draft_acceptance.length) return null;
+  const given = found.given_acceptance;
+  if (!found.drafts && !found.draft_acceptance.length && given === null) return null;
   const shares = found.draft_acceptance.map((share) => (100 * share).toFixed(0));
-  return shares.length ? `${found.drafts} (${shares.join("/")} %)` : count(found.drafts);
+  const notes = [shares.length && `${shares.join("/")} %`, given !== null && `given ${Number((100 * given).toFixed(1))} %`].filter(Boolean);
+  return notes.length ? `${count(found.drafts)} (${notes.join(", ")})` : count(found.drafts);
 }
 
 export const total = (workers, name) => workers.reduce((sum, each) => sum + each[name], 0);

@@ -27,6 +27,13 @@ def test_labels_ticks_and_the_names_of_several_lines_are_text() -> None:
     assert "only" not in texts(Chart([Line("only", [(1, 2)])], "x", "y").svg())
 
 
+def test_ticks_are_whole_where_all_x_are() -> None:
+    points = [(x, 10.0**x) for x in range(1, 5)]
+    found = texts(Chart([Line("a", points)], "turn", "ms", log_y=True).svg())
+    assert {"1", "2", "3", "4"} <= {*found}
+    assert not any("." in text for text in found)
+
+
 def test_gaps_and_what_a_logarithm_lacks_are_left_out() -> None:
     drawn = Chart([Line("a", [(1, None), (2, 0.0), (3, 5.0)])], "x", "y", log_y=True).svg()
     assert ET.fromstring(drawn) is not None

@@ -286,3 +286,11 @@ def test_a_run_without_a_result_says_why() -> None:
     found = throughput_document()
     found |= {"results": {}, "stopped": "cannot measure: connect: refused", "ok": False}
     assert "stopped: cannot measure: connect: refused" in check(render(found))
+
+
+def test_a_given_acceptance_of_drafts_stands_above_all_figures() -> None:
+    document = throughput_document()
+    assert "given probability" not in render(document)
+    document["server"] = document["server"] | {"given_draft_acceptance": 0.8}
+    before_figures = check(render(document)).partition("<section>")[0]
+    assert "drafts were accepted with a given probability of 0.8" in before_figures

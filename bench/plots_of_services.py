@@ -1,0 +1,82 @@
+"""Plots of what clients saw of a whole service: turns of conversations, and faults under load."""
+
+import io
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.harness.html.charts import COLOURS, STYLE, Chart, Line, embedded, matplotlib
+from bench.plot_frame import framed, measured
+
+KINDS = {
+    "a worker killed": ("worker killed",),
+    "a worker drained or slowed": ("worker drained", "worker slowed"),
+    "a worker stopped": ("worker stopped",),
+    "coordinator stopped": ("coordinator stopped",),
+    "coordinator killed or restarted": ("coordinator killed", "coordinator restarted"),
+    "Redis, all faults": ("redis",),
+    "clients, bodies, connections": (
+        "clients", "bodies", "bytes", "idle connections", "scrapes", "agents"
+    ),
+    "worker channel, no descriptors": ("stranger", "name taken", "frames", "descriptors"),
+}  # fmt: skip
+"""Kinds of faults of ``tests.soak``: words that the names of its faults have."""
+
+
+def agent_turns(files: dict[str, Path], prefixes: Sequence[int]) -> str:
+    """TTFT of one agent over its turns. ``files``: results of ``baton bench load --agents`` in one
+    document, by the name of their lines; ``prefixes``: tokens that all turns begin with."""
+    documents = {file.name: json.loads(file.read_text()) for file in files.values()}
+    lines = []
+    for colour, prefix in enumerate(prefixes):
+        for number, (name, file) in enumerate(files.items()):
+            run = documents[file.name]["results"][f"1 agents, {prefix} tokens shared"]["results"]
+            points = [(turn["turn"], turn["ttft_ms"]["p50"]) for turn in run["by_turn"]]
+            label = f"{prefix:,} tokens shared, {name}"
+            lines.append(Line(label, points, quiet=number > 0, colour=colour))
+    drawn = Chart(lines, "turn", "TTFT, ms", log_y=True).svg()
+    gpu = next(iter(documents.values()))["environment"]["gpus"][0].partition(",")[0]
+    notes = [f"Qwen3.5-35B-A3B, BF16, random weights, {gpu}, {measured(documents)}"]
+    return framed(drawn, "Time to the first token of an agent that adds 256 tokens a turn", notes)
+
+
+def faults(file: Path) -> str:
+    """The longest silence of a stream and the longest time until a stack was whole again, for each
+    kind of fault in a result of ``tests.soak``. ValueError if a fault belongs to no kind."""
+    document = json.loads(file.read_text())
+    rounds: dict[str, list[Any]] = defaultdict(list)
+    for each in document["results"]["rounds"]:
+        rounds[_kind(each["fault"])].append(each)
+    kinds = [kind for kind in KINDS if kind in rounds]
+    lib, out = matplotlib(), io.BytesIO()
+    with lib.rc_context({**STYLE, "axes.grid.axis": "x"}):
+        figure = lib.figure.Figure(figsize=(6.4, 3.4), layout="constrained")
+        axes = figure.subplots()
+        shown = {"silence of a stream": "silence_max_s", "until the stack was whole": "whole_s"}
+        for offset, colour, (name, key) in zip((-0.2, 0.2), COLOURS, shown.items(), strict=False):
+            values = [max(each[key] or 0.0 for each in rounds[kind]) for kind in kinds]
+            places = [row + offset for row in range(len(kinds))]
+            bars = axes.barh(places, values, 0.38, color=colour, label=name)
+            axes.bar_label(bars, fmt="%.2f", padding=3, fontsize=8)
+        axes.set_yticks(range(len(kinds)), kinds)
+        axes.invert_yaxis()
+        axes.margins(x=0.1)
+        axes.set_xlabel("seconds, longest of all faults of a kind")
+        axes.legend()
+        figure.savefig(out, format="svg", transparent=True, metadata={"Date": None})
+    results = document["results"]
+    notes = [
+        f"{results['faults']} random faults, {results['requests']:,} requests, two CPU cores; "
+        f"whole includes a fixed 2 s; {measured({file.name: document})}"
+    ]
+    title = "Random faults under load: silence of streams, and recovery of the stack"
+    return framed(embedded(out.getvalue()), title, notes)
+
+
+def _kind(fault: str) -> str:
+    for kind, words in KINDS.items():
+        if any(word in fault for word in words):
+            return kind
+    raise ValueError(f"fault: {fault!r} belongs to no kind")

@@ -1,0 +1,142 @@
+"""Attention without a gate or norms, with a bias, another scale, and groups of any number of heads,
+against plain PyTorch; unwritten memory is NaN."""
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from engine.inputs import Rows
+from engine.kernels import torch_attention, torch_norm
+from engine.kernels.torch_attention import Span
+from engine.kernels.triton_attention_decode import AttentionWorkspace, attention_decode
+from engine.kernels.triton_attention_prefill import attention_prefill
+from engine.kernels.triton_prefill_plan import PrefillPlan
+from engine.kernels.triton_rope_cache import rope_cache
+from tests.kernels.closeness import relative_error
+
+PAGE, EPS, LAYER = 16, 1e-6, 1
+BOUND = {torch.float32: 2e-3 if torch.cuda.is_available() else 1e-4, torch.bfloat16: 1.2e-2}
+
+
+@dataclass(frozen=True)
+class Kind:
+    heads: int
+    kv_heads: int
+    dim: int
+    normed: bool = False
+    biased: bool = False
+    gated: bool = False
+    scale: float | None = None
+    window: int | None = None
+
+
+KINDS = {
+    "llama": Kind(8, 2, 64),
+    "qwen2": Kind(7, 1, 64, biased=True),
+    "qwen3": Kind(3, 3, 32, normed=True),
+    "qwen3_5": Kind(6, 1, 32, normed=True, gated=True),
+    "window": Kind(8, 2, 16, normed=True, window=21),
+    "narrow": Kind(4, 4, 16, window=1),
+    "scaled": Kind(10, 2, 16, normed=True, biased=True, scale=0.4),
+}
+
+
+class Pass:
+    """Pages of rows with a random prefix, everything else NaN, and a pass over new tokens."""
+
+    def __init__(
+        self, kind: Kind, starts: list[int], lens: list[int], of: torch.dtype, device: torch.device
+    ) -> None:
+        ends = [start + length for start, length in zip(starts, lens, strict=True)]
+        counts = [-(-end // PAGE) for end in ends]
+        tables = torch.zeros(len(ends), max(counts), dtype=torch.int64)
+        pages = torch.randperm(sum(counts)).split(counts)
+        for table, own in zip(tables, pages, strict=True):
+            table[: len(own)] = own
+        self.kind, self.device = kind, device
+        self.rows = Rows(
+            torch.arange(len(ends), device=device), torch.tensor(ends, device=device),
+            tables.to(device), tuple(starts), tuple(lens), PAGE, 2 * 2 * PAGE,
+        )  # fmt: skip
+        shape = sum(counts), 2, 2, PAGE, kind.kv_heads, kind.dim
+        self.kv = torch.full(shape, float("nan"), dtype=of, device=device)
+        for rows in torch_attention.layer_rows(self.kv, LAYER):
+            for i, start in enumerate(starts):
+                old = torch.randn(start, kind.kv_heads, kind.dim, device=device).to(of)
+                rows[self.rows.context_rows[i, :start]] = old
+        positions = [p for s, e in zip(starts, ends, strict=True) for p in range(s, e)]
+        self.positions = torch.tensor(positions, device=device)
+        width = (kind.heads * (1 + kind.gated) + 2 * kind.kv_heads) * kind.dim
+        self.projected = torch.randn(len(positions), width, device=device).to(of)
+        self.inv_freq = 1e4 ** -(torch.arange(kind.dim // 2, device=device) * 2 / kind.dim)
+        normed = (kind.heads + kind.kv_heads) * kind.normed
+        self.weight = torch.rand(normed, kind.dim, device=device) + 0.5
+        width = (kind.heads + 2 * kind.kv_heads) * kind.dim
+        self.bias = torch.randn(width, device=device).to(of) if kind.biased else None
+
+    @property
+    def gate(self) -> torch.Tensor | None:
+        kind = self.kind
+        first = (kind.heads + 2 * kind.kv_heads) * kind.dim
+        return self.projected[:, first:] if kind.gated else None
+
+    def roped(self, positions: torch.Tensor, token_rows: torch.Tensor | None) -> torch.Tensor:
+        return rope_cache(
+            self.projected, self.weight, self.inv_freq, positions, token_rows,
+            self.rows.block_tables.int(), self.kv, LAYER, EPS,
+            num_heads=self.kind.heads, bias=self.bias,
+        )  # fmt: skip
+
+    def truth(self) -> torch.Tensor:
+        """The output; k and v are written to ``kv``."""
+        kind, num = self.kind, len(self.positions)
+        first = (kind.heads + 2 * kind.kv_heads) * kind.dim
+        x = self.projected[:, :first]
+        x = (x if self.bias is None else x + self.bias).view(num, -1, kind.dim)
+        v, kq = x.split_with_sizes((kind.kv_heads, kind.kv_heads + kind.heads), 1)
+        rope = torch_norm.rope_table(self.positions, self.inv_freq)
+        if kind.normed:
+            kq = torch_norm.norm_rope(kq, self.weight, rope, EPS)
+        else:
+            kq = torch_norm.rotate(kq.to(torch.float32, copy=True), rope).to(kq.dtype)
+        kv = self.kv.clone()
+        k_rows, v_rows = torch_attention.layer_rows(kv, LAYER)
+        k_rows[self.rows.new_rows], v_rows[self.rows.new_rows] = kq[:, : kind.kv_heads], v
+        decode = max(self.rows.lens) == 1
+        attend = torch_attention.attend_decode if decode else torch_attention.attend_prefill
+        of = kq[:, kind.kv_heads :].float(), k_rows.float(), v_rows.float(), self.rows
+        out = attend(*of, Span(kind.window, kind.scale)).flatten(1)
+        return out if self.gate is None else out * self.gate.float().sigmoid()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", KINDS)
+def test_decode(name: str, dtype: torch.dtype, device: torch.device) -> None:
+    kind = KINDS[name]
+    rows = Pass(kind, [0, 15, 77], [1, 1, 1], dtype, device)
+    truth, ends = rows.truth(), rows.rows.ends.int()
+    q = rows.roped(ends - 1, None)
+    workspace = AttentionWorkspace.allocate(3, kind.heads, kind.dim, device)
+    workspace.partials.fill_(float("nan"))
+    out = attention_decode(
+        q, rows.gate, rows.kv, LAYER, rows.rows.block_tables.int(), ends, workspace,
+        scale=kind.scale, window=kind.window, block=16,
+    )  # fmt: skip
+    assert relative_error(out, truth) < BOUND[dtype]
+
+
+@pytest.mark.parametrize("span", [2048, 32])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", KINDS)
+def test_prefill(name: str, dtype: torch.dtype, span: int, device: torch.device) -> None:
+    kind = KINDS[name]
+    rows = Pass(kind, [0, 131, 5], [37, 1, 18], dtype, device)
+    truth = rows.truth()
+    plan = PrefillPlan.of(rows.rows.starts, rows.rows.lens, device)
+    q = rows.roped(rows.positions, plan.token_rows)
+    out = attention_prefill(
+        q, rows.gate, rows.kv, LAYER, rows.rows.block_tables.int(), plan,
+        scale=kind.scale, window=kind.window, span=span, block=16,
+    )  # fmt: skip
+    assert relative_error(out, truth) < BOUND[dtype]

@@ -1,0 +1,104 @@
+"""Other model families as they run on CUDA (prompts, decode steps, drafts), against the reference
+kernels, at small and odd widths."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from engine.batch import Binding, ForwardBatch, Row
+from engine.config import EngineConfig
+from engine.kernels.triton_dot import INTERPRETED
+from engine.kernels.triton_set import TritonKernels
+from engine.runner import Engine
+from tests.kernels import cuda_path
+from transport.wire.sampling import SamplingParams, StopRule
+
+pytestmark = [
+    pytest.mark.skipif(not INTERPRETED, reason="for Triton's interpreter"),
+    pytest.mark.timeout(400),
+]
+
+COMMON: dict[str, Any] = {
+    "vocab_size": 272, "hidden_size": 192, "intermediate_size": 320, "num_hidden_layers": 2,
+    "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 32, "hidden_act": "silu",
+    "max_position_embeddings": 1024, "rms_norm_eps": 1e-6, "tie_word_embeddings": False,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+}  # fmt: skip
+MOE: dict[str, Any] = {
+    "hidden_size": 256, "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 128,
+}  # fmt: skip
+LLAMA3 = {
+    "rope_type": "llama3", "rope_theta": 500.0, "factor": 8.0, "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0, "original_max_position_embeddings": 64,
+}  # fmt: skip
+HYBRID: dict[str, Any] = {
+    "hidden_size": 512, "layer_types": ["linear_attention", "full_attention"],
+    "num_attention_heads": 3, "num_key_value_heads": 1, "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4, "vocab_size": 544, "num_hidden_layers": 2,
+}  # fmt: skip
+SHAPES: dict[str, dict[str, Any]] = {
+    "llama": COMMON | {"rope_parameters": LLAMA3},
+    "llama-bias": COMMON | {"attention_bias": True, "tie_word_embeddings": True},
+    "qwen3": COMMON | {"num_attention_heads": 8, "num_key_value_heads": 1},
+    "qwen2": COMMON | {"num_attention_heads": 7, "num_key_value_heads": 1, "head_dim": 64},
+    "qwen3_moe": COMMON | MOE | {"norm_topk_prob": True},
+    "qwen3_moe-plain": COMMON | MOE | {"norm_topk_prob": False, "mlp_only_layers": [0]},
+    "qwen3_5": HYBRID,
+}  # fmt: skip
+NUM_SLOTS, PAGES_EACH, NUM_TOKENS = 2, 3, 4
+PROMPTS = ((5, 6, 7, 8), tuple(range(40, 110)))
+
+
+def write_config(folder: Path, name: str) -> None:
+    model_type = name.split("-")[0]
+    if model_type != "qwen3_5":
+        (folder / "config.json").write_text(json.dumps(SHAPES[name] | {"model_type": model_type}))
+        return
+    config = json.loads(cuda_path.FULL_SIZE.read_text()) | {"model_type": "qwen3_5"}
+    config["text_config"] |= SHAPES[name] | {"intermediate_size": 320}
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def pages(slot: int) -> tuple[int, ...]:
+    return tuple(range(slot * PAGES_EACH, (slot + 1) * PAGES_EACH))
+
+
+def tokens(engine: Engine) -> list[list[int]]:
+    """Greedy tokens: the first prompt whole, the other in two chunks, then steps of both."""
+    greedy, found = SamplingParams(temperature=0.0), []
+    for slot, prompt in enumerate(PROMPTS):
+        engine.bind(Binding(slot, prompt, (), greedy, StopRule(99)))
+    first, second = PROMPTS
+    whole = Row(0, pages(0), 0, first)
+    chunk = Row(1, pages(1), 0, second[:64], sample=False)
+    [[one], _] = engine.launch(ForwardBatch((whole, chunk))).result().sampled
+    rest = Row(1, pages(1), 64, second[64:])
+    [[other]] = engine.launch(ForwardBatch((rest,))).result().sampled
+    found = [[one.token_id or 0], [other.token_id or 0]]
+    for step in range(NUM_TOKENS):
+        rows = tuple(
+            Row(slot, pages(slot), len(prompt) + step, None) for slot, prompt in enumerate(PROMPTS)
+        )
+        for slot, outcomes in enumerate(engine.launch(ForwardBatch(rows)).result().sampled):
+            found[slot] += [outcome.token_id or 0 for outcome in outcomes]
+    return found
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_the_tokens_are_those_of_the_reference(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_config(tmp_path, name)
+    settings = EngineConfig(
+        tmp_path, NUM_SLOTS * PAGES_EACH, NUM_SLOTS, load_format="dummy", dtype="float32",
+        decode_buckets=(NUM_SLOTS,),
+    )  # fmt: skip
+    truth = tokens(Engine.load(settings, lambda n: torch.zeros(n, dtype=torch.uint8)))
+    cuda_path.on_the_cpu(monkeypatch)
+    engine = cuda_path.load(settings)
+    assert isinstance(engine._kernels, TritonKernels)
+    assert engine._graphs is not None
+    assert tokens(engine) == truth

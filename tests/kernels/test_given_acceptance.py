@@ -1,0 +1,67 @@
+"""Drafts accepted with a given probability: the kernel against its reference, and the shares."""
+
+import pytest
+import torch
+
+from engine.given_acceptance import GivenAcceptance
+from engine.kernels.torch_given_acceptance import uniform
+
+NUM_SLOTS, MAX_DRAFTS, NUM_ROWS = 5, 3, 40
+
+
+class Step:
+    """Rows of random slots, of which every fourth verifies no draft, every seventh chose its draft,
+    and one has bad logits."""
+
+    def __init__(self, device: torch.device, probability: float) -> None:
+        ints = torch.randint(-(2**62), 2**62, (NUM_SLOTS, 3), device=device)
+        self.drafts = torch.randint(0, 3, (MAX_DRAFTS, NUM_SLOTS), device=device)
+        self.slots = torch.randint(0, NUM_SLOTS, (NUM_ROWS,), device=device)
+        self.positions = torch.randint(0, 2**40, (NUM_ROWS,), device=device)
+        self.verified = torch.arange(NUM_ROWS, device=device) % 4 - 1
+        self.chosen = torch.randint(100, 1000, (NUM_ROWS,), device=device)
+        self.fed = self.drafts[self.verified.clamp(min=0), self.slots]
+        self.chosen[::7] = self.fed[::7]
+        self.chosen[6] = -1
+        self.given = GivenAcceptance(probability, self.drafts, self.verified, ints[:, 1])
+
+
+@pytest.mark.parametrize("probability", [0.0, 0.3, 0.8, 1.0])
+def test_the_kernel_decides_as_its_reference(probability: float, device: torch.device) -> None:
+    step = Step(device, probability)
+    expected = step.given.decided(step.chosen, step.slots, step.positions)
+    on_host = torch.empty(NUM_ROWS, dtype=torch.int64, pin_memory=device.type == "cuda")
+    on_host.copy_(step.chosen)
+    step.given.decide(step.chosen, on_host, step.slots, step.positions)
+    assert step.chosen.tolist() == on_host.tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("probability", [0.0, 1.0])
+def test_a_draft_is_the_token_exactly_if_it_is_accepted(
+    probability: float, device: torch.device
+) -> None:
+    step = Step(device, probability)
+    decided = step.given.decided(step.chosen, step.slots, step.positions)
+    verifies = (step.verified >= 0) & (step.chosen >= 0)
+    assert decided[~verifies].equal(step.chosen[~verifies])
+    assert (decided == step.fed)[verifies].all() == bool(probability)
+    assert (decided != step.fed)[verifies].all() == (not probability)
+    assert decided[verifies].min() >= 0
+    other = verifies & (step.chosen != step.fed)
+    if not probability:
+        assert decided[other].equal(step.chosen[other]), "the target's choice, if it is another id"
+
+
+def test_the_draws_are_uniform_and_depend_on_seed_and_position_alone(device: torch.device) -> None:
+    seeds = torch.arange(100, device=device).repeat_interleave(200) * 7_919
+    positions = torch.arange(200, device=device).repeat(100)
+    drawn = uniform(seeds, positions)
+    assert drawn.min() > 0
+    assert drawn.max() < 1
+    for share in (0.1, 0.5, 0.8):
+        assert float((drawn < share).float().mean()) == pytest.approx(share, abs=0.01)
+    for within in (drawn.view(100, 200), drawn.view(100, 200).t()):
+        neighbours = torch.stack((within[:, :-1].flatten(), within[:, 1:].flatten()))
+        assert abs(float(torch.corrcoef(neighbours)[0, 1])) < 0.03
+    some = torch.randperm(20_000, device=device)[:50]
+    assert uniform(seeds[some], positions[some]).equal(drawn[some])
