@@ -56,8 +56,9 @@ def report(
     gpus: Annotated[
         list[int] | None,
         typer.Option(
-            help="GPUs that served each throughput run; once for each, in their order. Default: "
-            "those of the machine that recorded it."
+            help="GPUs that served each throughput run, or each load of agents where there is no "
+            "throughput run; once for each, in their order. Default: those of the machine that "
+            "recorded it."
         ),
     ] = None,
     random_weights: Annotated[

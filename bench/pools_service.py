@@ -7,8 +7,7 @@
 
 A stack is ``auto:P+D``, whose pools begin so, or a set-up of bench/setups.py. A load is
 
-    agents:N    N conversations that share 57,600 tokens. Each of ``--turns`` turns adds 6,400
-                tokens, and has an answer of 400.
+    agents:N    N conversations of the harness's shape ``deep``, of ``--turns`` turns.
     shift:RATE  RATE requests a second. 300 have 8,192 tokens in and 32 out, the next 300 have 256
                 in and 1,024 out, and so on (bench/predict/changes.py).
     FILE:RATE   A public trace at RATE requests a second.
@@ -48,13 +47,8 @@ from bench.stack import Stack, StackFailed, started
 COUNTERS = ("role_changes", "moves", "crossed_pools", "spread_steps", "spread_local_steps")
 START_S = 170.0
 LOAD_S = 400.0
-SHARED_LEN, TURN_LEN, ANSWER_LEN = 57_600, 6_400, 400
 SEED = "1"
 """Every stack is sent the same requests."""
-AGENTS = (
-    "--agents-shared-prefix", str(SHARED_LEN), "--agents-turn-len", str(TURN_LEN),
-    "--output-len", str(ANSWER_LEN),
-)  # fmt: skip
 
 
 def arguments_of(stack: str, targets: Sequence[str]) -> list[str]:
@@ -71,7 +65,7 @@ def options_of(
     """The options of ``baton bench load``. Raises ValueError."""
     kind, _, number = load.rpartition(":")
     if kind == "agents":
-        return ["--agents", number, "--turns", str(turns), *AGENTS]
+        return ["--agents", number, "--turns", str(turns), "--agents-shape", "deep"]
     path = Path(kind)
     if kind == "shift":
         path = folder / "shift.csv"
@@ -135,10 +129,11 @@ def measured(
         ).document  # fmt: skip
     after = counted(served.url)
     results = document["results"]
-    if "run" not in results:
+    run = results.get("run") or (results.get("levels") or [None])[0]
+    if run is None:
         raise CommandFailed("; ".join(document["problems"]))
     growth = {name: after[name] - before[name] for name in COUNTERS}
-    found = {**results["run"], "counters": growth, "pools": pools, "timeline": results["timeline"]}
+    found = {**run, "counters": growth, "pools": pools, "timeline": results["timeline"]}
     return found, [*document["problems"]]
 
 

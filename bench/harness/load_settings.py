@@ -37,9 +37,6 @@ class LoadSettings(AgentSettings):
     input_len: Annotated[
         Lengths, Option(help="Poisson: N or LOW-HIGH tokens in; 1024."), Lengths.parse
     ] = _INPUT
-    output_len: Annotated[
-        Lengths, Option(help="Poisson: N or LOW-HIGH tokens out; 128."), Lengths.parse
-    ] = _OUTPUT
     max_input_len: Annotated[int | None, Option(help="Cut longer prompts.")] = None
     max_output_len: Annotated[int | None, Option(help="Cut longer answers.")] = None
     slo_ttft_ms: Annotated[float, Option(help="Target for TTFT.")] = 2000.0
@@ -66,15 +63,19 @@ class LoadSettings(AgentSettings):
         return "agents" if self.agents is not None else "sweep" if self.sweep else "load"
 
     @property
+    def answer_len(self) -> Lengths:
+        """Tokens of the answers to Poisson arrivals."""
+        return self.output_len or _OUTPUT
+
+    @property
     def slo(self) -> Slo:
         return Slo(self.slo_ttft_ms / 1000, self.slo_tpot_ms / 1000)
 
     def json(self) -> dict[str, Any]:
         found = {each.name: getattr(self, each.name) for each in fields(self)}
         found["slo"] = {"ttft_ms": found.pop("slo_ttft_ms"), "tpot_ms": found.pop("slo_tpot_ms")}
-        for name in ("input", "output"):
-            lengths: Lengths = found.pop(f"{name}_len")
-            found[f"{name}s"] = [lengths.low, lengths.high]
-        turns = self.agents_turn_len
-        found["agents_turn_len"] = [turns.low, turns.high]
-        return found | {"trace": self.trace and self.trace.name}
+        del found["input_len"], found["output_len"]
+        answers = self.shape.output_len if self.agents else self.answer_len
+        found["inputs"] = [self.input_len.low, self.input_len.high]
+        found["outputs"] = [answers.low, answers.high]
+        return found | self.shape_json() | {"trace": self.trace and self.trace.name}

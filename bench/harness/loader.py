@@ -82,7 +82,7 @@ class Loader:
         settings = self._settings
         if settings.trace is None:
             assert rate is not None
-            lengths = settings.input_len, settings.output_len
+            lengths = settings.input_len, settings.answer_len
             plan = poisson(rate, self._count(rate), *lengths, self._draw)
         else:
             plan = list(settings.trace.plan)

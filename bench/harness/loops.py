@@ -57,9 +57,17 @@ async def closed_loop(
     return found + [None for _ in waiting]
 
 
-async def warm_up(client: Client, asks: Sequence[Ask], control: RunControl) -> None:
-    """Send requests that are not counted, all at once. Stops the run if every one fails."""
-    exchanges = await closed_loop(client, asks, max(1, len(asks)), control)
+async def warm_up(
+    client: Client,
+    asks: Sequence[Ask],
+    control: RunControl,
+    on_end: OnEnd = ignore,
+    *,
+    at_once: int | None = None,
+) -> None:
+    """Send requests that are not counted, ``at_once`` or all at once. Stops the run if every one
+    fails."""
+    exchanges = await closed_loop(client, asks, at_once or max(1, len(asks)), control, on_end)
     records = [read(exchange) for exchange in exchanges if exchange is not None]
     if records and all(record.failure not in (None, Failure.MISCOUNT) for record in records):
         control.stop(f"every warm-up failed: {records[0].failure}: {records[0].detail}")

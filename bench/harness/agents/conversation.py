@@ -29,18 +29,18 @@ class Script:
 
 
 async def script(
-    system: Mapping[str, Any], settings: LoadSettings, tokens: Tokens, number: int
+    system: Mapping[str, Any], settings: LoadSettings, tokens: Tokens, seed: str
 ) -> Script:
-    """The script of agent ``number``: random tokens, the same for the same seed. Raises
+    """The script of one agent: random tokens, the same for the same seed. Raises
     PromptsFailed."""
-    draw = random.Random(f"{settings.seed} agent {number}")
-    lens = [settings.agents_turn_len.draw(draw) for _ in range(settings.turns)]
+    draw, shape = random.Random(seed), settings.shape
+    lens = [shape.turn_len.draw(draw) for _ in range(shape.turns)]
     texts = [await random_text(tokens, length, draw) for length in lens]
     messages: list[dict[str, Any]] = [{"role": "user", "content": text} for text in texts]
     if settings.agents_turn_as == "tool":
         for turn, message in enumerate(messages[1:], 1):
             message |= {"role": "tool", "tool_call_id": f"call_{turn}"}
-    answers = [settings.output_len.draw(draw) for _ in range(settings.turns)]
+    answers = [shape.output_len.draw(draw) for _ in range(shape.turns)]
     return Script(system, messages, lens, answers)
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
+from bench.harness.agents.settings import Shape
 from bench.harness.figures.outcome import Outcome, failures
 from bench.harness.figures.summary import summary
 from bench.harness.figures.timeline import timeline
@@ -14,11 +15,12 @@ from bench.measures import spread_ms
 
 
 @dataclass
-class AgentsLoad:
-    """``agents`` has each agent's turns: fewer where one failed or the run was stopped."""
+class AgentsLevel:
+    """One number of agents at once. ``agents`` has each agent's turns: fewer where one failed or
+    the run was stopped."""
 
-    settings: LoadSettings
-    tokenizer: str
+    num_agents: int
+    shape: Shape
     agents: list[list[Outcome]] = field(default_factory=list)
 
     @property
@@ -27,7 +29,7 @@ class AgentsLoad:
 
     @property
     def num_planned(self) -> int:
-        return (self.settings.agents or 0) * self.settings.turns
+        return self.num_agents * self.shape.turns
 
     def by_turn(self) -> list[dict[str, Any]]:
         """Figures of each turn that at least one agent sent, over all agents."""
@@ -37,55 +39,75 @@ class AgentsLoad:
             for number in numbers
         ]
 
-    def run(self) -> dict[str, Any]:
-        """Figures of all turns. ``later`` in a name: from turn 2 on. Only the shared system prompt
-        and the agent's own earlier turns can be cached then."""
+    def json(self) -> dict[str, Any]:
+        """Figures of all turns, and ``by_turn``. ``later`` in a name: from turn 2 on. Only the
+        system prompt and the agent's own earlier turns can be cached then. ``concurrency`` is the
+        number of agents: the report draws levels of any kind over it."""
         outcomes, turns = self.outcomes, self.by_turn()
         later = [outcome for own in self.agents for outcome in own[1:]]
         rates = [turn["hit_rate"] for turn in turns[1:] if turn["hit_rate"] is not None]
         return {
-            "agents": self.settings.agents,
-            "turns": self.settings.turns,
+            "concurrency": self.num_agents,
             "planned": self.num_planned,
             "not_sent": self.num_planned - len(outcomes),
-            **summary(outcomes),
+            **(summary(outcomes) if outcomes else {"requests": 0, "failed": 0}),
             "hit_rate": hit_rate(outcomes),
             "hit_rate_later": hit_rate(later),
             "lowest_hit_rate_later": min(rates, default=None),
             "ttft_growth": _growth(turns),
+            "by_turn": turns,
         }
 
+    def problems(self) -> list[str]:
+        outcomes, at = self.outcomes, f"{self.num_agents} agents"
+        bad = [outcome for outcome in outcomes if not outcome.ok]
+        kinds = ", ".join(sorted({str(outcome.record.failure) for outcome in bad}))
+        found = [f"{at}: {len(bad)} of {len(outcomes)} requests failed ({kinds})"] if bad else []
+        if num_missing := self.num_planned - len(outcomes):
+            found.append(f"{at}: {num_missing} of {self.num_planned} turns never sent")
+        return found
+
+
+@dataclass
+class AgentsLoad:
+    """The result, which grows level by level."""
+
+    settings: LoadSettings
+    tokenizer: str
+    levels: list[AgentsLevel] = field(default_factory=list)
+
     def json(self) -> dict[str, Any]:
-        if not (outcomes := self.outcomes):
+        outcomes = [outcome for level in self.levels for outcome in level.outcomes]
+        if not outcomes:
             return {}
         begin_s = min(outcome.record.due_at_s for outcome in outcomes)
         return {
             "seed": self.settings.seed,
             "tokenizer": self.tokenizer,
-            "run": self.run(),
-            "by_turn": self.by_turn(),
+            "levels": [level.json() for level in self.levels],
             "timeline": timeline(outcomes, begin_s),
             "failures": failures(outcomes),
             "requests": [outcome.json(begin_s) for outcome in outcomes],
         }
 
     def problems(self) -> list[str]:
-        outcomes = self.outcomes
-        bad = [outcome for outcome in outcomes if not outcome.ok]
-        kinds = ", ".join(sorted({str(outcome.record.failure) for outcome in bad}))
-        found = [f"{len(bad)} of {len(outcomes)} requests failed ({kinds})"] if bad else []
-        if num_missing := self.num_planned - len(outcomes):
-            found.append(f"{num_missing} of {self.num_planned} turns never sent")
-        return found
+        return [problem for level in self.levels for problem in level.problems()]
 
     def headline(self) -> dict[str, Any]:
-        if not self.outcomes:
-            return {}
-        run, last = self.run(), self.by_turn()[-1]
-        names = ("agents", "turns", "failed", "not_sent", "total_tok_s")
-        rates = ("hit_rate_later", "lowest_hit_rate_later", "ttft_growth")
-        ttft = {f"ttft_{share}_ms": (last["ttft_ms"] or {}).get(share) for share in ("p50", "p99")}
-        return {name: run[name] for name in (*names, *rates)} | {"last_turn": ttft}
+        return {"agents": {str(level.num_agents): _headline(level) for level in self.levels}}
+
+
+def _headline(level: AgentsLevel) -> dict[str, Any]:
+    found = level.json()
+    last = (found["by_turn"] or [{}])[-1].get("ttft_ms") or {}
+    names = ("failed", "not_sent", "total_tok_s", "output_tok_s")
+    rates = ("hit_rate_later", "lowest_hit_rate_later", "ttft_growth")
+    return {
+        **{name: found.get(name) for name in (*names, *rates)},
+        "tpot_p50_ms": (found.get("tpot_ms") or {}).get("p50"),
+        "ttft_p50_ms": (found.get("ttft_ms") or {}).get("p50"),
+        "last_turn": {f"ttft_{share}_ms": last.get(share) for share in ("p50", "p99")},
+    }
 
 
 def hit_rate(outcomes: Sequence[Outcome]) -> float | None:
@@ -100,11 +122,16 @@ def hit_rate(outcomes: Sequence[Outcome]) -> float | None:
     return cached / prompt if prompt else None
 
 
-def lines(found: AgentsLoad) -> list[str]:
-    """The first two turns and the last one, each as a line of progress."""
-    turns = found.by_turn()
+def lines(level: AgentsLevel) -> list[str]:
+    """The level, its first two turns and its last one, each as a line of progress."""
+    found = level.json()
+    turns, tpot_ms = found["by_turn"], (found.get("tpot_ms") or {}).get("p50")
+    parts = [
+        f"{level.num_agents} agents: {found.get('output_tok_s', 0.0):,.0f} output tok/s",
+        f"TPOT p50 {tpot_ms:,.2f} ms, {1e3 / tpot_ms:,.1f} tok/s a user" if tpot_ms else "",
+    ]
     shown = {turn["turn"]: turn for turn in (*turns[:2], *turns[-1:])}
-    return [_said(turn) for turn in shown.values()]
+    return [", ".join(filter(None, parts)), *map(_said, shown.values())]
 
 
 def _turn(number: int, outcomes: Sequence[Outcome]) -> dict[str, Any]:

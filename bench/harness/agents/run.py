@@ -1,16 +1,22 @@
 """``baton bench load --agents``: conversations that grow turn by turn, as those of agents do.
 
-All agents share a system prompt. Each sends its turns one after the other: the whole conversation
-so far, with the server's own answers in it, and one more message. A server that keeps prefixes
-computes only the new tokens, so the time to first token stays the same while the prompts grow.
+All agents share the beginning of a system prompt. Each sends its turns one after the other: the
+whole conversation so far, with the server's own answers in it, and one more message. A server that
+keeps prefixes computes only the new tokens.
+
+Life of a level, a number of agents at once: the system prompts are drawn, and in the shape ``deep``
+sent once, so that the server has them cached; then the clock runs and the conversations are held.
+After the last level the answers are counted and judged.
 """
 
 import asyncio
 import math
 import random
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from bench.harness.agents.conversation import Script, Turn, converse, script
-from bench.harness.agents.result import AgentsLoad, lines
+from bench.harness.agents.result import AgentsLevel, AgentsLoad, lines
 from bench.harness.client.asking import Ask, chat
 from bench.harness.client.reading import read
 from bench.harness.conduct import Session
@@ -23,23 +29,46 @@ from bench.harness.workload.tokens import Tokens
 
 TEMPLATE_LEN = 16
 """Tokens that a chat template adds to a message, at most."""
+CONTEXTS_AT_ONCE = 4
+"""System prompts that are computed at once before the clock runs."""
+
+System = Mapping[str, Any]
+"""The system message of an agent."""
 
 
 async def agents(settings: LoadSettings, tokens: Tokens, session: Session) -> AgentsLoad:
-    """Run all conversations. Raises ValueError if the last turns do not fit the server, and
-    PromptsFailed."""
+    """Run all conversations, level by level. Raises ValueError if the last turns do not fit the
+    server, and PromptsFailed."""
     assert settings.agents is not None
     check_fits(settings, session.server.max_model_len or math.inf)
-    draw = random.Random(f"{settings.seed} system")
-    text = await random_text(tokens, settings.agents_shared_prefix, draw)
-    system = {"role": "system", "content": text}
-    scripts = [await script(system, settings, tokens, n) for n in range(settings.agents)]
     found = AgentsLoad(settings, tokens.source)
     await warm_up(session.client, await _warm_ups(settings, tokens, session), session.control)
-    if session.control.stopped is not None:
-        return found
-    session.progress.begin(f"{settings.agents} agents", settings.agents * settings.turns)
-    await session.client.open(settings.agents)
+    for num_agents in settings.agents:
+        if session.control.stopped is not None:
+            break
+        level = await _level(num_agents, settings, tokens, session)
+        found.levels.append(level)
+        for text in lines(level):
+            session.progress.say(text)
+    return found
+
+
+async def _level(
+    num_agents: int, settings: LoadSettings, tokens: Tokens, session: Session
+) -> AgentsLevel:
+    level, shape = AgentsLevel(num_agents, settings.shape), settings.shape
+    # A level begins with the contexts of the others if they are to be cached, else with new ones.
+    of = f"{settings.seed}" if shape.cached else f"{settings.seed} level {num_agents}"
+    systems = await _systems(num_agents, of, settings, tokens)
+    seeds = [f"{settings.seed} level {num_agents} agent {n}" for n in range(num_agents)]
+    scripts = [
+        await script(system, settings, tokens, seed)
+        for system, seed in zip(systems, seeds, strict=True)
+    ]
+    if shape.cached:
+        await _compute(systems, settings, session)
+    session.progress.begin(f"{num_agents} agents", num_agents * shape.turns)
+    await session.client.open(num_agents)
     async with asyncio.TaskGroup() as group:
         running = [
             group.create_task(
@@ -48,20 +77,46 @@ async def agents(settings: LoadSettings, tokens: Tokens, session: Session) -> Ag
             for number, said in enumerate(scripts)
         ]
     for number, said in enumerate(scripts):
-        found.agents.append(
-            await _outcomes(f"agent {number}", settings, said, running[number].result(), tokens)
+        label = f"level {num_agents} agent {number}"
+        level.agents.append(
+            await _outcomes(label, settings, said, running[number].result(), tokens)
         )
-    for text in lines(found):
-        session.progress.say(text)
+    return level
+
+
+async def _systems(
+    num_agents: int, of: str, settings: LoadSettings, tokens: Tokens
+) -> list[System]:
+    """The system message of each agent; ``of`` is the seed."""
+    shared = await _text(settings.shape.shared_prefix, f"{of} system", tokens)
+    found: list[System] = []
+    for number in range(num_agents):
+        own = await _text(settings.shape.own_prefix, f"{of} context {number}", tokens)
+        found.append({"role": "system", "content": shared + own})
     return found
 
 
+async def _text(num_tokens: int, seed: str, tokens: Tokens) -> str:
+    return await random_text(tokens, num_tokens, random.Random(seed)) if num_tokens else ""
+
+
+async def _compute(systems: Sequence[System], settings: LoadSettings, session: Session) -> None:
+    """Let the server compute the system prompts, so that it has them cached: each once."""
+    different = list({system["content"]: system for system in systems}.values())
+    question = {"role": "user", "content": "Go on."}
+    fields = settings.fields() | {"max_tokens": 1}
+    asks = [chat(session.server.model, [system, question], **fields) for system in different]
+    session.progress.begin("contexts", len(asks))
+    step = session.progress.step
+    await warm_up(session.client, asks, session.control, step, at_once=CONTEXTS_AT_ONCE)
+
+
 async def _warm_ups(settings: LoadSettings, tokens: Tokens, session: Session) -> list[Ask]:
-    """Warm-ups without the shared system prompt, which must be new to the server."""
-    draw, length = random.Random(f"{settings.seed} warm-up"), settings.agents_turn_len.high
-    fields = {"max_tokens": settings.output_len.high, **settings.fields()}
+    """Warm-ups without the shared system prompt."""
+    draw, shape = random.Random(f"{settings.seed} warm-up"), settings.shape
+    fields = {"max_tokens": shape.output_len.high, **settings.fields()}
     return [
-        chat(session.server.model, await random_text(tokens, length, draw), **fields)
+        chat(session.server.model, await random_text(tokens, shape.turn_len.high, draw), **fields)
         for _ in range(settings.warm_ups)
     ]
 
@@ -71,7 +126,7 @@ async def _outcomes(
 ) -> list[Outcome]:
     """Count and judge the turns of one agent. Prompt lengths leave out what the template adds."""
     found: list[Outcome] = []
-    prompt_len = settings.agents_shared_prefix
+    prompt_len = settings.shape.shared_prefix + settings.shape.own_prefix
     for turn, message_len in zip(turns, said.message_lens, strict=False):
         prompt_len += message_len
         record, ask = read(turn.exchange), turn.ask
@@ -84,10 +139,12 @@ async def _outcomes(
 
 def check_fits(settings: LoadSettings, most: float) -> None:
     """Raise ValueError if the last turns may be longer than ``most`` tokens."""
-    a_turn = settings.agents_turn_len.high + settings.output_len.high + 2 * TEMPLATE_LEN
-    longest = settings.agents_shared_prefix + TEMPLATE_LEN + settings.turns * a_turn
+    shape = settings.shape
+    a_turn = shape.turn_len.high + shape.output_len.high + 2 * TEMPLATE_LEN
+    longest = shape.shared_prefix + shape.own_prefix + TEMPLATE_LEN + shape.turns * a_turn
     if longest > most:
         raise ValueError(
-            f"turns, agents_shared_prefix, agents_turn_len, output_len: a conversation has up to "
-            f"{longest} tokens at its end, and the server takes at most {most}"
+            f"turns, agents_shared_prefix, agents_own_prefix, agents_turn_len, output_len: a "
+            f"conversation has up to {longest} tokens at its end, and the server takes at most "
+            f"{most}"
         )

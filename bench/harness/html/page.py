@@ -10,7 +10,7 @@ from typing import Any
 import typer
 
 from bench.harness.html import sections
-from bench.harness.html.agents import agents
+from bench.harness.html.agents import agents, levels_of
 from bench.harness.html.charts import MatplotlibMissing
 from bench.harness.html.runs import grouped
 from bench.harness.html.sections import TERMS, Section
@@ -41,6 +41,8 @@ def contents(named: Named, view: View) -> list[Section]:
     parts: list[Section] = []
     if together := [(name, found) for name, found in named if _is_throughput(found)]:
         parts += throughput(grouped(together, view.gpus), view.model)
+    if loads := [(name, found) for name, found in named if _is_agents(found)]:
+        parts.append(levels_of(grouped(loads, () if together else view.gpus)))
     for name, found in _told_apart(named):
         suffix = "" if len(named) == 1 else f": {name}"
         for part in _own(found):
@@ -197,6 +199,10 @@ def _own(found: dict[str, Any]) -> list[Section]:
 
 def _is_throughput(found: dict[str, Any]) -> bool:
     return found["kind"] == "throughput" and bool(found["results"])
+
+
+def _is_agents(found: dict[str, Any]) -> bool:
+    return found["kind"] == "agents" and bool(found["results"])
 
 
 def name_of(found: dict[str, Any]) -> str:

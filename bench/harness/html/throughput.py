@@ -9,6 +9,7 @@ from bench.harness.figures.latency import in_bursts
 from bench.harness.html.charts import Chart, Line
 from bench.harness.html.runs import Run, ratio
 from bench.harness.html.sections import SPREADS, Section, Table, words
+from bench.harness.html.trade import draw_trade
 
 REFERENCES = Path(__file__).resolve().parents[2] / "references.json"
 SHARES = ("p50", "p90", "p95", "p99")
@@ -79,7 +80,7 @@ def throughput(runs: Sequence[Run], model: str | None = None) -> list[Section]:
     rates.draw(title, _by_level(lines, "tok/s", log_y=True, limits=limits), note)
     generated = _by_level(output, "tok/s", log_y=True, limits=limits)
     rates.draw("Generated tokens a second", generated)
-    _draw_trade(rates, runs)
+    draw_trade(rates, runs)
     sections = [rates, _latency(runs)]
     if len(runs) > 1:
         sections.append(_ratios(runs))
@@ -89,26 +90,6 @@ def throughput(runs: Sequence[Run], model: str | None = None) -> list[Section]:
             suffix = "" if len(runs) == 1 and not again else f": {run.name}{again}"
             sections += _tables(found["results"]["levels"], suffix)
     return sections
-
-
-def _draw_trade(section: Section, runs: Sequence[Run]) -> None:
-    """What a user gets over what a GPU gives, a point for each level."""
-    per_gpu = all(run.num_gpus for run in runs)
-    lines = []
-    for run in runs:
-        points, labels = [], []
-        for level in run.levels:
-            tpot_ms, rate = run.median(level, "tpot_ms", "p50"), run.median(level, "output_tok_s")
-            if tpot_ms and rate:
-                points.append((1000 / tpot_ms, rate / (run.num_gpus if per_gpu else 1)))
-                labels.append(str(level))
-        lines.append(Line(run.name, points, labels=labels))
-    unit = "generated tok/s per GPU" if per_gpu else "generated tok/s"
-    gpus = ", ".join(f"{run.name}: {run.num_gpus}" for run in runs)
-    note = "tok/s per user: 1 / TPOT p50. Beside each point: requests at once."
-    note += f" GPUs: {gpus}." if per_gpu else " No GPUs are recorded, so tok/s are the service's."
-    title = f"Throughput {'per GPU ' if per_gpu else ''}over tokens a second of a user"
-    section.draw(title, Chart(lines, "tok/s per user", unit), note)
 
 
 def _latency(runs: Sequence[Run]) -> Section:
