@@ -7,7 +7,8 @@
 
 A stack is ``auto:P+D``, whose pools begin so, or a set-up of bench/setups.py. A load is
 
-    agents:N    N conversations of the harness's shape ``deep``, of ``--turns`` turns.
+    agents:N    N conversations of the harness's shape ``deep``, of ``--turns`` turns, which share
+                their context.
     shift:RATE  RATE requests a second. 300 have 8,192 tokens in and 32 out, the next 300 have 256
                 in and 1,024 out, and so on (bench/predict/changes.py).
     FILE:RATE   A public trace at RATE requests a second.
@@ -37,6 +38,7 @@ import typer
 from bench import result_file
 from bench.commands import END_S, PLAIN_SAMPLING, CommandFailed, baton_bench
 from bench.environment import describe
+from bench.harness.agents.settings import SHAPES
 from bench.harness.client.required import RequestFailed
 from bench.harness.workload.plan import Planned
 from bench.predict.changes import shift
@@ -65,7 +67,9 @@ def options_of(
     """The options of ``baton bench load``. Raises ValueError."""
     kind, _, number = load.rpartition(":")
     if kind == "agents":
-        return ["--agents", number, "--turns", str(turns), "--agents-shape", "deep"]
+        shared = ["--agents-shared-prefix", str(SHAPES["deep"].own_prefix)]
+        deep = ["--agents-shape", "deep", "--agents-own-prefix", "0", *shared]
+        return ["--agents", number, "--turns", str(turns), *deep]
     path = Path(kind)
     if kind == "shift":
         path = folder / "shift.csv"

@@ -40,7 +40,10 @@ def test_the_loads_and_stacks_that_it_knows(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert arguments_of("colocated:2", []) == ["--role", "colocated", "--workers", "2"]
     agents = options_of("agents:32", tmp_path, 3, 60.0, [])
-    assert agents == ["--agents", "32", "--turns", "3", "--agents-shape", "deep"]
+    assert agents == [
+        "--agents", "32", "--turns", "3", "--agents-shape", "deep", "--agents-own-prefix", "0",
+        "--agents-shared-prefix", "57600",
+    ]  # fmt: skip
     shifting = options_of("shift:6", tmp_path, 3, 60.0, ["--slo-ttft-ms", "500"])
     assert (tmp_path / "shift.csv").read_text().count(",8192,32") > 100
     assert shifting[-2:] == ["--slo-ttft-ms", "500"]

@@ -43,10 +43,12 @@ async def agents(settings: LoadSettings, tokens: Tokens, session: Session) -> Ag
     check_fits(settings, session.server.max_model_len or math.inf)
     found = AgentsLoad(settings, tokens.source)
     await warm_up(session.client, await _warm_ups(settings, tokens, session), session.control)
+    contexts = _Contexts(settings, tokens)
     for num_agents in settings.agents:
         if session.control.stopped is not None:
             break
-        level = await _level(num_agents, settings, tokens, session)
+        systems = await contexts.of(num_agents)
+        level = await _level(systems, settings, tokens, session)
         found.levels.append(level)
         for text in lines(level):
             session.progress.say(text)
@@ -54,12 +56,10 @@ async def agents(settings: LoadSettings, tokens: Tokens, session: Session) -> Ag
 
 
 async def _level(
-    num_agents: int, settings: LoadSettings, tokens: Tokens, session: Session
+    systems: Sequence[System], settings: LoadSettings, tokens: Tokens, session: Session
 ) -> AgentsLevel:
-    level, shape = AgentsLevel(num_agents, settings.shape), settings.shape
-    # A level begins with the contexts of the others if they are to be cached, else with new ones.
-    of = f"{settings.seed}" if shape.cached else f"{settings.seed} level {num_agents}"
-    systems = await _systems(num_agents, of, settings, tokens)
+    num_agents, shape = len(systems), settings.shape
+    level = AgentsLevel(num_agents, shape)
     seeds = [f"{settings.seed} level {num_agents} agent {n}" for n in range(num_agents)]
     scripts = [
         await script(system, settings, tokens, seed)
@@ -84,16 +84,24 @@ async def _level(
     return level
 
 
-async def _systems(
-    num_agents: int, of: str, settings: LoadSettings, tokens: Tokens
-) -> list[System]:
-    """The system message of each agent; ``of`` is the seed."""
-    shared = await _text(settings.shape.shared_prefix, f"{of} system", tokens)
-    found: list[System] = []
-    for number in range(num_agents):
-        own = await _text(settings.shape.own_prefix, f"{of} context {number}", tokens)
-        found.append({"role": "system", "content": shared + own})
-    return found
+class _Contexts:
+    """The system messages of the agents: the same in all levels if they are to be cached, new ones
+    in each level otherwise."""
+
+    def __init__(self, settings: LoadSettings, tokens: Tokens) -> None:
+        self._shape, self._seed, self._tokens = settings.shape, settings.seed, tokens
+        self._kept: list[System] = []
+
+    async def of(self, num_agents: int) -> list[System]:
+        """The system message of each agent of a level."""
+        cached, seed = self._shape.cached, f"{self._seed}"
+        if not cached:
+            self._kept, seed = [], f"{seed} level {num_agents}"
+        shared = await _text(self._shape.shared_prefix, f"{seed} system", self._tokens)
+        for number in range(len(self._kept), num_agents):
+            own = await _text(self._shape.own_prefix, f"{seed} context {number}", self._tokens)
+            self._kept.append({"role": "system", "content": shared + own})
+        return self._kept[:num_agents]
 
 
 async def _text(num_tokens: int, seed: str, tokens: Tokens) -> str:

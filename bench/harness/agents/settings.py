@@ -31,11 +31,11 @@ class Shape:
 
 SHAPES: dict[ShapeName, Shape] = {
     "turns": Shape(20, 8192, 0, Lengths(192, 192), Lengths(128, 128), cached=False),
-    "deep": Shape(3, 57_600, 0, Lengths(6_400, 6_400), Lengths(400, 400), cached=True),
+    "deep": Shape(3, 0, 57_600, Lengths(6_400, 6_400), Lengths(400, 400), cached=True),
 }
 """``turns``: many short turns, by which the time to first token would grow without a cache.
 ``deep``: few turns with much new text behind a deep context that is cached, as coding agents have
-them."""
+them; each has its own, since a server may read once what several requests share."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +52,8 @@ class AgentSettings(RequestSettings):
         ShapeName | None,
         Option(
             help="turns (default): 20 turns of 192 tokens in, 128 out, behind a shared prefix of "
-            "8192; deep: 3 turns of 6400 in, 400 out, behind 57600 that are cached, and 32 agents."
+            "8192; deep: 3 turns of 6400 in, 400 out, behind 57600 of each agent's own that are "
+            "cached, and 32 agents."
         ),
     ] = None
     turns: Annotated[int | None, Option(help="Agents: requests of a conversation.")] = None
@@ -61,7 +62,7 @@ class AgentSettings(RequestSettings):
         int | None, Option(help="Agents: tokens of the system prompt that they share.")
     ] = None
     agents_own_prefix: Annotated[
-        int | None, Option(help="Agents: tokens of the system prompt of each one's own; 0.")
+        int | None, Option(help="Agents: tokens of the system prompt of each one's own.")
     ] = None
     agents_turn_len: Annotated[
         Lengths | None, Option(help="Agents: N or LOW-HIGH tokens that a turn adds."), Lengths.parse
