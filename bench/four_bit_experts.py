@@ -17,7 +17,7 @@ from bench.result_file import document, save
 from bench.timed_steps import step_ms
 from engine.kernels.triton_experts import experts
 from engine.kernels.triton_experts_nvfp4 import experts_nvfp4
-from engine.kernels.triton_nvfp4 import Nvfp4Experts
+from engine.model.nvfp4_experts import Nvfp4Experts
 from engine.model.matrix import Matrix
 from engine.quantized.nvfp4 import dequantise
 
@@ -87,7 +87,7 @@ def main(
     kinds: dict[str, tuple[Callable[[Chosen], object], int]] = {
         "nvfp4": (
             lambda step: experts_nvfp4(*step, gate_up[0], down[0]),
-            gate_up[0].num_bytes + down[0].num_bytes,
+            gate_up[0].nbytes + down[0].nbytes,
         ),
         "fp8": (lambda step: experts(*step, *fp8), fp8[0].nbytes + fp8[1].nbytes),
         "bf16": (

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
-"""Experts whose weights are in NVFP4 (W4A16), for steps of decode.
+"""Experts whose weights are in NVFP4 (W4A16), for up to 512 tokens.
 
     h[t, j] = silu(gate_e x_t) * (up_e x_t);   y[t, j] = p[t, j] * down_e h[t, j],   e = ids[t, j]
 
@@ -10,24 +10,38 @@ Reference: torch_experts.add_experts with dequantised weights; test:
 tests/kernels/test_triton_nvfp4.py.
 """
 
+from dataclasses import dataclass
+
 import torch
 import triton
 import triton.language as tl
 
-from engine.kernels.triton_expert_bands import all_tokens
+from engine.kernels.triton_expert_bands import all_tokens, down_band
 from engine.kernels.triton_expert_tiles import pairs_of
-from engine.kernels.triton_nvfp4 import GROUP, HALF, Nvfp4Experts, add_nvfp4
+from engine.kernels.triton_fp8 import BLOCK_K
+from engine.kernels.triton_nvfp4 import COLUMNS, GROUP, add_nvfp4
+from engine.kernels.triton_overlap import overlap, wait_for_inputs
 from engine.kernels.triton_plan import plan
+from engine.model.matrix import Matrix
+from engine.model.nvfp4_experts import Nvfp4Experts
 
-BLOCK_M = 16
-BANDS = 32, 64
-"""Rows of the weights that a program of gate_up and of down multiplies."""
+UNPLANNED = 16
+"""The most tokens for which each program looks for its pairs among all."""
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """Rows of the weights that a program multiplies, warps, and rounds in flight."""
+
+    rows: int
+    warps: int
+    stages: int
 
 
 @triton.jit
 def _gate_up_band(
     p_x,
-    p_codes,
+    p_words,
     p_scales,
     p_matrix_scales,
     expert,
@@ -38,24 +52,29 @@ def _gate_up_band(
     DIM: tl.constexpr,
     TOP_K: tl.constexpr,
     BLOCK_N: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
+    ROWS: tl.constexpr = 2 * DIM
     o_n = band + tl.arange(0, BLOCK_N)
     valid = (b_pair >= 0)[:, None]
-    p_rows = p_x + (tl.maximum(b_pair, 0) // TOP_K)[:, None] * K + tl.arange(0, HALF)[None, :]
-    o_row = (expert.to(tl.int64) * (2 * DIM) + o_n)[:, None]
-    p_gate = p_codes + o_row * (K // 2)
-    p_gate_scales = p_scales + o_row * (K // GROUP)
+    o_k = tl.arange(0, GROUP)[None, :]
+    p_rows = p_x + (tl.maximum(b_pair, 0) // TOP_K)[:, None] * K + o_k
+    p_scales += expert.to(tl.int64) * (K // COLUMNS * ROWS) + o_n[:, None]
+    p_words += (expert.to(tl.int64) * (K // COLUMNS * ROWS) + o_n[:, None]) * GROUP + o_k
     b_gate = tl.zeros((b_pair.shape[0], BLOCK_N), tl.float32)
     b_up = tl.zeros((b_pair.shape[0], BLOCK_N), tl.float32)
-    for k in tl.range(0, K, 2 * HALF):
-        b_low = tl.load(p_rows + k, mask=valid, other=0.0)
-        b_high = tl.load(p_rows + k + HALF, mask=valid, other=0.0)
-        p_k, p_k_scales = p_gate + k // 2, p_gate_scales + k // GROUP
-        b_gate = add_nvfp4(b_gate, b_low, b_high, p_k, p_k_scales, BLOCK_N)
-        p_k, p_k_scales = p_k + DIM * (K // 2), p_k_scales + DIM * (K // GROUP)
-        b_up = add_nvfp4(b_up, b_low, b_high, p_k, p_k_scales, BLOCK_N)
-    b_gate *= tl.load(p_matrix_scales + 2 * expert) * 0.5
-    b_up *= tl.load(p_matrix_scales + 2 * expert + 1) * 0.5
+    for block in tl.range(0, K // COLUMNS, num_stages=STAGES):
+        b_x0 = tl.load(p_rows, mask=valid, other=0.0)
+        b_x1 = tl.load(p_rows + GROUP, mask=valid, other=0.0)
+        b_x2 = tl.load(p_rows + 2 * GROUP, mask=valid, other=0.0)
+        b_x3 = tl.load(p_rows + 3 * GROUP, mask=valid, other=0.0)
+        b_gate = add_nvfp4(b_gate, b_x0, b_x1, b_x2, b_x3, p_words, p_scales)
+        b_up = add_nvfp4(b_up, b_x0, b_x1, b_x2, b_x3, p_words + DIM * GROUP, p_scales + DIM)
+        p_rows += COLUMNS
+        p_words += ROWS * GROUP
+        p_scales += ROWS
+    b_gate *= tl.load(p_matrix_scales + 2 * expert)
+    b_up *= tl.load(p_matrix_scales + 2 * expert + 1)
     b_h = b_gate / (1.0 + tl.exp(-b_gate)) * b_up
     tl.store(p_h + b_pair[:, None] * DIM + o_n[None, :], b_h.to(p_h.dtype.element_ty), mask=valid)
 
@@ -63,32 +82,39 @@ def _gate_up_band(
 @triton.jit
 def _down_band(
     p_h,
-    p_codes,
+    p_words,
     p_scales,
     p_matrix_scales,
     expert,
-    p_weights,
     p_y,
     b_pair,
+    b_out,
+    b_weight,
     band,
     HIDDEN: tl.constexpr,
     DIM: tl.constexpr,
     BLOCK_N: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
     o_n = band + tl.arange(0, BLOCK_N)
     valid = (b_pair >= 0)[:, None]
-    p_rows = p_h + tl.maximum(b_pair, 0)[:, None] * DIM + tl.arange(0, HALF)[None, :]
-    o_row = (expert.to(tl.int64) * HIDDEN + o_n)[:, None]
-    p_codes += o_row * (DIM // 2)
-    p_scales += o_row * (DIM // GROUP)
+    o_k = tl.arange(0, GROUP)[None, :]
+    p_rows = p_h + tl.maximum(b_pair, 0)[:, None] * DIM + o_k
+    p_scales += expert.to(tl.int64) * (DIM // COLUMNS * HIDDEN) + o_n[:, None]
+    p_words += (expert.to(tl.int64) * (DIM // COLUMNS * HIDDEN) + o_n[:, None]) * GROUP + o_k
     b_y = tl.zeros((b_pair.shape[0], BLOCK_N), tl.float32)
-    for k in tl.range(0, DIM, 2 * HALF):
-        b_low = tl.load(p_rows + k, mask=valid, other=0.0)
-        b_high = tl.load(p_rows + k + HALF, mask=valid, other=0.0)
-        b_y = add_nvfp4(b_y, b_low, b_high, p_codes + k // 2, p_scales + k // GROUP, BLOCK_N)
-    b_weight = tl.load(p_weights + b_pair, mask=b_pair >= 0, other=0.0)
-    b_y *= (tl.load(p_matrix_scales + expert) * 0.5 * b_weight)[:, None]
-    tl.store(p_y + b_pair[:, None].to(tl.int64) * HIDDEN + o_n[None, :], b_y, mask=valid)
+    for block in tl.range(0, DIM // COLUMNS, num_stages=STAGES):
+        b_x0 = tl.load(p_rows, mask=valid, other=0.0)
+        b_x1 = tl.load(p_rows + GROUP, mask=valid, other=0.0)
+        b_x2 = tl.load(p_rows + 2 * GROUP, mask=valid, other=0.0)
+        b_x3 = tl.load(p_rows + 3 * GROUP, mask=valid, other=0.0)
+        b_y = add_nvfp4(b_y, b_x0, b_x1, b_x2, b_x3, p_words, p_scales)
+        p_rows += COLUMNS
+        p_words += HIDDEN * GROUP
+        p_scales += HIDDEN
+    b_y *= (tl.load(p_matrix_scales + expert) * b_weight)[:, None]
+    p_out = p_y + b_out.to(tl.int64) * HIDDEN
+    tl.store(p_out[:, None] + o_n[None, :], b_y, mask=valid)
 
 
 @triton.jit(do_not_specialize=["num_tokens"])
@@ -97,7 +123,7 @@ def nvfp4_gate_up_kernel(
     p_ids,
     p_lists,
     p_counts,
-    p_codes,
+    p_words,
     p_scales,
     p_matrix_scales,
     p_h,
@@ -107,18 +133,21 @@ def nvfp4_gate_up_kernel(
     TOP_K: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
+    STAGES: tl.constexpr,
     PLANNED: tl.constexpr,
     SINGLE: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     band = tl.program_id(0) * BLOCK_N
+    wait_for_inputs(PDL)
     if PLANNED:
         expert = tl.program_id(1)
         count = tl.load(p_counts + expert)
         for start in range(0, count, BLOCK_M):
             b_pair = pairs_of(p_lists + expert * num_tokens, start, count, BLOCK_M)
             _gate_up_band(
-                p_x, p_codes, p_scales, p_matrix_scales, expert, p_h, b_pair, band,
-                K, DIM, TOP_K, BLOCK_N,
+                p_x, p_words, p_scales, p_matrix_scales, expert, p_h, b_pair, band,
+                K, DIM, TOP_K, BLOCK_N, STAGES,
             )  # fmt: skip
     else:
         expert, is_first, b_pair = all_tokens(
@@ -126,49 +155,72 @@ def nvfp4_gate_up_kernel(
         )
         if is_first:
             _gate_up_band(
-                p_x, p_codes, p_scales, p_matrix_scales, expert, p_h, b_pair, band,
-                K, DIM, TOP_K, BLOCK_N,
+                p_x, p_words, p_scales, p_matrix_scales, expert, p_h, b_pair, band,
+                K, DIM, TOP_K, BLOCK_N, STAGES,
             )  # fmt: skip
 
 
-@triton.jit(do_not_specialize=["num_tokens"])
+@triton.jit(do_not_specialize=["num_tokens", "shared_tiles"])
 def nvfp4_down_kernel(
     p_h,
     p_ids,
     p_lists,
     p_counts,
-    p_codes,
+    p_weights,
+    p_words,
     p_scales,
     p_matrix_scales,
-    p_weights,
+    p_shared_h,
+    p_shared_w,
+    p_shared_scales,
     p_y,
     num_tokens,
+    shared_tiles,
     HIDDEN: tl.constexpr,
     DIM: tl.constexpr,
     TOP_K: tl.constexpr,
+    SLOTS: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
+    SHARED_K: tl.constexpr,
+    SHARED_FP8: tl.constexpr,
+    STAGES: tl.constexpr,
     PLANNED: tl.constexpr,
     SINGLE: tl.constexpr,
+    PDL: tl.constexpr,
 ):
+    """Compute y. The first ``shared_tiles`` tiles are the shared expert's."""
+    tile = tl.program_id(1) - shared_tiles
+    o_m = tl.arange(0, BLOCK_M)
     band = tl.program_id(0) * BLOCK_N
-    if PLANNED:
-        expert = tl.program_id(1)
-        count = tl.load(p_counts + expert)
+    wait_for_inputs(PDL)
+    if tile < 0:
+        b_token = (tile + shared_tiles) * BLOCK_M + o_m
+        b_row = tl.where(b_token < num_tokens, b_token, -1)
+        b_weight = tl.full((BLOCK_M,), 1.0, tl.float32)
+        down_band(
+            p_shared_h, p_shared_w, p_shared_scales, tile * 0, p_y,
+            b_row, b_token * SLOTS + TOP_K, b_weight, band,
+            HIDDEN, DIM, BLOCK_M, BLOCK_N, SHARED_K, SHARED_FP8,
+        )  # fmt: skip
+    elif PLANNED:
+        count = tl.load(p_counts + tile)
         for start in range(0, count, BLOCK_M):
-            b_pair = pairs_of(p_lists + expert * num_tokens, start, count, BLOCK_M)
+            b_pair = pairs_of(p_lists + tile * num_tokens, start, count, BLOCK_M)
+            b_weight = tl.load(p_weights + b_pair, mask=b_pair >= 0, other=0.0)
+            b_out = b_pair // TOP_K * SLOTS + b_pair % TOP_K
             _down_band(
-                p_h, p_codes, p_scales, p_matrix_scales, expert, p_weights, p_y, b_pair, band,
-                HIDDEN, DIM, BLOCK_N,
+                p_h, p_words, p_scales, p_matrix_scales, tile, p_y, b_pair, b_out, b_weight, band,
+                HIDDEN, DIM, BLOCK_N, STAGES,
             )  # fmt: skip
     else:
-        expert, is_first, b_pair = all_tokens(
-            p_ids, tl.program_id(1), num_tokens, TOP_K, BLOCK_M, SINGLE
-        )
+        expert, is_first, b_pair = all_tokens(p_ids, tile, num_tokens, TOP_K, BLOCK_M, SINGLE)
+        b_weight = tl.load(p_weights + b_pair, mask=b_pair >= 0, other=0.0)
         if is_first:
+            b_out = b_pair // TOP_K * SLOTS + b_pair % TOP_K
             _down_band(
-                p_h, p_codes, p_scales, p_matrix_scales, expert, p_weights, p_y, b_pair, band,
-                HIDDEN, DIM, BLOCK_N,
+                p_h, p_words, p_scales, p_matrix_scales, expert, p_y, b_pair, b_out, b_weight,
+                band, HIDDEN, DIM, BLOCK_N, STAGES,
             )  # fmt: skip
 
 
@@ -178,12 +230,15 @@ def experts_nvfp4(
     weights: torch.Tensor,
     gate_up: Nvfp4Experts,
     down: Nvfp4Experts,
+    shared: tuple[torch.Tensor, Matrix] | None = None,
+    tiles: tuple[Tiles, Tiles] | None = None,
 ) -> torch.Tensor:
-    """Contributions [top_k, tokens, hidden] float32, to be added per token in that order.
+    """Contributions [top_k (+ 1), tokens, hidden] float32, to be added per token in that order.
 
     x [tokens, hidden]; ids int32 and weights float32 [tokens, top_k], -1 for no expert: such
     contributions are undefined. gate_up [experts, 2 * dim, hidden] with a matrix scale for gate and
-    one for up; down [experts, hidden, dim] with one. hidden and dim are multiples of 128.
+    one for up; down [experts, hidden, dim] with one. hidden and dim are multiples of 64.
+    shared: the shared expert's scaled activation [tokens, dim] and its down [hidden, dim].
     """
     (num_tokens, hidden), (num_experts, _, dim) = x.shape, down.shape
     top_k = ids.shape[1]
@@ -195,45 +250,78 @@ def experts_nvfp4(
     assert ids.dtype == torch.int32
     assert weights.dtype == torch.float32
     assert all(t.is_contiguous() for t in (x, ids, weights))
-    planned = num_tokens > BLOCK_M
+    in_tiles, out_tiles = tiles or tiles_of(num_tokens)
+    assert dim % in_tiles.rows == hidden % out_tiles.rows == 0
+    block_m = 16 if num_tokens <= 256 else 32
+    planned = num_tokens > UNPLANNED
     lists, counts = plan(ids, num_experts) if planned else (ids, ids)
     grid_m = num_experts if planned else ids.numel()
+    slots, shared_tiles, shared_h, shared_w, shared_scales = top_k, 0, x, x, x
+    shared_fp8 = False
+    if shared is not None:
+        shared_h, matrix = shared
+        assert shared_h.shape == (num_tokens, dim)
+        assert matrix.shape == (hidden, dim)
+        assert shared_h.is_contiguous()
+        assert not matrix.num_fp8 or not matrix.plain.shape[-2], "rows of both kinds"
+        shared_fp8 = matrix.num_fp8 > 0
+        shared_w, shared_scales = matrix.fp8 if shared_fp8 else matrix.plain, matrix.scales
+        slots, shared_tiles = top_k + 1, triton.cdiv(num_tokens, block_m)
     h = torch.empty((num_tokens * top_k, dim), dtype=x.dtype, device=x.device)
-    y = torch.empty((num_tokens, top_k, hidden), dtype=torch.float32, device=x.device)
+    y = torch.empty((num_tokens, slots, hidden), dtype=torch.float32, device=x.device)
     shape = {
         "DIM": dim,
         "TOP_K": top_k,
-        "BLOCK_M": BLOCK_M,
+        "BLOCK_M": block_m,
         "PLANNED": planned,
         "SINGLE": num_tokens == 1,
+        **overlap(x),
     }
-    nvfp4_gate_up_kernel[(dim // BANDS[0], grid_m)](
+    nvfp4_gate_up_kernel[(dim // in_tiles.rows, grid_m)](
         x,
         ids,
         lists,
         counts,
-        gate_up.codes,
+        gate_up.words,
         gate_up.scales,
         gate_up.matrix_scales,
         h,
         num_tokens,
         K=hidden,
-        BLOCK_N=BANDS[0],
+        BLOCK_N=in_tiles.rows,
+        STAGES=in_tiles.stages,
+        num_warps=in_tiles.warps,
         **shape,
     )
-    nvfp4_down_kernel[(hidden // BANDS[1], grid_m)](
+    nvfp4_down_kernel[(hidden // out_tiles.rows, shared_tiles + grid_m)](
         h,
         ids,
         lists,
         counts,
-        down.codes,
+        weights,
+        down.words,
         down.scales,
         down.matrix_scales,
-        weights,
+        shared_h,
+        shared_w,
+        shared_scales,
         y,
         num_tokens,
+        shared_tiles,
         HIDDEN=hidden,
-        BLOCK_N=BANDS[1],
+        SLOTS=slots,
+        BLOCK_N=out_tiles.rows,
+        SHARED_K=BLOCK_K.value,
+        SHARED_FP8=shared_fp8,
+        STAGES=out_tiles.stages,
+        num_warps=out_tiles.warps,
         **shape,
     )
     return y.transpose(0, 1)
+
+
+def tiles_of(num_tokens: int) -> tuple[Tiles, Tiles]:
+    """The tiles for (gate_up, down)."""
+    if num_tokens <= 8:
+        return Tiles(16, 2, 4), Tiles(32, 2, 4)
+    return Tiles(32, 4, 4), Tiles(64, 4, 4)

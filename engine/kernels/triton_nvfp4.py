@@ -3,81 +3,106 @@
 
     value[r, c] = e2m1[r, c] * scale[r, c // 16] * matrix_scale[run of r]
 
-In a checkpoint a byte holds two neighbouring columns. Here byte j of each 64 holds columns j (low
-four bits) and 64 + j (high) of 128, so that both halves of the unpacked bytes are multiplied by
-64 adjacent columns of the input.
+Memory order: a program reads its rows of 64 columns as one run of bytes. A word of 16 bits holds
+the codes of columns j, 16 + j, 32 + j and 48 + j: four *planes*, each of which is one group of 16
+columns with one scale per row, and one step of a tensor core.
 
-An e2m1 number times an e4m3 scale has at most six significant bits: it is exact in bfloat16. The
-matrix scale multiplies the sum. So a product differs from that with dequantised weights in the
-rounding of sums alone.
+The bits of a word are arranged so that few instructions turn them into bfloat16. Sign (s) and size
+(e, e, m) of a code at bits 15 and 8 to 6 are the bfloat16 ``value * 2**-126``:
+
+    bit    15 14 13 12 11 10  9  8  7  6  5  4  3  2  1  0
+    plane   0  3  3  1  3  3  2  0  0  0  1  1  1  2  2  2
+            s  s  e  s  e  m  s  e  e  m  e  e  m  e  e  m
+
+Scales are e4m3 numbers, not negative, and are kept as five bits of exponent and three of mantissa,
+without denormals, so that a scale's byte at bits 11 to 4 with 0x7000 is the bfloat16
+``scale * 2**118``. An e2m1 number times an e4m3 scale has at most six significant bits: it is exact
+in bfloat16, here as ``value * scale * 2**-8``. The matrix scale, times 2**8, multiplies the sum. So
+a product differs from that with dequantised weights in the rounding of sums alone.
 
 Reference: engine/quantized/nvfp4.py; test: tests/kernels/test_triton_nvfp4.py.
 """
 
-from dataclasses import dataclass
-
-import torch
 import triton
 import triton.language as tl
 
-from engine.kernels.triton_dot import dot
+from engine.kernels.triton_dot import INTERPRETED, dot
 
 GROUP = tl.constexpr(16)
-HALF = tl.constexpr(64)
-"""Bytes of a row whose low and high halves are adjacent columns."""
-DOUBLED = tl.constexpr(0xC8643210 - (1 << 32))
-"""Twice the numbers 0, 0.5, 1, 1.5, 2, 3, 4, 6 of the codes 0 to 7, four bits each; an int32."""
-TWO_TO_23 = tl.constexpr(0x4B000000)
-"""The bits of 2**23 in float32, whose last bits count ones."""
-
-
-@dataclass(frozen=True)
-class Nvfp4Experts:
-    """``codes`` uint8 [experts, rows, k / 2] in the order above; ``scales`` e4m3 [experts, rows,
-    k / 16]; ``matrix_scales`` float32 [experts, runs], one for each of equal runs of rows."""
-
-    codes: torch.Tensor
-    scales: torch.Tensor
-    matrix_scales: torch.Tensor
-
-    @classmethod
-    def of(
-        cls, packed: torch.Tensor, scales: torch.Tensor, matrix_scales: torch.Tensor
-    ) -> "Nvfp4Experts":
-        """Order the bytes of a checkpoint. Raises ValueError if k is no multiple of 128."""
-        if packed.shape[-1] % HALF.value:
-            raise ValueError(f"NVFP4: {2 * packed.shape[-1]} columns are no multiple of 128")
-        codes = torch.stack((packed & 15, packed >> 4), -1).flatten(-2)
-        low, high = codes.unflatten(-1, (-1, 2, HALF.value)).unbind(-2)
-        return cls((low | high << 4).flatten(-2), scales.contiguous(), matrix_scales.contiguous())
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        num_experts, rows, half = self.codes.shape
-        return num_experts, rows, 2 * half
-
-    @property
-    def num_bytes(self) -> int:
-        return self.codes.nbytes + self.scales.nbytes + self.matrix_scales.nbytes
+COLUMNS = tl.constexpr(64)
+"""Columns that four planes of words hold."""
 
 
 @triton.jit
-def scaled(b_code, b_scale, ROWS: tl.constexpr, DTYPE: tl.constexpr):
-    """Twice the numbers of codes [ROWS, HALF] int32, times their groups' scales."""
-    b_double = (DOUBLED >> ((b_code & 7) * 4)) & 15
-    b_size = (b_double | TWO_TO_23).to(tl.float32, bitcast=True) - 8388608.0
-    b_value = tl.where((b_code & 8) != 0, -b_size, b_size)
-    b_value = tl.reshape(b_value, (ROWS, HALF // GROUP, GROUP)) * b_scale[:, :, None]
-    return tl.reshape(b_value, (ROWS, HALF)).to(DTYPE)
+def _scale_pairs(b_scales):
+    """Scales of planes 0 and 2, and of 1 and 3, as two bfloat16 in 32 bits each."""
+    b_even = ((b_scales << 4) & 0x0FF00FF0) | 0x70007000
+    b_odd = ((b_scales >> 4) & 0x0FF00FF0) | 0x70007000
+    return b_even, b_odd
 
 
 @triton.jit
-def add_nvfp4(b_sum, b_low, b_high, p_codes, p_scales, ROWS: tl.constexpr):
-    """``b_sum`` plus inputs [rows, 64] of the low and of the high columns times weights, without
-    half the matrix scale. ``p_codes`` and ``p_scales`` [ROWS, 1] begin at the 128 columns."""
-    b_codes = tl.load(p_codes + tl.arange(0, HALF)[None, :]).to(tl.int32)
-    o_group = tl.arange(0, HALF // GROUP)[None, :]
-    b_scale = tl.load(p_scales + o_group).to(tl.float32)
-    b_sum = dot(b_low, tl.trans(scaled(b_codes & 15, b_scale, ROWS, b_low.dtype)), b_sum)
-    b_scale = tl.load(p_scales + HALF // GROUP + o_group).to(tl.float32)
-    return dot(b_high, tl.trans(scaled(b_codes >> 4, b_scale, ROWS, b_low.dtype)), b_sum)
+def _number(b_bits):
+    """The float32 of the low 16 bits as a bfloat16."""
+    return (b_bits << 16).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def unpacked(b_words, b_scales, DTYPE: tl.constexpr):
+    """The four planes of words int16 [rows, 16] with scales int32 [rows, 1], times 2**-8."""
+    b_even, b_odd = _scale_pairs(b_scales)
+    if INTERPRETED:
+        b_w = b_words.to(tl.int32)
+        b_3 = ((b_w << 1) & 0x8000) | ((b_w >> 5) & 0x0100) | ((b_w >> 4) & 0x00C0)
+        b_0 = (_number(b_w & 0x81C0) * _number(b_even & 0xFFFF)).to(DTYPE)
+        b_1 = (_number((b_w << 3) & 0x81C0) * _number(b_odd & 0xFFFF)).to(DTYPE)
+        b_2 = (_number((b_w << 6) & 0x81C0) * _number(b_even >> 16)).to(DTYPE)
+        b_3 = (_number(b_3) * _number(b_odd >> 16)).to(DTYPE)
+    else:
+        tl.static_assert(DTYPE == tl.bfloat16)
+        # Two words at a time; 0xea is (a & b) | c.
+        b_0, b_1, b_2, b_3 = tl.inline_asm_elementwise(
+            """{
+            .reg .b16 lo, hi;
+            .reg .b32 v, u, s;
+            mov.b32 {lo, hi}, $5;
+            and.b32 v, $4, 0x81c081c0;
+            mov.b32 s, {lo, lo};
+            mul.rn.bf16x2 $0, v, s;
+            shl.b32 v, $4, 6;
+            and.b32 v, v, 0x81c081c0;
+            mov.b32 s, {hi, hi};
+            mul.rn.bf16x2 $2, v, s;
+            mov.b32 {lo, hi}, $7;
+            shl.b32 v, $4, 3;
+            and.b32 v, v, 0x81c081c0;
+            mov.b32 s, {lo, lo};
+            mul.rn.bf16x2 $1, v, s;
+            shr.u32 v, $4, 4;
+            and.b32 v, v, 0x00c000c0;
+            shr.u32 u, $4, 5;
+            lop3.b32 v, u, 0x01000100, v, 0xea;
+            shl.b32 u, $4, 1;
+            lop3.b32 v, u, 0x80008000, v, 0xea;
+            mov.b32 s, {hi, hi};
+            mul.rn.bf16x2 $3, v, s;
+            }""",
+            "=&r,=&r,=&r,=&r,r,r,r,r,r",
+            [b_words, b_even, b_odd],
+            dtype=(tl.bfloat16, tl.bfloat16, tl.bfloat16, tl.bfloat16),
+            is_pure=True,
+            pack=2,
+        )
+    return b_0, b_1, b_2, b_3
+
+
+@triton.jit
+def add_nvfp4(b_sum, b_x0, b_x1, b_x2, b_x3, p_words, p_scales):
+    """``b_sum`` [tokens, rows] plus inputs [tokens, 16] of the four planes times weights.
+
+    ``p_words`` [rows, 16] and ``p_scales`` [rows, 1] are the pointers of 64 columns."""
+    b_0, b_1, b_2, b_3 = unpacked(tl.load(p_words), tl.load(p_scales), b_x0.dtype)
+    b_sum = dot(b_x0, tl.trans(b_0), b_sum)
+    b_sum = dot(b_x1, tl.trans(b_1), b_sum)
+    b_sum = dot(b_x2, tl.trans(b_2), b_sum)
+    return dot(b_x3, tl.trans(b_3), b_sum)

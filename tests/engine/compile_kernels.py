@@ -29,7 +29,7 @@ from engine.draft_graphs import DraftGraphs
 from engine.graphs import DecodeGraphs, Trunk
 from engine.inputs import Inputs
 from engine.kernels.triton_experts_nvfp4 import experts_nvfp4
-from engine.kernels.triton_nvfp4 import Nvfp4Experts
+from engine.model.nvfp4_experts import Nvfp4Experts
 from engine.kernels.triton_set import TritonKernels
 from engine.model.registry import read_config
 from engine.runner import Engine

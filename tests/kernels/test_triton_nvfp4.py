@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from bench import four_bit_experts
 from engine.kernels.triton_experts_nvfp4 import experts_nvfp4
-from engine.kernels.triton_nvfp4 import Nvfp4Experts
+from engine.model.nvfp4_experts import Nvfp4Experts
 from engine.quantized.nvfp4 import converted, dequantise, rounded
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -69,7 +69,7 @@ def test_a_tokens_bits_do_not_depend_on_its_batch() -> None:
 def test_weights_take_four_and_a_half_bits() -> None:
     experts, _ = drawn(2 * DIM, HIDDEN, 2)
     values = NUM_EXPERTS * 2 * DIM * HIDDEN
-    assert experts.num_bytes == values * 9 // 16 + 4 * 2 * NUM_EXPERTS
+    assert experts.nbytes == values * 9 // 16 + 4 * 2 * NUM_EXPERTS
 
 
 def test_columns_that_do_not_fill_128_are_refused() -> None:
