@@ -25,6 +25,10 @@ from engine.kernels.triton_plan import plan
 from engine.model.matrix import Matrix
 from engine.model.nvfp4_experts import Nvfp4Experts
 
+PARTS = tl.constexpr(4)
+"""Equal parts of a row of gate and up whose sums are added last."""
+FEW = 4
+"""The most tokens whose parts of sums are computed side by side."""
 UNPLANNED = 16
 """The most tokens for which each program looks for its pairs among all."""
 
@@ -36,6 +40,8 @@ class Tiles:
     rows: int
     warps: int
     stages: int
+    pairs: int = 16
+    """Pairs of one product; below 16 the parts of sums are computed side by side."""
 
 
 @triton.jit
@@ -55,6 +61,7 @@ def _gate_up_band(
     STAGES: tl.constexpr,
 ):
     ROWS: tl.constexpr = 2 * DIM
+    PART: tl.constexpr = K // COLUMNS // PARTS
     o_n = band + tl.arange(0, BLOCK_N)
     valid = (b_pair >= 0)[:, None]
     o_k = tl.arange(0, GROUP)[None, :]
@@ -63,6 +70,8 @@ def _gate_up_band(
     p_words += (expert.to(tl.int64) * (K // COLUMNS * ROWS) + o_n[:, None]) * GROUP + o_k
     b_gate = tl.zeros((b_pair.shape[0], BLOCK_N), tl.float32)
     b_up = tl.zeros((b_pair.shape[0], BLOCK_N), tl.float32)
+    b_all_gate = tl.zeros((b_pair.shape[0], BLOCK_N), tl.float32)
+    b_all_up = tl.zeros((b_pair.shape[0], BLOCK_N), tl.float32)
     for block in tl.range(0, K // COLUMNS, num_stages=STAGES):
         b_x0 = tl.load(p_rows, mask=valid, other=0.0)
         b_x1 = tl.load(p_rows + GROUP, mask=valid, other=0.0)
@@ -73,10 +82,81 @@ def _gate_up_band(
         p_rows += COLUMNS
         p_words += ROWS * GROUP
         p_scales += ROWS
-    b_gate *= tl.load(p_matrix_scales + 2 * expert)
-    b_up *= tl.load(p_matrix_scales + 2 * expert + 1)
+        if block - block // PART * PART == PART - 1:
+            b_all_gate += b_gate
+            b_all_up += b_up
+            b_gate = tl.zeros((b_pair.shape[0], BLOCK_N), tl.float32)
+            b_up = tl.zeros((b_pair.shape[0], BLOCK_N), tl.float32)
+    b_gate = b_all_gate * tl.load(p_matrix_scales + 2 * expert)
+    b_up = b_all_up * tl.load(p_matrix_scales + 2 * expert + 1)
     b_h = b_gate / (1.0 + tl.exp(-b_gate)) * b_up
     tl.store(p_h + b_pair[:, None] * DIM + o_n[None, :], b_h.to(p_h.dtype.element_ty), mask=valid)
+
+
+@triton.jit
+def _sum_of_parts(b_sums, TOKENS: tl.constexpr, BLOCK_N: tl.constexpr):
+    """[TOKENS * PARTS, PARTS * BLOCK_N] of rows (token, part) and columns (part, n) -> [TOKENS,
+    BLOCK_N]: the sums of products of one and the same part, in the order of parts."""
+    b_sums = tl.reshape(b_sums, (TOKENS, PARTS, PARTS, BLOCK_N))
+    o_row = tl.arange(0, PARTS)[None, :, None, None]
+    o_column = tl.arange(0, PARTS)[None, None, :, None]
+    b_sums = tl.sum(tl.where(o_row == o_column, b_sums, 0.0), axis=1)
+    b_sums = tl.reshape(tl.permute(b_sums, (0, 2, 1)), (TOKENS, BLOCK_N, 2, 2))
+    b_first, b_second = tl.split(b_sums)
+    b_0, b_2 = tl.split(b_first)
+    b_1, b_3 = tl.split(b_second)
+    return b_0 + b_1 + b_2 + b_3
+
+
+@triton.jit
+def _gate_up_parts(
+    p_x,
+    p_words,
+    p_scales,
+    p_matrix_scales,
+    expert,
+    p_h,
+    b_pair,
+    band,
+    K: tl.constexpr,
+    DIM: tl.constexpr,
+    TOP_K: tl.constexpr,
+    TOKENS: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    """``_gate_up_band`` for few tokens, with all parts of the sums computed side by side."""
+    ROWS: tl.constexpr = 2 * DIM
+    PART: tl.constexpr = K // COLUMNS // PARTS
+    M: tl.constexpr = TOKENS * PARTS
+    N: tl.constexpr = PARTS * BLOCK_N
+    o_n = band + tl.arange(0, BLOCK_N)
+    o_k = tl.arange(0, GROUP)[None, :]
+    o_part = tl.arange(0, M) % PARTS
+    b_row = tl.reshape(tl.broadcast_to(b_pair[:, None], (TOKENS, PARTS)), (M,))
+    valid = (b_row >= 0)[:, None]
+    p_rows = p_x + (tl.maximum(b_row, 0) // TOP_K)[:, None] * K
+    p_rows += o_part[:, None] * (PART * COLUMNS) + o_k
+    o_w = tl.arange(0, N) // BLOCK_N * (PART * ROWS) + band + tl.arange(0, N) % BLOCK_N
+    p_scales += expert.to(tl.int64) * (K // COLUMNS * ROWS) + o_w[:, None]
+    p_words += (expert.to(tl.int64) * (K // COLUMNS * ROWS) + o_w[:, None]) * GROUP + o_k
+    b_gate = tl.zeros((M, N), tl.float32)
+    b_up = tl.zeros((M, N), tl.float32)
+    for _ in tl.range(0, PART, num_stages=STAGES):
+        b_x0 = tl.load(p_rows, mask=valid, other=0.0)
+        b_x1 = tl.load(p_rows + GROUP, mask=valid, other=0.0)
+        b_x2 = tl.load(p_rows + 2 * GROUP, mask=valid, other=0.0)
+        b_x3 = tl.load(p_rows + 3 * GROUP, mask=valid, other=0.0)
+        b_gate = add_nvfp4(b_gate, b_x0, b_x1, b_x2, b_x3, p_words, p_scales)
+        b_up = add_nvfp4(b_up, b_x0, b_x1, b_x2, b_x3, p_words + DIM * GROUP, p_scales + DIM)
+        p_rows += COLUMNS
+        p_words += ROWS * GROUP
+        p_scales += ROWS
+    b_gate = _sum_of_parts(b_gate, TOKENS, BLOCK_N) * tl.load(p_matrix_scales + 2 * expert)
+    b_up = _sum_of_parts(b_up, TOKENS, BLOCK_N) * tl.load(p_matrix_scales + 2 * expert + 1)
+    b_h = b_gate / (1.0 + tl.exp(-b_gate)) * b_up
+    p_out = p_h + b_pair[:, None] * DIM + o_n[None, :]
+    tl.store(p_out, b_h.to(p_h.dtype.element_ty), mask=(b_pair >= 0)[:, None])
 
 
 @triton.jit
@@ -153,7 +233,12 @@ def nvfp4_gate_up_kernel(
         expert, is_first, b_pair = all_tokens(
             p_ids, tl.program_id(1), num_tokens, TOP_K, BLOCK_M, SINGLE
         )
-        if is_first:
+        if is_first and BLOCK_M < 16:
+            _gate_up_parts(
+                p_x, p_words, p_scales, p_matrix_scales, expert, p_h, b_pair, band,
+                K, DIM, TOP_K, BLOCK_M, BLOCK_N, STAGES,
+            )  # fmt: skip
+        elif is_first:
             _gate_up_band(
                 p_x, p_words, p_scales, p_matrix_scales, expert, p_h, b_pair, band,
                 K, DIM, TOP_K, BLOCK_N, STAGES,
@@ -251,8 +336,8 @@ def experts_nvfp4(
     assert weights.dtype == torch.float32
     assert all(t.is_contiguous() for t in (x, ids, weights))
     in_tiles, out_tiles = tiles or tiles_of(num_tokens)
+    assert in_tiles.pairs >= 16 or num_tokens <= in_tiles.pairs
     assert dim % in_tiles.rows == hidden % out_tiles.rows == 0
-    block_m = 16 if num_tokens <= 256 else 32
     planned = num_tokens > UNPLANNED
     lists, counts = plan(ids, num_experts) if planned else (ids, ids)
     grid_m = num_experts if planned else ids.numel()
@@ -266,13 +351,12 @@ def experts_nvfp4(
         assert not matrix.num_fp8 or not matrix.plain.shape[-2], "rows of both kinds"
         shared_fp8 = matrix.num_fp8 > 0
         shared_w, shared_scales = matrix.fp8 if shared_fp8 else matrix.plain, matrix.scales
-        slots, shared_tiles = top_k + 1, triton.cdiv(num_tokens, block_m)
+        slots, shared_tiles = top_k + 1, triton.cdiv(num_tokens, out_tiles.pairs)
     h = torch.empty((num_tokens * top_k, dim), dtype=x.dtype, device=x.device)
     y = torch.empty((num_tokens, slots, hidden), dtype=torch.float32, device=x.device)
     shape = {
         "DIM": dim,
         "TOP_K": top_k,
-        "BLOCK_M": block_m,
         "PLANNED": planned,
         "SINGLE": num_tokens == 1,
         **overlap(x),
@@ -288,6 +372,7 @@ def experts_nvfp4(
         h,
         num_tokens,
         K=hidden,
+        BLOCK_M=in_tiles.pairs,
         BLOCK_N=in_tiles.rows,
         STAGES=in_tiles.stages,
         num_warps=in_tiles.warps,
@@ -310,6 +395,7 @@ def experts_nvfp4(
         shared_tiles,
         HIDDEN=hidden,
         SLOTS=slots,
+        BLOCK_M=out_tiles.pairs,
         BLOCK_N=out_tiles.rows,
         SHARED_K=BLOCK_K.value,
         SHARED_FP8=shared_fp8,
@@ -322,6 +408,7 @@ def experts_nvfp4(
 
 def tiles_of(num_tokens: int) -> tuple[Tiles, Tiles]:
     """The tiles for (gate_up, down)."""
-    if num_tokens <= 8:
-        return Tiles(16, 2, 4), Tiles(32, 2, 4)
-    return Tiles(32, 4, 4), Tiles(64, 4, 4)
+    if num_tokens <= FEW:
+        return Tiles(16, 4, 4, FEW), Tiles(32, 2, 4)
+    pairs = 16 if num_tokens <= 256 else 32
+    return Tiles(32, 4, 4, pairs), Tiles(64, 4, 4, pairs)

@@ -7,12 +7,15 @@ from dataclasses import dataclass
 
 import torch
 
-GROUP = 16
+from engine.quantized.nvfp4 import E2M1, GROUP, MAX_CODE
+
 COLUMNS = 64
 """Columns of a row that 16 words of four codes hold."""
 SIGN_BITS = 15, 12, 9, 14
 SIZE_BITS = (8, 7, 6), (5, 4, 3), (2, 1, 0), (13, 11, 10)
 """Where a word has each plane's sign, and the bits of its size from the highest on."""
+EXPONENT = 21
+"""What the five bits of a scale's exponent have been increased by."""
 MATRIX_FACTOR = 2.0**8
 """What kernels leave for the matrix scale to multiply by."""
 
@@ -62,6 +65,22 @@ class Nvfp4Experts:
         self.words[expert, :, rows].copy_(words)
         self.scales[expert, :, rows].copy_(ordered)
 
+    def dequantised(self) -> torch.Tensor:
+        """The values, float32 [experts, rows, k]."""
+        words, bits = self.words.int(), self.scales.unsqueeze(-1)
+        signed = torch.tensor(E2M1 + tuple(-value for value in E2M1), device=words.device)
+        planes = []
+        for plane, (sign, size) in enumerate(zip(SIGN_BITS, SIZE_BITS, strict=True)):
+            code = (words >> sign & 1) << 3
+            for place, bit in enumerate(reversed(size)):
+                code |= (words >> bit & 1) << place
+            wide = bits >> 8 * plane & 0xFF
+            scale = (1 + (wide & 7) / 8) * torch.exp2((wide >> 3) - float(EXPONENT))
+            planes.append(signed[code] * scale)
+        rows = torch.stack(planes, -2).flatten(-2).transpose(1, 2).flatten(-2)
+        runs = self.matrix_scales.repeat_interleave(rows.shape[1] // self.matrix_scales.shape[1], 1)
+        return rows * (runs / MATRIX_FACTOR).unsqueeze(-1)
+
     @property
     def shape(self) -> torch.Size:
         num, blocks, rows = self.scales.shape
@@ -78,7 +97,7 @@ def ordered_words(
     """(words int16 [k / 64, rows, 16], scales int32 [k / 64, rows]) of a checkpoint's packed uint8
     [rows, k / 2] and scales e4m3 [rows, k / 16]. Raises ValueError for a negative scale or NaN."""
     bits = scales.view(torch.uint8).int()
-    if bool((bits > MAX_SCALE).any()):
+    if bool((bits > MAX_CODE).any()):
         raise ValueError("NVFP4: a scale that is negative or no number")
     codes = torch.stack((packed & 15, packed >> 4), -1).flatten(-2).int()
     # The codes of a group whose scale is 0, which has no exponent below, become 0.
@@ -98,12 +117,8 @@ def ordered_words(
     )
 
 
-MAX_SCALE = 126
-"""The bits of the largest e4m3 number."""
-
-
 def wide_scales(bits: torch.Tensor) -> torch.Tensor:
-    """e4m3 numbers, as int32 bits, in five bits of exponent (plus 21) and three of mantissa."""
+    """e4m3 numbers, as int32 bits, in five bits of exponent (plus EXPONENT) and three of mantissa."""
     exponent, mantissa = bits >> 3, bits & 7
     # A denormal m * 2**-9 is 2**(floor(log2 m) - 9) times a mantissa of 1 to 1.875.
     top = (mantissa >= 2).int() + (mantissa >= 4).int()

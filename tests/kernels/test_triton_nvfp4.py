@@ -72,10 +72,26 @@ def test_weights_take_four_and_a_half_bits() -> None:
     assert experts.nbytes == values * 9 // 16 + 4 * 2 * NUM_EXPERTS
 
 
-def test_columns_that_do_not_fill_128_are_refused() -> None:
-    packed, scale, matrix_scale = converted(torch.randn(4, 192))
-    with pytest.raises(ValueError, match="NVFP4: 192 columns"):
-        Nvfp4Experts.of(packed, scale, matrix_scale)
+def test_columns_that_do_not_fill_64_are_refused() -> None:
+    packed, scale, matrix_scale = (each[None] for each in converted(torch.randn(4, 96)))
+    with pytest.raises(ValueError, match="NVFP4: 96 columns"):
+        Nvfp4Experts.of(packed, scale.view(torch.float8_e4m3fn), matrix_scale[None])
+
+
+def test_a_scale_that_is_negative_is_refused() -> None:
+    packed, scale, matrix_scale = (each[None] for each in converted(torch.randn(4, 64)))
+    scale.view(torch.uint8)[0, 1, 2] |= 128
+    with pytest.raises(ValueError, match="NVFP4: a scale that is negative"):
+        Nvfp4Experts.of(packed, scale, matrix_scale[None])
+
+
+def test_each_code_and_each_scale_keeps_its_value() -> None:
+    packed = torch.arange(256).to(torch.uint8).repeat(127, 1)[:, :256]
+    scales = torch.arange(127).to(torch.uint8).view(torch.float8_e4m3fn)
+    scales = scales[:, None].expand(-1, 32).contiguous()
+    experts = Nvfp4Experts.of(packed[None], scales[None], torch.ones(1, 1))
+    values = dequantise(packed, scales.float())
+    assert torch.equal(experts.dequantised()[0], values)
 
 
 @pytest.mark.parametrize("columns", [32, 40])
