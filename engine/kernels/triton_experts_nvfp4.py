@@ -407,8 +407,11 @@ def experts_nvfp4(
 
 
 def tiles_of(num_tokens: int) -> tuple[Tiles, Tiles]:
-    """The tiles for (gate_up, down)."""
+    """The tiles for (gate_up, down), as measured best on an H100."""
+    if num_tokens == 1:
+        return Tiles(8, 2, 4, FEW), Tiles(16, 1, 4)
     if num_tokens <= FEW:
-        return Tiles(16, 4, 4, FEW), Tiles(32, 2, 4)
-    pairs = 16 if num_tokens <= 256 else 32
-    return Tiles(32, 4, 4, pairs), Tiles(64, 4, 4, pairs)
+        return Tiles(16, 4, 4, FEW), Tiles(64, 2, 4)
+    if num_tokens <= 256:
+        return Tiles(64, 4, 5), Tiles(128, 4, 4)
+    return Tiles(64, 4, 4, 32), Tiles(128, 4, 4)
