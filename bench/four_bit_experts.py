@@ -17,8 +17,8 @@ from bench.result_file import document, save
 from bench.timed_steps import step_ms
 from engine.kernels.triton_experts import experts
 from engine.kernels.triton_experts_nvfp4 import experts_nvfp4
-from engine.model.nvfp4_experts import Nvfp4Experts
 from engine.model.matrix import Matrix
+from engine.model.nvfp4_experts import Nvfp4Experts
 from engine.quantized.nvfp4 import dequantise
 
 NUM_EXPERTS, TOP_K, HIDDEN, DIM = 256, 8, 2048, 512

@@ -139,11 +139,14 @@ class CudaParts:
         return tuple(bucket for bucket in self._config.decode_buckets if bucket <= MAX_ROWS)
 
     def _shared_out(self) -> bool:
-        """True if the model has experts to spread, and flags of an exchange alternate in it
-        (engine/spread/memory.py)."""
+        """True if this model can take spread steps: it has experts, flags of an exchange alternate
+        in it (engine/spread/memory.py), and its experts are not in NVFP4."""
         if not self._model.config.is_hybrid_moe:
             name = self._model.config.model_type
             log.warning("spread: models of type %s compute all steps locally", name)
+            return False
+        if self._model.config.quantization.packs:
+            log.warning("spread: no spread steps with experts in NVFP4, they are computed locally")
             return False
         if (num_layers := len(self._model.config.layers)) % 2:
             log.warning("spread: a model of %d layers cannot take spread steps", num_layers)

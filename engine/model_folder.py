@@ -2,11 +2,14 @@
 
 from dataclasses import replace
 
+import torch
+
 from engine import checkpoint
 from engine.config import EngineConfig
 from engine.kernels.triton_support import unsupported
 from engine.model.config import ModelConfig
-from engine.model.registry import FAMILIES, read_config
+from engine.model.registry import FAMILIES, build, read_config
+from engine.quantized.packed import packed_experts
 
 
 def read_model(config: EngineConfig) -> tuple[ModelConfig, list[checkpoint.Entry]]:
@@ -33,20 +36,14 @@ def read_model(config: EngineConfig) -> tuple[ModelConfig, list[checkpoint.Entry
         drafts = drafts and checkpoint.has_draft_layer(entries)
     if not drafts:
         model = model.without_drafts()
-    if model.stored.formats and config.device == "cuda" and config.quantize == "none":
-        raise ValueError(
-            f"device: weights in {model.stored.name} run on CPUs only, because kernels that "
-            f"compute with them (W4A16, W8A16) are not in use yet; --quantize dequantize makes "
-            f"them bfloat16 at load, --quantize fp8 makes them FP8"
-        )
     if config.quantize == "fp8":
         model = model.quantised()
     elif config.quantize == "dequantize":
         model = model.dequantised()
     elif config.quantize == "nvfp4":
-        if config.device == "cuda":
-            raise ValueError("quantize: nvfp4 runs on CPUs only: W4A16 kernels are not in use yet")
-        model = model.rounded()
+        model = _unpacked_by_kernels(model.rounded(), config)
+    elif model.stored.formats:
+        model = _as_stored(model, entries, config)
     if config.load_format == "dummy":
         model = replace(model, quantization=model.quantization.drawn())
     problem = unsupported(model, config.torch_dtype)
@@ -54,3 +51,36 @@ def read_model(config: EngineConfig) -> tuple[ModelConfig, list[checkpoint.Entry
     if problem and config.device == "cuda" and not model.is_hybrid_moe:
         raise ValueError(f"device: {model.model_type} runs on CPUs only with {problem}")
     return model, entries
+
+
+def _unpacked_by_kernels(model: ModelConfig, config: EngineConfig) -> ModelConfig:
+    """The model with experts that stay in NVFP4 if it is for a GPU."""
+    if config.device != "cuda":
+        return model
+    if problem := unsupported(model, config.torch_dtype):
+        raise ValueError(
+            f"quantize: nvfp4 on a GPU takes a model that the Triton kernels support, not {problem}"
+        )
+    return model.packing()
+
+
+def _as_stored(
+    model: ModelConfig, entries: list[checkpoint.Entry], config: EngineConfig
+) -> ModelConfig:
+    """The model of a quantised checkpoint: on a GPU with experts that stay in NVFP4. Raises
+    ValueError for a GPU and weights that no kernel computes with."""
+    plan = build(model, config.torch_dtype, torch.device("meta")).plan
+    experts = packed_experts(plan, entries, model.stored)
+    model = model.packed(tuple(experts))
+    if config.device != "cuda":
+        return model
+    others = [each for each in plan.split if each not in experts and not each.startswith("mtp.")]
+    problem = unsupported(model, config.torch_dtype)
+    if not plan.split or others or problem:
+        raise ValueError(
+            f"device: weights in {model.stored.name} run on CPUs only; on GPUs experts in NVFP4 "
+            f"do, if they are so in all layers of a model that the Triton kernels support"
+            f"{f', not {problem}' if problem else ''}; --quantize dequantize makes weights "
+            f"bfloat16 at load, --quantize fp8 makes them FP8"
+        )
+    return model.packing()

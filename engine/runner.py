@@ -131,11 +131,11 @@ class Engine:
         if config.draft_acceptance is not None and not model_config.num_mtp_layers:
             raise ValueError("draft_acceptance: the checkpoint has no draft layer (mtp.*)")
         max_drafts = config.max_drafts if model_config.num_mtp_layers and config.decodes else 0
-        in_fp8 = model_config.quantization.source != "none"
+        small = model_config.quantization.source != "none" or model_config.quantization.packs
         layout = model_config.cache_layout(config.kv_dtype, config.page_size)
         weight_bytes = build(model_config, config.torch_dtype, torch.device("meta")).num_bytes
         if config.device == "cuda":
-            advice = "" if in_fp8 else "; --quantize fp8 halves the weights"
+            advice = "" if small else "; --quantize fp8 halves the weights"
             gpu.require_gpu(weight_bytes, config.gpu_share, advice)
         num_ids = config.num_valid_ids or model_config.vocab_size
         what = model_config, config.kv_dtype, layout, config.decodes, config.prefills, max_drafts
@@ -158,7 +158,7 @@ class Engine:
             config, model_config, layout, num_ids, max_drafts, buffer_factory
         )
         log.info("memory: %s", gpu.memory_plan(weight_bytes, layout, pools))
-        if config.num_state_slots is None and (short := gpu.shortage(layout, pools, in_fp8=in_fp8)):
+        if config.num_state_slots is None and (short := gpu.shortage(layout, pools, in_fp8=small)):
             log.warning("memory: %s", short)
         cache.epochs.zero_()
         phases.ended("cache")

@@ -10,6 +10,7 @@ from engine.checkpoint import Entry, open_tensors
 from engine.errors import CheckpointError
 from engine.plan import Plan, Target
 from engine.quantized.format import PLAIN, Stored
+from engine.quantized.nvfp4_place import Nvfp4Place
 from engine.quantized.packed import Packed, matrices
 from engine.staging import copy_to_gpu
 
@@ -35,7 +36,9 @@ def load(
     unexpected, stored twice or has the wrong shape.
     """
     if stored.formats:
-        log.info("weights: %s, dequantised as they are read", stored.name)
+        keeps = any(isinstance(target, Nvfp4Place) for target in plan.targets.values())
+        others = "experts stay in NVFP4, other matrices are" if keeps else "matrices are"
+        log.info("weights: %s; %s dequantised as they are read", stored.name, others)
     matched = [
         place
         for source, target in _match(plan, matrices(entries, stored))

@@ -15,7 +15,13 @@ import torch
 
 from engine.inputs import Inputs
 from engine.model.matrix import Matrix
-from engine.model.weights import AttentionWeights, DeltaNetWeights, DenseWeights, MoeWeights
+from engine.model.weights import (
+    AttentionWeights,
+    DeltaNetWeights,
+    DenseWeights,
+    Experts,
+    MoeWeights,
+)
 from transport.wire.layout import CacheLayout
 
 Pending = object | None
@@ -255,8 +261,8 @@ class Operators(Protocol):
         x: torch.Tensor,
         weights: torch.Tensor,
         ids: torch.Tensor,
-        gate_up: Matrix,
-        down: Matrix,
+        gate_up: Experts,
+        down: Experts,
     ) -> None:
         """Add to ``into`` [tokens, hidden] the chosen experts' results, times ``weights``."""
         ...

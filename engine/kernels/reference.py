@@ -19,7 +19,13 @@ from engine.kernels.interface import Activation, Pending
 from engine.kernels.torch_linear import Linear
 from engine.model import decoder
 from engine.model.matrix import Matrix
-from engine.model.weights import AttentionWeights, DeltaNetWeights, DenseWeights, MoeWeights
+from engine.model.weights import (
+    AttentionWeights,
+    DeltaNetWeights,
+    DenseWeights,
+    Experts,
+    MoeWeights,
+)
 from transport.wire.layout import CacheLayout
 
 
@@ -242,9 +248,11 @@ class ReferenceKernels:
         x: torch.Tensor,
         weights: torch.Tensor,
         ids: torch.Tensor,
-        gate_up: Matrix,
-        down: Matrix,
+        gate_up: Experts,
+        down: Experts,
     ) -> None:
+        assert isinstance(gate_up, Matrix), "experts in NVFP4 are for the Triton set"
+        assert isinstance(down, Matrix)
         plain = self._linear.plain(gate_up), self._linear.plain(down)
         dense = self._linear.suits_experts(x, plain[0], ids.shape[1])
         add = self._linear.add_experts if dense else torch_experts.add_experts

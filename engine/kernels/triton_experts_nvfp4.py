@@ -183,7 +183,7 @@ def _down_band(
     p_scales += expert.to(tl.int64) * (DIM // COLUMNS * HIDDEN) + o_n[:, None]
     p_words += (expert.to(tl.int64) * (DIM // COLUMNS * HIDDEN) + o_n[:, None]) * GROUP + o_k
     b_y = tl.zeros((b_pair.shape[0], BLOCK_N), tl.float32)
-    for block in tl.range(0, DIM // COLUMNS, num_stages=STAGES):
+    for _ in tl.range(0, DIM // COLUMNS, num_stages=STAGES):
         b_x0 = tl.load(p_rows, mask=valid, other=0.0)
         b_x1 = tl.load(p_rows + GROUP, mask=valid, other=0.0)
         b_x2 = tl.load(p_rows + 2 * GROUP, mask=valid, other=0.0)
@@ -329,8 +329,8 @@ def experts_nvfp4(
     top_k = ids.shape[1]
     assert gate_up.shape == (num_experts, 2 * dim, hidden)
     assert down.shape == (num_experts, hidden, dim)
-    assert gate_up.matrix_scales.shape == (num_experts, 2)
-    assert down.matrix_scales.shape == (num_experts, 1)
+    assert gate_up.runs == (dim, dim)
+    assert down.runs == (hidden,)
     assert ids.shape == weights.shape == (num_tokens, top_k)
     assert ids.dtype == torch.int32
     assert weights.dtype == torch.float32

@@ -27,10 +27,15 @@ import triton
 import triton.language as tl
 
 from engine.kernels.triton_dot import INTERPRETED, dot
+from engine.kernels.triton_overlap import overlap, wait_for_inputs
+from engine.model.matrix import Matrix
+from engine.model.nvfp4_experts import Nvfp4Experts
 
 GROUP = tl.constexpr(16)
 COLUMNS = tl.constexpr(64)
 """Columns that four planes of words hold."""
+WIDENED_ROWS = 64
+"""Rows that a program dequantises."""
 
 
 @triton.jit
@@ -59,7 +64,7 @@ def unpacked(b_words, b_scales, DTYPE: tl.constexpr):
         b_2 = (_number((b_w << 6) & 0x81C0) * _number(b_even >> 16)).to(DTYPE)
         b_3 = (_number(b_3) * _number(b_odd >> 16)).to(DTYPE)
     else:
-        tl.static_assert(DTYPE == tl.bfloat16)
+        tl.static_assert(tl.bfloat16 == DTYPE)
         # Two words at a time; 0xea is (a & b) | c.
         b_0, b_1, b_2, b_3 = tl.inline_asm_elementwise(
             """{
@@ -106,3 +111,48 @@ def add_nvfp4(b_sum, b_x0, b_x1, b_x2, b_x3, p_words, p_scales):
     b_sum = dot(b_x1, tl.trans(b_1), b_sum)
     b_sum = dot(b_x2, tl.trans(b_2), b_sum)
     return dot(b_x3, tl.trans(b_3), b_sum)
+
+
+@triton.jit
+def _widen_kernel(
+    p_words,
+    p_scales,
+    p_matrix_scales,
+    p_out,
+    K: tl.constexpr,
+    ROWS: tl.constexpr,
+    RUNS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """Dequantise BLOCK rows of one expert."""
+    expert = tl.program_id(1).to(tl.int64)
+    rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)[:, None]
+    o_k = tl.arange(0, GROUP)[None, :]
+    p_scales += expert * (K // COLUMNS * ROWS) + rows
+    p_words += (expert * (K // COLUMNS * ROWS) + rows) * GROUP + o_k
+    p_out += (expert * ROWS + rows) * K + o_k
+    wait_for_inputs(PDL)
+    b_scale = tl.load(p_matrix_scales + expert * RUNS + rows // (ROWS // RUNS))
+    for _ in tl.range(0, K // COLUMNS):
+        b_0, b_1, b_2, b_3 = unpacked(tl.load(p_words), tl.load(p_scales), p_out.dtype.element_ty)
+        tl.store(p_out, (b_0.to(tl.float32) * b_scale).to(p_out.dtype.element_ty))
+        tl.store(p_out + GROUP, (b_1.to(tl.float32) * b_scale).to(p_out.dtype.element_ty))
+        tl.store(p_out + 2 * GROUP, (b_2.to(tl.float32) * b_scale).to(p_out.dtype.element_ty))
+        tl.store(p_out + 3 * GROUP, (b_3.to(tl.float32) * b_scale).to(p_out.dtype.element_ty))
+        p_words += ROWS * GROUP
+        p_scales += ROWS
+        p_out += COLUMNS
+
+
+def widened_experts(w: Nvfp4Experts) -> Matrix:
+    """Dequantise experts to their scratch memory, for a product that is so large that reading its
+    weights twice costs little. The next layer's experts overwrite the result."""
+    num, rows, k = w.shape
+    assert w.scratch.shape == w.shape
+    assert len(set(w.runs)) == 1, w.runs
+    _widen_kernel[(rows // WIDENED_ROWS, num)](
+        w.words, w.scales, w.matrix_scales, w.scratch,
+        K=k, ROWS=rows, RUNS=len(w.runs), BLOCK=WIDENED_ROWS, num_warps=4, **overlap(w.scratch),
+    )  # fmt: skip
+    return Matrix.of(w.scratch)

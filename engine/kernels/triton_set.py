@@ -25,12 +25,14 @@ from engine.kernels.triton_delta_prefill import delta_prefill
 from engine.kernels.triton_draft_input import draft_input
 from engine.kernels.triton_experts import experts
 from engine.kernels.triton_experts_fp8 import experts_fp8
+from engine.kernels.triton_experts_nvfp4 import experts_nvfp4
 from engine.kernels.triton_experts_prefill import experts_prefill
 from engine.kernels.triton_fp8 import BLOCK_K, widened_rows
 from engine.kernels.triton_gate_up import gate_up
 from engine.kernels.triton_gated_norm import gated_rms_norm
 from engine.kernels.triton_linear import MAX_STREAMED, float_linear, linear, linear_parts
 from engine.kernels.triton_norm_linear import norm_linear, suits_norm_linear
+from engine.kernels.triton_nvfp4 import widened_experts
 from engine.kernels.triton_prefill_plan import PrefillPlan
 from engine.kernels.triton_rope_cache import cache_kv, rope_cache
 from engine.kernels.triton_route import route, route_shared
@@ -38,7 +40,14 @@ from engine.kernels.triton_split import Split, split_rows
 from engine.kernels.triton_step_start import embed
 from engine.model.config import ModelConfig
 from engine.model.matrix import Matrix
-from engine.model.weights import AttentionWeights, DeltaNetWeights, DenseWeights, MoeWeights
+from engine.model.nvfp4_experts import Nvfp4Experts
+from engine.model.weights import (
+    AttentionWeights,
+    DeltaNetWeights,
+    DenseWeights,
+    Experts,
+    MoeWeights,
+)
 from transport.wire.layout import CacheLayout
 
 log = logging.getLogger(__name__)
@@ -334,14 +343,19 @@ class TritonKernels:
             both = (shared, weights.shared_down)
         else:
             ids, chosen = route(projected, top_k, inputs.live, renormalised=renormalised)
+        w_in, w_out = weights.gate_up, weights.down
         if x.shape[0] <= MAX_STREAMED_TOKENS:
-            split = split_of(normed, weights.gate_up)
-            y = experts(x, ids, chosen, weights.gate_up, weights.down, both, split=split)
-            return hidden, y
+            if isinstance(w_in, Nvfp4Experts):
+                return hidden, experts_nvfp4(x, ids, chosen, w_in, nvfp4(w_out), both)
+            split = split_of(normed, w_in)
+            return hidden, experts(x, ids, chosen, w_in, plain(w_out), both, split=split)
         if both is not None:
             hidden = torch.addmm(hidden, shared, widened_rows(weights.shared_down).t())
-        prefill = experts_fp8 if weights.gate_up.num_fp8 else experts_prefill
-        return hidden, prefill(x, ids, chosen, weights.gate_up, weights.down)
+        if isinstance(w_in, Nvfp4Experts):
+            values = widened_experts(w_in), widened_experts(nvfp4(w_out))
+            return hidden, experts_prefill(x, ids, chosen, *values)
+        prefill = experts_fp8 if w_in.num_fp8 else experts_prefill
+        return hidden, prefill(x, ids, chosen, w_in, plain(w_out))
 
     def dense_add(
         self,
@@ -411,6 +425,18 @@ class TritonKernels:
             "plan",
             lambda: PrefillPlan.of(rows.starts, rows.lens, self._device, keeps=rows.keeps),
         )
+
+
+def nvfp4(of: Experts) -> Nvfp4Experts:
+    """Experts beside others in NVFP4."""
+    assert isinstance(of, Nvfp4Experts), "experts of both kinds"
+    return of
+
+
+def plain(of: Experts) -> Matrix:
+    """Experts beside others that are not in NVFP4."""
+    assert isinstance(of, Matrix), "experts of both kinds"
+    return of
 
 
 def _parts(pending: Pending) -> torch.Tensor | None:

@@ -9,9 +9,11 @@ import torch
 
 from engine.fp8_places import QuantisingPlace, ScalePlace
 from engine.model.matrix import FP8, Matrix
+from engine.model.nvfp4_experts import Nvfp4Experts
 from engine.model.quantization import BLOCK, Quantization
 from engine.plan import FP8 as STORED_FP8
 from engine.plan import Interleaving, Place, Plan, Target
+from engine.quantized.nvfp4_place import Nvfp4Place
 from engine.quantized.rounding_place import RoundingPlace
 
 SCALES = "_scale_inv"
@@ -64,6 +66,7 @@ class WeightBuilder:
     ) -> None:
         self.plan, self._quantization = plan, quantization
         self._dtype, self._device = dtype, device
+        self._scratches: dict[tuple[int, ...], torch.Tensor] = {}
         self.num_bytes = 0
 
     def vector(self, name: str, size: int, *, mean: float = 0.0, std: float = 0.0) -> torch.Tensor:
@@ -123,24 +126,28 @@ class WeightBuilder:
         converted_rows = _Rows(matrix.fp8, matrix.scales).split([part.rows for part in converted])
         plain_rows = _Rows(matrix.plain[:num_plain]).split([part.rows for part in plain])
         for part, rows in zip(parts, [*converted_rows, *plain_rows], strict=True):
-            own = replace(rows, rounded=self._quantization.rounds(part.name))
+            rounded = rows.scales is None and self._quantization.rounds(part.name)
+            own = replace(rows, rounded=rounded)
             for suffix, target in self._targets(own, part).items():
                 self.plan.add_target(part.name + suffix, target)
         return matrix
 
     def experts(
         self, columns: int, num: int, prefix: str, whole: str, projections: Sequence[Part]
-    ) -> Matrix:
+    ) -> Matrix | Nvfp4Experts:
         """[num, rows of all ``projections``, columns], stored as ``prefix`` + ``whole``, or as
         ``prefix`` + "I.NAME.weight" of expert I for each projection."""
         every = Part(prefix + whole, sum(part.rows for part in projections))
+        if self._quantization.keeps_packed(every.name):
+            return self._packed(columns, num, prefix, every, projections)
+        rounds = self._quantization.rounds(every.name)
         fp8 = [self._quantization.converts(f"{prefix}0.{part.name}.weight") for part in projections]
         if len(set(fp8)) > 1:
             raise ValueError(f"quantization_config: {prefix} is converted in part")
-        converted = projections if fp8[0] else []
+        converted = projections if fp8[0] and not rounds else []
         matrix = self._allocate(converted, 0 if converted else every.rows, columns, num)
         runs = tuple(part.rows for part in projections)
-        rows = _Rows(matrix.plain, rounded=self._quantization.rounds(every.name))
+        rows = _Rows(matrix.plain, rounded=rounds)
         if converted:
             rows = _Rows(matrix.fp8, matrix.scales)
         whole_targets = self._targets(rows, every, runs)
@@ -156,6 +163,32 @@ class WeightBuilder:
                         partial(self._target, own, expert, part, suffix),
                     )
         return matrix
+
+    def _packed(
+        self, columns: int, num: int, prefix: str, every: Part, projections: Sequence[Part]
+    ) -> Nvfp4Experts:
+        """Experts in NVFP4, with the places of the tensors that ``experts`` names."""
+        runs = tuple(part.rows for part in projections)
+        experts = Nvfp4Experts.empty(
+            num, runs, columns, self._device, self._scratch(num, every.rows, columns)
+        )
+        self.num_bytes += experts.nbytes
+        rounds = self._quantization.rounds(every.name)
+        self.plan.add_target(every.name, Nvfp4Place(experts, rounds=rounds))
+        for run, part in enumerate(projections):
+            for expert in range(num):
+                self.plan.add_part(
+                    every.name,
+                    f"{prefix}{expert}.{part.name}.weight",
+                    partial(Nvfp4Place, experts, expert, run, rounds=rounds),
+                )
+        return experts
+
+    def _scratch(self, *shape: int) -> torch.Tensor:
+        """Memory in the compute dtype for experts that are dequantised, one for all layers."""
+        if shape not in self._scratches:
+            self._scratches[shape] = self._empty(*shape)
+        return self._scratches[shape]
 
     def _target(self, rows: _Rows, expert: int, part: Part, suffix: str) -> Target:
         return self._targets(rows[expert], part)[suffix]

@@ -127,14 +127,23 @@ class ModelConfig:
         return replace(self, quantization=Quantization.at_load())
 
     def rounded(self) -> "ModelConfig":
-        """The same model with the values that NVFP4 gives its large matrices; a ValueError for a
-        quantised checkpoint."""
+        """The same model with its experts in NVFP4 (engine/model/quantization.py); a ValueError for
+        a quantised checkpoint."""
         if self.quantization.source != "none" or self.stored.formats:
             name = self.stored.name if self.stored.formats else FP8_BLOCKS.name
             raise ValueError(
                 f"quantize: nvfp4 needs a checkpoint that is not quantised, not {name}"
             )
-        return replace(self, quantization=Quantization.nvfp4_at_load())
+        has_experts = any(isinstance(layer.mlp, Moe) for layer in self.layers)
+        return replace(self, quantization=Quantization.nvfp4_at_load(has_experts=has_experts))
+
+    def packed(self, experts: tuple[str, ...]) -> "ModelConfig":
+        """The same model, whose checkpoint stores these experts in NVFP4."""
+        return replace(self, quantization=replace(self.quantization, packed=experts))
+
+    def packing(self) -> "ModelConfig":
+        """The same model with experts that stay in NVFP4 in memory."""
+        return replace(self, quantization=replace(self.quantization, packs=True))
 
     def dequantised(self) -> "ModelConfig":
         """The same model with all matrices in the compute dtype."""

@@ -18,52 +18,92 @@ EXPONENT = 21
 """What the five bits of a scale's exponent have been increased by."""
 MATRIX_FACTOR = 2.0**8
 """What kernels leave for the matrix scale to multiply by."""
+MEAN_SQUARE = sum(value * value for value in E2M1) / len(E2M1)
 
 
 @dataclass(frozen=True)
 class Nvfp4Experts:
-    """Experts [experts, rows, k]: ``words`` int16 [experts, k / 64, rows, 16]; ``scales`` int32
-    [experts, k / 64, rows], four to a number; ``matrix_scales`` float32 [experts, runs], one for
-    each of equal runs of rows."""
+    """Experts [experts, rows, k], each of matrices of ``runs`` rows.
+
+    ``words`` int16 [experts, k / 64, rows, 16]; ``scales`` int32 [experts, k / 64, rows], four to a
+    number; ``matrix_scales`` float32 [experts, runs]. ``scratch`` [experts, rows, k] in the compute
+    dtype: memory for the values, which experts of other layers use too.
+    """
 
     words: torch.Tensor
     scales: torch.Tensor
     matrix_scales: torch.Tensor
+    runs: tuple[int, ...]
+    scratch: torch.Tensor
 
     @classmethod
     def empty(
-        cls, num: int, rows: int, columns: int, runs: int, device: torch.device
+        cls,
+        num: int,
+        runs: tuple[int, ...],
+        columns: int,
+        device: torch.device,
+        scratch: torch.Tensor,
     ) -> "Nvfp4Experts":
         """Memory for experts. Raises ValueError if ``columns`` is no multiple of 64."""
         if columns % COLUMNS:
             raise ValueError(f"NVFP4: {columns} columns are no multiple of {COLUMNS}")
-        blocks = num, columns // COLUMNS, rows
+        blocks = num, columns // COLUMNS, sum(runs)
         return cls(
             torch.empty((*blocks, GROUP), dtype=torch.int16, device=device),
             torch.empty(blocks, dtype=torch.int32, device=device),
-            torch.empty((num, runs), dtype=torch.float32, device=device),
+            torch.empty((num, len(runs)), dtype=torch.float32, device=device),
+            runs,
+            scratch,
         )
 
     @classmethod
     def of(
         cls, packed: torch.Tensor, scales: torch.Tensor, matrix_scales: torch.Tensor
     ) -> "Nvfp4Experts":
-        """Order a checkpoint's ``packed`` uint8 [experts, rows, k / 2], ``scales`` e4m3 [experts,
-        rows, k / 16] and ``matrix_scales`` [experts, runs]."""
-        num, rows, half = packed.shape
-        experts = cls.empty(num, rows, 2 * half, matrix_scales.shape[1], packed.device)
-        for i in range(num):
-            experts.fill(i, slice(0, rows), packed[i], scales[i])
-        experts.matrix_scales.copy_(matrix_scales * MATRIX_FACTOR)
-        return experts
+        """Experts of ``fill``'s tensors, with matrix scales float32 [experts, runs] for equal runs
+        of rows."""
+        (num, rows, half), num_runs = packed.shape, matrix_scales.shape[1]
+        scratch = torch.empty(num, rows, 2 * half, dtype=torch.bfloat16, device=packed.device)
+        runs = (rows // num_runs,) * num_runs
+        made = cls.empty(num, runs, 2 * half, packed.device, scratch)
+        parts = zip(packed.split(runs, 1), scales.split(runs, 1), strict=True)
+        for run, (own, own_scales) in enumerate(parts):
+            made.fill(slice(0, num), run, own, own_scales, matrix_scales[:, run])
+        return made
 
     def fill(
-        self, expert: int, rows: slice, packed: torch.Tensor, scales: torch.Tensor
+        self,
+        experts: slice,
+        run: int,
+        packed: torch.Tensor,
+        scales: torch.Tensor,
+        matrix_scales: torch.Tensor,
     ) -> None:
-        """Order rows of one expert, as in ``of``, without the matrix scale."""
-        words, ordered = ordered_words(packed, scales)
-        self.words[expert, :, rows].copy_(words)
-        self.scales[expert, :, rows].copy_(ordered)
+        """Write the matrix ``run`` of some experts: ``packed`` uint8 [experts, rows, k / 2],
+        ``scales`` e4m3 [experts, rows, k / 16], ``matrix_scales`` [experts]. Raises ValueError for
+        a scale that is negative or no number."""
+        first = sum(self.runs[:run])
+        rows = slice(first, first + self.runs[run])
+        self.words[experts, :, rows] = ordered_words(packed, scales)
+        self.scales[experts, :, rows] = ordered_scales(scales)
+        self.matrix_scales[experts, run] = matrix_scales * MATRIX_FACTOR
+
+    def draw(self, generator: torch.Generator) -> None:
+        """Fill with random codes whose values have a variance of 1 / k."""
+        self.words.random_(-(1 << 15), 1 << 15, generator=generator)
+        self.scales.fill_(EXPONENT * 0x08080808 - (1 << 32))
+        self.matrix_scales.fill_((self.shape[-1] * MEAN_SQUARE) ** -0.5 * MATRIX_FACTOR)
+
+    @property
+    def shape(self) -> torch.Size:
+        num, blocks, rows = self.scales.shape
+        return torch.Size((num, rows, blocks * COLUMNS))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the weights, without the scratch memory."""
+        return self.words.nbytes + self.scales.nbytes + self.matrix_scales.nbytes
 
     def dequantised(self) -> torch.Tensor:
         """The values, float32 [experts, rows, k]."""
@@ -78,49 +118,40 @@ class Nvfp4Experts:
             scale = (1 + (wide & 7) / 8) * torch.exp2((wide >> 3) - float(EXPONENT))
             planes.append(signed[code] * scale)
         rows = torch.stack(planes, -2).flatten(-2).transpose(1, 2).flatten(-2)
-        runs = self.matrix_scales.repeat_interleave(rows.shape[1] // self.matrix_scales.shape[1], 1)
-        return rows * (runs / MATRIX_FACTOR).unsqueeze(-1)
-
-    @property
-    def shape(self) -> torch.Size:
-        num, blocks, rows = self.scales.shape
-        return torch.Size((num, rows, blocks * COLUMNS))
-
-    @property
-    def nbytes(self) -> int:
-        return self.words.nbytes + self.scales.nbytes + self.matrix_scales.nbytes
+        lens = torch.tensor(self.runs, device=words.device)
+        factors = (self.matrix_scales / MATRIX_FACTOR).repeat_interleave(lens, 1)
+        values: torch.Tensor = rows * factors.unsqueeze(-1)
+        return values
 
 
-def ordered_words(
-    packed: torch.Tensor, scales: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """(words int16 [k / 64, rows, 16], scales int32 [k / 64, rows]) of a checkpoint's packed uint8
-    [rows, k / 2] and scales e4m3 [rows, k / 16]. Raises ValueError for a negative scale or NaN."""
-    bits = scales.view(torch.uint8).int()
-    if bool((bits > MAX_CODE).any()):
-        raise ValueError("NVFP4: a scale that is negative or no number")
+def ordered_words(packed: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    """Words int16 [..., k / 64, rows, 16] of a checkpoint's packed codes uint8 [..., rows, k / 2]
+    and scales e4m3 [..., rows, k / 16]. The codes of a group whose scale is 0 become 0: a word's
+    scale has no 0."""
     codes = torch.stack((packed & 15, packed >> 4), -1).flatten(-2).int()
-    # The codes of a group whose scale is 0, which has no exponent below, become 0.
-    codes = (codes.unflatten(-1, (-1, GROUP)) * (bits > 0).unsqueeze(-1)).flatten(-2)
-    planes = codes.unflatten(-1, (-1, 4, GROUP)).unbind(-2)
-    words = torch.zeros_like(planes[0])
+    used = (scales.view(torch.uint8) > 0).unsqueeze(-1)
+    codes = (codes.unflatten(-1, (-1, GROUP)) * used).unflatten(-2, (-1, 4))
+    words = torch.zeros_like(codes[..., 0, :])
+    planes = codes.unbind(-2)
     for code, sign, size in zip(planes, SIGN_BITS, SIZE_BITS, strict=True):
         words |= (code >> 3 & 1) << sign
         for bit, place in zip((2, 1, 0), size, strict=True):
             words |= (code >> bit & 1) << place
-    wide = wide_scales(bits).unflatten(-1, (-1, 4))
-    shifts = torch.arange(0, 32, 8, device=wide.device)
-    together = (wide << shifts).sum(-1)
-    return (
-        words.to(torch.int16).transpose(0, 1).contiguous(),
-        together.to(torch.int32).transpose(0, 1).contiguous(),
-    )
+    ordered: torch.Tensor = words.to(torch.int16).transpose(-3, -2)
+    return ordered
 
 
-def wide_scales(bits: torch.Tensor) -> torch.Tensor:
-    """e4m3 numbers, as int32 bits, in five bits of exponent (plus EXPONENT) and three of mantissa."""
+def ordered_scales(scales: torch.Tensor) -> torch.Tensor:
+    """Scales int32 [..., k / 64, rows] of scales e4m3 [..., rows, k / 16], as bytes with five bits
+    of exponent and three of mantissa. Raises ValueError for a scale that is negative or NaN."""
+    bits = scales.view(torch.uint8).int()
+    if bool((bits > MAX_CODE).any()):
+        raise ValueError("NVFP4: a scale that is negative or no number")
     exponent, mantissa = bits >> 3, bits & 7
     # A denormal m * 2**-9 is 2**(floor(log2 m) - 9) times a mantissa of 1 to 1.875.
     top = (mantissa >= 2).int() + (mantissa >= 4).int()
-    denormal = (top + 12) << 3 | (mantissa << (3 - top)) & 7
-    return torch.where(exponent > 0, (exponent + 14) << 3 | mantissa, denormal)
+    denormal = (top + EXPONENT - 9) << 3 | (mantissa << (3 - top)) & 7
+    wide = torch.where(exponent > 0, (exponent + EXPONENT - 7) << 3 | mantissa, denormal)
+    shifts = torch.arange(0, 32, 8, device=bits.device)
+    together = (wide.unflatten(-1, (-1, 4)) << shifts).sum(-1)
+    return together.to(torch.int32).transpose(-2, -1)

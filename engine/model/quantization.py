@@ -1,11 +1,11 @@
-"""The quantization of a model in memory: which of its matrices are in FP8, or have NVFP4's values.
+"""The quantization of a model in memory: which of its matrices are in FP8, and which in NVFP4.
 
 Source: the official FP8 checkpoints of this family. A converted ``NAME.weight`` is e4m3, and
 ``NAME.weight_scale_inv`` holds what each block of 128 x 128 values is multiplied by.
 """
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,11 +29,15 @@ _BOUNDARY = r"(?:(?<=\.)|(?=\.|$))"
 class Quantization:
     """Which matrices are in FP8. ``source`` none: no matrix. checkpoint: matrices that ``kept``
     does not name are stored in FP8. load: matrices that ``kept`` does not name are converted at
-    load. ``nvfp4``: those matrices are rounded to NVFP4's values at load, and stay plain."""
+    load. ``nvfp4``: experts, and without FP8 all of those matrices, are rounded to NVFP4's values
+    at load. ``packed``: names of experts that the checkpoint stores in NVFP4. ``packs``: experts in
+    NVFP4 stay so in memory; otherwise they have its values, and are plain."""
 
     source: Literal["none", "checkpoint", "load"] = "none"
     kept: tuple[str, ...] = ()
     nvfp4: bool = False
+    packed: tuple[str, ...] = ()
+    packs: bool = field(default=False, repr=False)
 
     @classmethod
     def at_load(cls) -> "Quantization":
@@ -41,9 +45,10 @@ class Quantization:
         return cls("load", KEPT)
 
     @classmethod
-    def nvfp4_at_load(cls) -> "Quantization":
-        """NVFP4's values for the matrices that the official FP8 conversion converts."""
-        return cls("none", KEPT, nvfp4=True)
+    def nvfp4_at_load(cls, *, has_experts: bool) -> "Quantization":
+        """NVFP4 for experts, and FP8 for the other matrices that the official conversion converts.
+        A model without experts gets NVFP4's values for all of these."""
+        return cls("load" if has_experts else "none", KEPT, nvfp4=True)
 
     @classmethod
     def read(cls, raw: Any, folder: Path) -> "Quantization":
@@ -79,9 +84,13 @@ class Quantization:
         return self.source != "none" and self._is_large(name)
 
     def rounds(self, name: str) -> bool:
-        """True if the matrix of tensor ``name``, without the checkpoint's prefix, is rounded to
-        NVFP4's values at load."""
+        """True if the matrix or the experts ``name``, without the checkpoint's prefix, are rounded
+        to NVFP4's values at load. A matrix that ``converts`` is not."""
         return self.nvfp4 and self._is_large(name)
+
+    def keeps_packed(self, name: str) -> bool:
+        """True if the experts ``name`` are in NVFP4 in memory."""
+        return self.packs and (name in self.packed or self.rounds(name))
 
     def _is_large(self, name: str) -> bool:
         module = name.removesuffix(".weight")

@@ -6,6 +6,10 @@ import torch
 
 from engine.model.layers import Activation
 from engine.model.matrix import Matrix
+from engine.model.nvfp4_experts import Nvfp4Experts
+
+Experts = Matrix | Nvfp4Experts
+"""The weights of all experts [experts, rows, k]."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +56,8 @@ class MoeWeights:
 
     in_proj: Matrix
     shared_down: Matrix
-    gate_up: Matrix
-    down: Matrix
+    gate_up: Experts
+    down: Experts
     top_k: int
     renormalised: bool = True
 

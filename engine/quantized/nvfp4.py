@@ -53,6 +53,16 @@ class Nvfp4:
         scale = scale / matrix_scale if self.reciprocal else scale * matrix_scale
         return dequantise(packed, scale)
 
+    def packed(
+        self, stored: Mapping[str, torch.Tensor]
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """(values uint8 [..., rows, k / 2], scales e4m3 [..., rows, k / 16], matrix scale float32)
+        as they are stored."""
+        matrix_scale = stored["matrix_scale"].float()
+        if self.reciprocal:
+            matrix_scale = matrix_scale.reciprocal()
+        return stored["packed"], stored["scale"], matrix_scale
+
 
 def dequantise(packed: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
     """Convert packed numbers, uint8 [..., rows, k / 2], to float32 [..., rows, k]. ``scale``
@@ -76,8 +86,8 @@ def rounded(rows: torch.Tensor) -> torch.Tensor:
 
 
 def converted(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Convert the matrix ``rows`` [rows, k] to (packed [rows, k / 2] uint8, scale [rows, k / 16]
-    e4m3, matrix scale float32); k is rounded up to a multiple of 16, with zeros.
+    """Convert matrices [..., rows, k] to (packed [..., rows, k / 2] uint8, scale [..., rows,
+    k / 16] e4m3, matrix scale float32 [...]); k is rounded up to a multiple of 16, with zeros.
 
     The matrix scale is the largest value over 6 * 448. Each group of 16 columns gets the scale in
     ``TRIED`` with the least sum of squared errors.
@@ -85,7 +95,7 @@ def converted(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Ten
     columns = rows.shape[-1]
     groups = F.pad(rows.float(), (0, -columns % GROUP)).unflatten(-1, (-1, GROUP))
     amax = groups.abs().amax(-1)
-    matrix_scale = amax.max() / (E2M1_MAX * E4M3_MAX)
+    matrix_scale = amax.amax((-2, -1), keepdim=True) / (E2M1_MAX * E4M3_MAX)
     matrix_scale = torch.where(matrix_scale > 0, matrix_scale, 1.0)
     middle = (amax / E2M1_MAX / matrix_scale).clamp(max=E4M3_MAX).to(E4M3)
     middle_code = middle.view(torch.uint8).short()
@@ -101,7 +111,7 @@ def converted(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Ten
         best = torch.where(better.unsqueeze(-1), numbers, best)
         best_code = torch.where(better, code, best_code)
         best_error = torch.where(better, error, best_error)
-    return packed_codes(best.flatten(-2)), best_code.view(E4M3), matrix_scale
+    return packed_codes(best.flatten(-2)), best_code.view(E4M3), matrix_scale[..., 0, 0]
 
 
 def packed_codes(numbers: torch.Tensor) -> torch.Tensor:

@@ -10,8 +10,10 @@ import torch
 from engine.checkpoint import Entry
 from engine.errors import CheckpointError
 from engine.model.quantization import PREFIX
-from engine.plan import Target
+from engine.plan import Plan, Target
 from engine.quantized.format import Format, Part, Stored, require
+from engine.quantized.nvfp4 import Nvfp4
+from engine.quantized.nvfp4_place import Nvfp4Place
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,18 @@ def matrices(entries: Sequence[Entry], stored: Stored) -> list[Entry | Packed]:
     ]
 
 
+def packed_experts(plan: Plan, entries: Sequence[Entry], stored: Stored) -> list[str]:
+    """Names of experts, whole or one by one, that are stored in NVFP4. Raises as ``matrices``."""
+    found = {
+        each.short_name
+        for each in matrices(entries, stored)
+        if isinstance(each, Packed) and isinstance(each.format, Nvfp4)
+    }
+    return [
+        whole for whole, parts in plan.split.items() if whole in found or found.issuperset(parts)
+    ]
+
+
 def _packed(entry: Entry, by_name: dict[str, Entry], formats: Iterable[Format]) -> Packed | None:
     """The matrix whose values ``entry`` holds; None for an entry that is no matrix's values."""
     refused: CheckpointError | None = None
@@ -111,17 +125,20 @@ class _Assembly:
         self._arrived[key] = part
         if len(self._arrived) < len(self.packed.entries):
             return
+        form = self.packed.format
         try:
-            values = self.packed.format.values(self._arrived)
+            if isinstance(self.into, Nvfp4Place) and isinstance(form, Nvfp4):
+                self.into.copy_packed(*form.packed(self._arrived))
+            else:
+                self.into.copy(form.values(self._arrived))
         except ValueError as error:
             raise CheckpointError(
                 f"tensor {self.packed.name} in {self.packed.file}: {error}"
             ) from error
-        self.into.copy(values)
-        if values.is_cuda:
+        if part.is_cuda:
             # NOTE: earlier parts may be freed here, and copies to the GPU on other streams could
             # overwrite them while they are still being read.
-            torch.cuda.current_stream(values.device).synchronize()
+            torch.cuda.current_stream(part.device).synchronize()
         self._arrived.clear()
 
 

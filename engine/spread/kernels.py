@@ -21,6 +21,7 @@ import torch
 from engine.inputs import Inputs
 from engine.kernels.interface import Activation, Pending
 from engine.kernels.triton_set import TritonKernels
+from engine.model.matrix import Matrix
 from engine.model.weights import DenseWeights, MoeWeights
 from engine.spread.memory import Exchange
 from engine.spread.triton_agree import agree
@@ -70,6 +71,8 @@ class SpreadKernels:
             x, projected, num_experts, inputs.live, exchange, layer, rows.owned
         )
         collect(rows, exchange, layer)
+        assert isinstance(weights.gate_up, Matrix), "experts in NVFP4 are computed locally"
+        assert isinstance(weights.down, Matrix)
         experts(rows, weights.gate_up, weights.down, (shared, weights.shared_down), exchange)
         return hidden, Returned(exchange, inputs.live, ids, rows.owners)
 

@@ -11,6 +11,7 @@ import torch
 
 from engine.batch import SpreadPlan
 from engine.graphs import GraphPool
+from engine.model.matrix import Matrix
 from engine.model.model import Model
 from engine.model.weights import MoeWeights
 from engine.spread.group_memory import GroupMemory
@@ -94,6 +95,8 @@ class LendingSteps:
         for layer, weights in enumerate(self._model.weights.layers):
             assert isinstance(weights.mlp, MoeWeights), "spread steps share experts"
             gate_up, down = weights.mlp.gate_up, weights.mlp.down
+            assert isinstance(gate_up, Matrix), "experts in NVFP4 are computed locally"
+            assert isinstance(down, Matrix)
             rows = Collected.empty(exchange, size, rows_each, gate_up.shape[0], self._x.dtype)
             push(self._x, self._ids, self._weights, exchange, layer, rows.owned)
             collect(rows, exchange, layer)

@@ -29,8 +29,8 @@ from engine.draft_graphs import DraftGraphs
 from engine.graphs import DecodeGraphs, Trunk
 from engine.inputs import Inputs
 from engine.kernels.triton_experts_nvfp4 import experts_nvfp4
-from engine.model.nvfp4_experts import Nvfp4Experts
 from engine.kernels.triton_set import TritonKernels
+from engine.model.nvfp4_experts import Nvfp4Experts
 from engine.model.registry import read_config
 from engine.runner import Engine
 from engine.speculation import draft_prompts

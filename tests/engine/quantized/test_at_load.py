@@ -11,7 +11,10 @@ from safetensors.torch import load_file, save_file
 from engine import checkpoint as checkpoints
 from engine import weights
 from engine.config import EngineConfig
+from engine.model.matrix import Matrix, quantise
+from engine.model.quantization import BLOCK
 from engine.model.registry import build, read_config
+from engine.model.weights import MoeWeights
 from engine.model_folder import read_model
 from engine.quantized.nvfp4 import rounded
 from tests.engine.checkpoints import KEPT_IN_BF16, checkpoint, reference, write_checkpoint
@@ -21,14 +24,25 @@ from tests.engine.test_fp8_weights import answer, fp8_copy, matrices, plain_chec
 from tests.gpu.test_bundled_model import MODELS, answers
 
 
+def in_fp8(matrix: torch.Tensor) -> torch.Tensor:
+    """The values that blocks in FP8 give a matrix."""
+    values, scales = quantise(matrix)
+    wide = scales.repeat_interleave(BLOCK, 0).repeat_interleave(BLOCK, 1)
+    return values.float() * wide[: matrix.shape[0], : matrix.shape[1]]
+
+
 @pytest.mark.parametrize("name", ["per_expert", "odd", "qwen3_next-odd"])
-def test_nvfp4_at_load_rounds_the_large_matrices(name: str, tmp_path: Path) -> None:
+def test_nvfp4_at_load_rounds_experts_and_makes_the_rest_fp8(name: str, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(plain_checkpoint(name), tmp_path / "rounded"))
     tensors = load_file(folder / "model.safetensors")
     for key, tensor in tensors.items():
         module = key.removesuffix(".weight")
-        if tensor.dim() == 2 and not module.endswith(KEPT_IN_BF16):
+        if tensor.dim() != 2 or module.endswith(KEPT_IN_BF16):
+            continue
+        if ".experts." in key:
             tensors[key] = rounded(tensor).contiguous()
+        else:
+            tensors[key] = in_fp8(tensor)
     save_file(tensors, folder / "model.safetensors")
     assert answer(plain_checkpoint(name), quantize="nvfp4") == answer(folder)
 
@@ -57,8 +71,13 @@ def test_dummy_weights_are_rounded_too() -> None:
         for quantize in ("none", "nvfp4")
     )
     assert plain.fingerprint != made.fingerprint
-    drawn, ours = (matrices(engine._model)[1] for engine in (plain, made))
-    assert torch.equal(ours.plain, rounded(drawn.plain))
+    drawn, ours = (engine._model.weights.layers[0].mlp for engine in (plain, made))
+    assert isinstance(drawn, MoeWeights)
+    assert isinstance(ours, MoeWeights)
+    assert isinstance(drawn.down, Matrix)
+    assert isinstance(ours.down, Matrix)
+    for values, made_values in zip(drawn.down.plain, ours.down.plain, strict=True):
+        assert torch.equal(made_values, rounded(values))
 
 
 def test_nvfp4_needs_weights_that_are_not_quantised(tmp_path: Path) -> None:
@@ -69,7 +88,7 @@ def test_nvfp4_needs_weights_that_are_not_quantised(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=f"quantize: nvfp4 needs .* not {name}"):
             load_engine(folder, quantize="nvfp4")
     config = EngineConfig(checkpoint("per_expert"), None, None, device="cuda", quantize="nvfp4")
-    with pytest.raises(ValueError, match="quantize: nvfp4 runs on CPUs only"):
+    with pytest.raises(ValueError, match=r"quantize: nvfp4 on a GPU takes a model .*, not experts"):
         read_model(config)
 
 

@@ -1,0 +1,88 @@
+"""The target of experts' tensors that stay in NVFP4 in memory."""
+
+from dataclasses import dataclass
+
+import torch
+
+from engine.model.nvfp4_experts import Nvfp4Experts
+from engine.plan import FLOATS
+from engine.quantized.format import require
+from engine.quantized.nvfp4 import converted
+
+CONVERTED_AT_ONCE = 1 << 26
+"""Values converted to NVFP4 at a time: each takes some thirty bytes meanwhile."""
+
+
+@dataclass(frozen=True)
+class Nvfp4Place:
+    """A ``Target`` for all experts [experts, rows, k], or for the matrix ``run`` of one expert
+    [rows, k].
+
+    ``rounds``: tensors that are not quantised are converted as they arrive. Without it only
+    ``copy_packed`` fills this place.
+    """
+
+    into: Nvfp4Experts
+    expert: int | None = None
+    run: int = 0
+    rounds: bool = False
+    stored: tuple[str, ...] = FLOATS
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        num, rows, columns = self.into.shape
+        if self.expert is None:
+            return num, rows, columns
+        return self.into.runs[self.run], columns
+
+    @property
+    def device(self) -> torch.device:
+        return self.into.words.device
+
+    def direct(self, dtype: torch.dtype) -> torch.Tensor | None:
+        return None
+
+    def copy(self, source: torch.Tensor) -> None:
+        require(self.rounds, "experts in NVFP4 would be rounded, which --quantize nvfp4 asks for")
+        if self.expert is not None:
+            self.into.fill(slice(self.expert, self.expert + 1), self.run, *_led(converted(source)))
+            return
+        step = max(1, CONVERTED_AT_ONCE // source[0].numel())
+        for first in range(0, len(source), step):
+            some = source[first : first + step]
+            experts = slice(first, first + len(some))
+            for run, rows in enumerate(some.split(self.into.runs, dim=1)):
+                self.into.fill(experts, run, *converted(rows))
+
+    def copy_packed(
+        self, packed: torch.Tensor, scales: torch.Tensor, matrix_scale: torch.Tensor
+    ) -> None:
+        """Write what a checkpoint stores (engine/quantized/nvfp4.py). A matrix scale of experts in
+        one tensor is [experts], or has one more dimension with one for each matrix."""
+        if self.expert is not None:
+            experts, first = slice(self.expert, self.expert + 1), self.run
+            self.into.fill(experts, first, *_led((packed, scales, matrix_scale.reshape(()))))
+            return
+        num, runs = len(packed), self.into.runs
+        matrix_scale = matrix_scale.reshape(num if matrix_scale.numel() > 1 else 1, -1)
+        require(
+            matrix_scale.shape[1] in (1, len(runs)),
+            f"{matrix_scale.shape[1]} matrix scales for {len(runs)} matrices of an expert",
+        )
+        matrix_scale = matrix_scale.expand(num, len(runs))
+        parts = zip(packed.split(runs, 1), scales.split(runs, 1), strict=True)
+        for run, (own, own_scales) in enumerate(parts):
+            for i in range(num):  # one at a time: a code takes several bytes meanwhile
+                one = slice(i, i + 1)
+                self.into.fill(one, run, own[one], own_scales[one], matrix_scale[one, run])
+
+    def draw(self, generator: torch.Generator) -> None:
+        self.into.draw(generator)
+
+
+def _led(
+    parts: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """A matrix as one expert."""
+    packed, scales, matrix_scale = parts
+    return packed[None], scales[None], matrix_scale[None]

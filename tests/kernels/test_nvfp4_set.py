@@ -1,0 +1,106 @@
+"""The Triton kernel set over a model with experts in NVFP4, against their values in PyTorch."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from engine import model_folder, runner
+from engine.config import EngineConfig
+from engine.kernels import triton_set
+from engine.kernels.triton_dot import INTERPRETED
+from engine.kernels.triton_set import TritonKernels
+from engine.model.nvfp4_experts import Nvfp4Experts
+from engine.model.registry import build, read_config
+from engine.model.weights import MoeWeights
+from engine.runner import Engine
+from tests.engine.driver import GREEDY, Driver, Request
+from tests.engine.quantized import checkpoints
+from tests.kernels import cuda_path
+
+pytestmark = pytest.mark.skipif(not INTERPRETED, reason="for Triton's interpreter")
+
+PROMPTS = (tuple(range(40, 61)), (5, 6, 7))
+NUM_TOKENS = 3
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkpoint of random weights, its experts one by one."""
+    plain = tmp_path / "plain"
+    plain.mkdir()
+    cuda_path.write_config(plain)
+    plan = build(read_config(plain), torch.float32, torch.device("meta")).plan
+    torch.manual_seed(0)
+    shapes = {name: target.shape for name, target in plan.targets.items()}
+    for whole, parts in plan.split.items():
+        del shapes[whole]
+        shapes |= {name: part().shape for name, part in parts.items()}
+    tensors = {name: torch.randn(shape) * shape[-1] ** -0.5 for name, shape in shapes.items()}
+    save_file(tensors, plain / "model.safetensors")
+    cuda_path.widen_tiles(monkeypatch)
+    monkeypatch.setattr(triton_set, "MAX_STREAMED_TOKENS", 16)
+    return plain
+
+
+def settings(folder: Path) -> EngineConfig:
+    return EngineConfig(folder, 8, 2, dtype="float32")
+
+
+def answers(engine: Engine) -> list[list[int]]:
+    requests = [Request(prompt, NUM_TOKENS, GREEDY) for prompt in PROMPTS]
+    Driver(engine).run(requests)
+    return [request.tokens for request in requests]
+
+
+def loaded(config: EngineConfig, kernels: TritonKernels | None = None) -> Engine:
+    return Engine.load(config, lambda n: torch.zeros(n, dtype=torch.uint8), kernels=kernels)
+
+
+def as_on_a_gpu(config: EngineConfig, patch: pytest.MonkeyPatch) -> Engine:
+    """An engine on the CPU with the weights and the kernels of one on CUDA."""
+    read: Callable[..., object] = model_folder.read_model
+    patch.setattr(model_folder, "unsupported", lambda *_: "")
+    patch.setattr(runner, "read_model", lambda own: read(replace(own, device="cuda")))
+    model, _ = runner.read_model(config)
+    engine = loaded(config, TritonKernels(model, torch.device("cpu"), 4))
+    for layer in engine._model.weights.layers:
+        assert isinstance(layer.mlp, MoeWeights)
+        assert isinstance(layer.mlp.gate_up, Nvfp4Experts)
+        assert isinstance(layer.mlp.down, Nvfp4Experts)
+    return engine
+
+
+def test_experts_made_at_load_give_the_tokens_of_their_values(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = replace(settings(folder), quantize="nvfp4")
+    # The other matrices are in FP8: both engines compute with them in the same way.
+    truth = loaded(config, TritonKernels(read_config(folder).rounded(), torch.device("cpu"), 4))
+    engine = as_on_a_gpu(config, monkeypatch)
+    assert engine.fingerprint == truth.fingerprint
+    assert answers(engine) == answers(truth)
+
+
+@pytest.mark.parametrize("form", ["modelopt", "compressed-tensors"])
+def test_a_checkpoints_experts_give_the_tokens_of_their_values(
+    form: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer, how = {
+        "modelopt": (checkpoints.modelopt_nvfp4, {"quant_algo": "NVFP4"}),
+        "compressed-tensors": (checkpoints.compressed_nvfp4, {"format": "nvfp4-pack-quantized"}),
+    }[form]
+    weights = {"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16}
+    groups = {"config_groups": {"group_0": {"weights": weights}}}
+    values = checkpoints.quantised(
+        folder, tmp_path / "nvfp4", lambda _: writer, {"quant_method": form} | how | groups
+    )
+    truth = answers(loaded(settings(values)))
+    on_cpu = loaded(settings(tmp_path / "nvfp4"))
+    assert answers(on_cpu) == truth
+    engine = as_on_a_gpu(settings(tmp_path / "nvfp4"), monkeypatch)
+    assert engine.fingerprint == on_cpu.fingerprint
+    assert answers(engine) == truth
