@@ -34,6 +34,7 @@ FULL_SIZE = Path("bench/models/qwen3.5-35b-a3b")
 # Floors and vLLM's times are those of FULL_SIZE on an H200; step_floor.py computes other floors.
 FLOOR_MS = {
     "none": {1: 1.41, 2: 1.89, 4: 2.83, 8: 4.54, 16: 7.43, 32: 11.58, 64: 16.15},
+    "nvfp4": {1: 0.74, 2: 0.90, 4: 1.22, 8: 1.80, 16: 2.81, 32: 4.36, 64: 6.44},
     "fp8": {1: 0.84, 2: 1.10, 4: 1.61, 8: 2.54, 16: 4.12, 32: 6.47, 64: 9.31},
 }
 VLLM_MS = {1: 3.8, 2: 4.8, 4: 5.7, 8: 7.8, 16: 10.8, 32: 14.9, 64: 19.9}
@@ -159,7 +160,7 @@ def main(
     alone: Annotated[
         str, typer.Option(help="Lengths of single prompts.")
     ] = "1,64,128,256,512,1024,1500,2048,4096,8192",
-    quantize: Annotated[str, typer.Option(help="none, or fp8.")] = "none",
+    quantize: Annotated[str, typer.Option(help="none, fp8 or nvfp4.")] = "none",
     constrained: Annotated[
         str,
         typer.Option(

@@ -131,8 +131,8 @@ def ordered_words(packed: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
     codes = torch.stack((packed & 15, packed >> 4), -1).flatten(-2).int()
     used = (scales.view(torch.uint8) > 0).unsqueeze(-1)
     codes = (codes.unflatten(-1, (-1, GROUP)) * used).unflatten(-2, (-1, 4))
-    words = torch.zeros_like(codes[..., 0, :])
     planes = codes.unbind(-2)
+    words = torch.zeros_like(planes[0])
     for code, sign, size in zip(planes, SIGN_BITS, SIZE_BITS, strict=True):
         words |= (code >> 3 & 1) << sign
         for bit, place in zip((2, 1, 0), size, strict=True):
@@ -153,5 +153,5 @@ def ordered_scales(scales: torch.Tensor) -> torch.Tensor:
     denormal = (top + EXPONENT - 9) << 3 | (mantissa << (3 - top)) & 7
     wide = torch.where(exponent > 0, (exponent + EXPONENT - 7) << 3 | mantissa, denormal)
     shifts = torch.arange(0, 32, 8, device=bits.device)
-    together = (wide.unflatten(-1, (-1, 4)) << shifts).sum(-1)
+    together: torch.Tensor = (wide.unflatten(-1, (-1, 4)) << shifts).sum(-1)
     return together.to(torch.int32).transpose(-2, -1)

@@ -29,6 +29,7 @@ from engine.draft_graphs import DraftGraphs
 from engine.graphs import DecodeGraphs, Trunk
 from engine.inputs import Inputs
 from engine.kernels.triton_experts_nvfp4 import experts_nvfp4
+from engine.kernels.triton_nvfp4 import widened_experts
 from engine.kernels.triton_set import TritonKernels
 from engine.model.nvfp4_experts import Nvfp4Experts
 from engine.model.registry import read_config
@@ -205,20 +206,20 @@ def launch_family(name: str) -> None:
 
 
 def launch_nvfp4() -> None:
-    """Experts in NVFP4, which no engine launches yet."""
+    """Experts in NVFP4."""
     num_experts, top_k, hidden, dim = 32, 8, 2048, 512
     gate_up, down = (
-        Nvfp4Experts(
-            torch.zeros(num_experts, rows, columns // 2, dtype=torch.uint8),
-            torch.zeros(num_experts, rows, columns // 16, dtype=torch.float8_e4m3fn),
-            torch.ones(num_experts, runs),
+        Nvfp4Experts.empty(
+            num_experts, runs, columns, torch.device("cpu"),
+            torch.empty(num_experts, sum(runs), columns, dtype=torch.bfloat16),
         )
-        for rows, columns, runs in ((2 * dim, hidden, 2), (hidden, dim, 1))
-    )
-    for num_tokens in BUCKETS:
+        for runs, columns in (((dim, dim), hidden), ((hidden,), dim))
+    )  # fmt: skip
+    for num_tokens in (*BUCKETS, 512):
         x = torch.zeros(num_tokens, hidden, dtype=torch.bfloat16)
         ids = torch.zeros(num_tokens, top_k, dtype=torch.int32)
         experts_nvfp4(x, ids, torch.zeros(num_tokens, top_k), gate_up, down)
+    widened_experts(gate_up)
 
 
 def main(names: list[str]) -> int:
