@@ -4,15 +4,13 @@
     value[r, c] = e2m1[r, c] * scale[r, c // 16] * matrix_scale[run of r]
 
 Memory order: a program reads its rows of 64 columns as one run of bytes. A word of 16 bits holds
-the codes of columns j, 16 + j, 32 + j and 48 + j: four *planes*, each of which is one group of 16
-columns with one scale per row, and one step of a tensor core.
+the codes of columns j, 16 + j, 32 + j and 48 + j. A *plane* is one of these four codes of all
+words: a group of 16 columns with one scale per row, and one step of a tensor core.
 
 The bits of a word are arranged so that few instructions turn them into bfloat16. Sign (s) and size
-(e, e, m) of a code at bits 15 and 8 to 6 are the bfloat16 ``value * 2**-126``:
-
-    bit    15 14 13 12 11 10  9  8  7  6  5  4  3  2  1  0
-    plane   0  3  3  1  3  3  2  0  0  0  1  1  1  2  2  2
-            s  s  e  s  e  m  s  e  e  m  e  e  m  e  e  m
+(e, e, m) of a code at bits 15 and 8 to 6 are the bfloat16 ``value * 2**-126``. Planes 0 to 3 have
+their signs at bits 15, 12, 9 and 14, and their sizes at bits 8 to 6, 5 to 3, 2 to 0, and 13, 11
+and 10. So three planes need one shift and one mask at most.
 
 Scales are e4m3 numbers, not negative, and are kept as five bits of exponent and three of mantissa,
 without denormals, so that a scale's byte at bits 11 to 4 with 0x7000 is the bfloat16
