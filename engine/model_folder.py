@@ -8,6 +8,7 @@ from engine import checkpoint
 from engine.config import EngineConfig
 from engine.kernels.triton_support import unsupported
 from engine.model.config import ModelConfig
+from engine.model.layers import Moe
 from engine.model.registry import FAMILIES, build, read_config
 from engine.quantized.packed import packed_experts
 
@@ -60,6 +61,10 @@ def _unpacked_by_kernels(model: ModelConfig, config: EngineConfig) -> ModelConfi
     if problem := unsupported(model, config.torch_dtype):
         raise ValueError(
             f"quantize: nvfp4 on a GPU takes a model that the Triton kernels support, not {problem}"
+        )
+    if not any(isinstance(layer.mlp, Moe) for layer in model.layers):
+        raise ValueError(
+            f"quantize: nvfp4 on a GPU takes a model with experts, not {model.model_type}"
         )
     return model.packing()
 

@@ -93,8 +93,7 @@ class Options:
         option(
             "BATON_QUANTIZE",
             "none: weights as they are stored; fp8: large matrices converted to FP8 at load; "
-            "nvfp4: experts NVFP4, other large ones FP8; dequantize: a quantised checkpoint becomes "
-            "plain.",
+            "nvfp4: experts NVFP4, other large ones FP8; dequantize: a quantised checkpoint plain.",
         ),
     ] = "none"
     speculate: Annotated[
