@@ -88,7 +88,7 @@ def test_nvfp4_needs_weights_that_are_not_quantised(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=f"quantize: nvfp4 needs .* not {name}"):
             load_engine(folder, quantize="nvfp4")
     config = EngineConfig(checkpoint("per_expert"), None, None, device="cuda", quantize="nvfp4")
-    with pytest.raises(ValueError, match=r"quantize: nvfp4 on a GPU takes a model .*, not experts"):
+    with pytest.raises(ValueError, match=r"quantize: nvfp4 on a GPU takes a model .*, not hidden"):
         read_model(config)
 
 
