@@ -1,0 +1,182 @@
+"""``python -m bench.drafts_service``: service with drafts at a given acceptance, through HTTP.
+
+    python -m bench.dummy_checkpoint --out /tmp/full
+    python -m bench.drafts_service --model /tmp/full --acceptances off,0.8 --agents 1,4,16 \\
+        --out-dir bench/results --prefix h100-drafts- --call-s 480 -- --device cuda --quantize fp8
+
+For each acceptance, ``off`` for workers without drafts, it starts one colocated worker with random
+weights. It measures two parts: *levels*, ``baton bench throughput``, and *agents*, ``baton bench
+load --agents-shape deep``.
+
+Each part has its own result file, PREFIX + acceptance + part, as the harness writes it. If the part
+did not go well, an earlier good result is kept beside it, as ``NAME.earlier.json``. ``baton bench
+report`` draws one part of several acceptances together.
+
+A step with K drafts at acceptance p gives a sequence 1 + p + … + p^K tokens: 2.95 with three drafts
+at 0.8, and 3.3 at 0.875.
+
+Exit status: 0, 1 when a request failed or a part was not measured within ``--call-s``.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from bench.commands import END_S, PLAIN_SAMPLING, CommandFailed, baton_bench
+from bench.harness.agents.settings import SHAPES
+from bench.harness.options import int_list
+from bench.setups import Setup
+from bench.stack import Stack, StackFailed, started
+
+OFF, PARTS = "off", ("levels", "agents")
+START_S = 200.0
+LEAST_S = 10.0
+"""A part is not begun with less time left."""
+SEED = "1"
+"""Each acceptance is sent the same requests."""
+
+
+@dataclass(frozen=True)
+class Loads:
+    """What is sent to each stack. ``levels``: requests at once, each filled ``rounds`` times, of
+    ``lengths`` tokens in and out. ``agents``: as ``baton bench load`` takes them, with ``shape``
+    options."""
+
+    levels: tuple[int, ...]
+    rounds: int
+    lengths: tuple[int, int]
+    agents: str
+    shape: tuple[str, ...]
+
+    def command(self, part: str) -> list[str]:
+        """The kind of ``baton bench`` that measures a part, and its options."""
+        if part == "agents":
+            return ["load", "--agents", self.agents, *self.shape]
+        at_once = ",".join(map(str, self.levels))
+        most = str(max(self.levels) * self.rounds)
+        return [
+            "throughput", "--levels", at_once, "--rounds", str(self.rounds), "--requests", most,
+            "--input-len", str(self.lengths[0]), "--output-len", str(self.lengths[1]),
+            "--spot-checks", "0",
+        ]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of this command. ``ends_at`` is of the monotonic clock."""
+
+    model: Path
+    up: Sequence[str]
+    speculate: str
+    loads: Loads
+    out_dir: Path
+    prefix: str
+    ends_at: float
+
+    @property
+    def left_s(self) -> float:
+        return self.ends_at - time.monotonic()
+
+    def arguments(self, acceptance: str) -> list[str]:
+        """Arguments of ``baton up``."""
+        model = ["--model", str(self.model), "--load-format", "dummy"]
+        drafts = ["--speculate", OFF]
+        if acceptance != OFF:
+            drafts = ["--speculate", self.speculate, "--draft-acceptance", acceptance]
+        return [*Setup(0, 1).arguments(), *model, *drafts, *self.up]
+
+    def file(self, acceptance: str, part: str) -> Path:
+        return self.out_dir / f"{self.prefix}{acceptance}-{part}.json"
+
+    def measure(self, served: Stack, acceptance: str, part: str) -> dict[str, Any]:
+        """The result document of a part. Raises CommandFailed."""
+        limit_s = self.left_s - END_S
+        if limit_s < LEAST_S:
+            raise CommandFailed(f"{part}: only {max(0.0, self.left_s):.0f} s are left")
+        kind, *options = self.loads.command(part)
+        return baton_bench(
+            kind, "--tokenizer", str(self.model), "--seed", SEED, *options, *PLAIN_SAMPLING,
+            "--time-limit-s", f"{limit_s:.0f}",
+            url=served.url, out=self.file(acceptance, part), within_s=self.left_s,
+        ).document  # fmt: skip
+
+
+def problems_of(call: Call, acceptance: str, parts: Sequence[str]) -> Iterator[str]:
+    """Measure one acceptance, and yield what went wrong."""
+    try:
+        with started(*call.arguments(acceptance), start_s=min(START_S, call.left_s)) as served:
+            for part in parts:
+                document = call.measure(served, acceptance, part)
+                for found in document["results"].get("levels", []):
+                    print(f"{acceptance:>6} {part:6} {line(found)}", flush=True)
+                stopped = [document["stopped"]] if document["stopped"] else []
+                yield from (f"{part}: {each}" for each in [*stopped, *document["problems"]])
+            served.stop()
+    except (StackFailed, CommandFailed) as error:
+        yield str(error)
+
+
+def line(found: dict[str, Any]) -> str:
+    """One level in words."""
+    if not found.get("completed"):
+        return f"{found['concurrency']:4} at once: no request was completed"
+    ttft, tpot = found["ttft_ms"]["p50"], (found["tpot_ms"] or {}).get("p50")
+    a_user = f"TPOT {tpot:.2f} ms, {1e3 / tpot:.1f} tok/s a user" if tpot else "one token each"
+    cached = found.get("hit_rate")
+    return (
+        f"{found['concurrency']:4} at once: {found['total_tok_s']:7.0f} tok/s, "
+        f"{found['output_tok_s']:6.0f} out, TTFT {ttft:.0f} ms, {a_user}"
+    ) + ("" if cached is None else f", {cached:.1%} cached")
+
+
+def main(
+    model: Annotated[Path, typer.Option(help="Checkpoint folder; only its config is read.")],
+    up: Annotated[list[str] | None, typer.Argument(help="For baton up, behind --.")] = None,
+    acceptances: Annotated[str, typer.Option(help="off, or from 0 to 1; commas.")] = "off,0.8",
+    speculate: Annotated[str, typer.Option(help="Drafts a step: auto, or 1 to 4.")] = "auto",
+    parts: Annotated[str, typer.Option(help="Of levels, agents.")] = ",".join(PARTS),
+    levels: Annotated[str, typer.Option(help="Requests at once.")] = "1,2,4,8,16,32,64",
+    rounds: Annotated[int, typer.Option(help="Times that a level is filled.")] = 2,
+    input_len: int = 1024,
+    output_len: int = 1024,
+    agents: Annotated[str, typer.Option(help="Agents at once.")] = "1,4,16,32",
+    turns: Annotated[int, typer.Option(help="Turns of an agent.")] = SHAPES["deep"].turns,
+    cached: Annotated[int, typer.Option(help="Cached tokens of each agent's own.")] = (
+        SHAPES["deep"].own_prefix
+    ),
+    new: Annotated[int, typer.Option(help="Tokens that a turn adds.")] = 6400,
+    answer: Annotated[int, typer.Option(help="Tokens of an answer.")] = 400,
+    out_dir: Annotated[Path, typer.Option(help="Where the results go.")] = Path("drafts-results"),
+    prefix: Annotated[str, typer.Option(help="What their names begin with.")] = "",
+    call_s: Annotated[float, typer.Option(help="Seconds for this call.")] = 3600.0,
+) -> None:
+    """Measure service with drafts that are accepted with given probabilities."""
+    wanted = parts.split(",")
+    if unknown := sorted(set(wanted) - set(PARTS)):
+        raise typer.BadParameter(f"--parts: {unknown[0]!r} is none of {', '.join(PARTS)}")
+    shape = (
+        "--agents-shape", "deep", "--turns", str(turns), "--agents-own-prefix", str(cached),
+        "--agents-turn-len", str(new), "--output-len", str(answer),
+    )  # fmt: skip
+    loads = Loads(
+        int_list("--levels", levels), rounds, (input_len, output_len), agents, shape
+    )  # fmt: skip
+    ends_at = time.monotonic() + call_s
+    out_dir.mkdir(parents=True, exist_ok=True)
+    call = Call(model, up or (), speculate, loads, out_dir.absolute(), prefix, ends_at)
+    problems = [
+        f"{acceptance}: {each}"
+        for acceptance in acceptances.split(",")
+        for each in problems_of(call, acceptance, wanted)
+    ]
+    for problem in problems:
+        print("problem:", problem[:3000])
+    raise typer.Exit(bool(problems))
+
+
+if __name__ == "__main__":
+    typer.run(main)
