@@ -2,9 +2,9 @@
 
     python -m bench.docs_plots --out docs
 
-writes throughput.svg, step.svg, spread-step.svg, interference.svg, pools.svg, agent-turns.svg and
-faults.svg. Each says on the picture what was measured, when and on what. Colours follow the
-reader's light or dark setting (``prefers-color-scheme``).
+writes throughput.svg, step.svg, spread-step.svg, interference.svg, pools.svg, agent-turns.svg,
+faults.svg and scale.svg. Each says on the picture what was measured, when and on what. Colours
+follow the reader's light or dark setting (``prefers-color-scheme``).
 """
 
 import io
@@ -17,7 +17,7 @@ import typer
 
 from bench.harness.html.charts import COLOURS, STYLE, Chart, Line, embedded, matplotlib
 from bench.plot_frame import framed, measured
-from bench.plots_of_services import agent_turns, faults
+from bench.plots_of_services import agent_turns, faults, scale
 
 BENCH = Path(__file__).parent
 RESULTS = BENCH / "results"
@@ -193,6 +193,7 @@ def main(
             (8192, 65536),
         ),
         "faults.svg": faults(RESULTS / "cpu-soak-3.json"),
+        "scale.svg": scale(RESULTS / "cpu-scale.json"),
     }
     for name, svg in plots.items():
         (out / name).write_text(svg, encoding="utf-8")

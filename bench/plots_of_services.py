@@ -1,4 +1,4 @@
-"""Plots of what clients saw of a whole service: turns of conversations, and faults under load."""
+"""Plots of whole services: turns of conversations, requests open at once, faults under load."""
 
 import io
 import json
@@ -40,6 +40,21 @@ def agent_turns(files: dict[str, Path], prefixes: Sequence[int]) -> str:
     gpu = next(iter(documents.values()))["environment"]["gpus"][0].partition(",")[0]
     notes = [f"Qwen3.5-35B-A3B, BF16, random weights, {gpu}, {measured(documents)}"]
     return framed(drawn, "Time to the first token of an agent that adds 256 tokens a turn", notes)
+
+
+def scale(file: Path) -> str:
+    """Memory of the coordinator over the requests that are open at once, from a result of
+    ``baton bench scale``."""
+    document = json.loads(file.read_text())
+    levels = document["results"]["by_level"]
+    points = [(each["level"], each["coordinator"]["memory_mib"]["most"]) for each in levels]
+    ticks = [each["level"] for each in levels]
+    line = Line("most memory", points)
+    drawn = Chart([line], "requests open at once", "MiB", x_ticks=ticks).svg()
+    low, high = document["settings"]["input_len"]
+    lengths = f"{low} to {high} tokens in, {document['settings']['output_len']} out"
+    notes = [f"{lengths}, two CPU cores, {measured({file.name: document})}"]
+    return framed(drawn, "Memory of the coordinator", notes)
 
 
 def faults(file: Path) -> str:

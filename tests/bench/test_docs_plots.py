@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from bench.docs_plots import decode_step, interference, main, pools, spread_step, throughput
 from bench.harness.html.charts import COLOURS, Chart, Line
 from bench.plot_frame import framed
-from bench.plots_of_services import KINDS, agent_turns, faults
+from bench.plots_of_services import KINDS, agent_turns, faults, scale
 
 SVG = "{http://www.w3.org/2000/svg}"
 ROOT = Path(__file__).resolve().parents[2]
@@ -121,6 +121,7 @@ def test_colours_follow_the_readers_setting() -> None:
         "interference.svg",
         "agent-turns.svg",
         "faults.svg",
+        "scale.svg",
     ],
 )
 def test_the_committed_plot_shows_the_committed_results(name: str, tmp_path: Path) -> None:
@@ -189,3 +190,18 @@ def test_faults_have_the_longest_time_of_their_kind(tmp_path: Path) -> None:
     rounds[0]["fault"] = "a fault without a kind"
     with pytest.raises(ValueError, match="fault: 'a fault without a kind'"):
         faults(write(tmp_path / "soak.json", document))
+
+
+def test_memory_of_the_coordinator_over_the_requests_that_are_open(tmp_path: Path) -> None:
+    levels = [
+        {"level": n, "coordinator": {"memory_mib": {"before": 1.0, "most": 10.0 * n}}}
+        for n in (1, 30)
+    ]
+    document = {
+        "environment": ENVIRONMENT,
+        "settings": {"input_len": [16, 64], "output_len": 8},
+        "results": {"by_level": levels},
+    }
+    found = texts(scale(write(tmp_path / "scale.json", document)))
+    assert {"1", "30", "300", "requests open at once"} <= {*found}
+    assert any("16 to 64 tokens in, 8 out" in text and "abc1234" in text for text in found)
