@@ -1,8 +1,8 @@
 """``python -m bench.drafts_service``: service with drafts at a given acceptance, through HTTP.
 
     python -m bench.dummy_checkpoint --out /tmp/full
-    python -m bench.drafts_service --model /tmp/full --acceptances off,0.8 --agents 1,4,16 \\
-        --out-dir bench/results --prefix h100-drafts- --call-s 480 -- --device cuda --quantize fp8
+    python -m bench.drafts_service --model /tmp/full --acceptances off,0.8 --agents 1,4,12 \\
+        --state-slots 96 --out-dir bench/results --prefix h100- -- --device cuda --quantize fp8
 
 For each acceptance, ``off`` for workers without drafts, it starts one colocated worker with random
 weights. It measures two parts: *levels*, ``baton bench throughput``, and *agents*, ``baton bench
@@ -33,7 +33,7 @@ from bench.setups import Setup
 from bench.stack import Stack, StackFailed, started
 
 OFF, PARTS = "off", ("levels", "agents")
-START_S = 200.0
+START_S = 300.0
 LEAST_S = 10.0
 """A part is not begun with less time left."""
 SEED = "1"
@@ -72,6 +72,7 @@ class Call:
     model: Path
     up: Sequence[str]
     speculate: str
+    num_state_slots: int
     loads: Loads
     out_dir: Path
     prefix: str
@@ -108,7 +109,9 @@ class Call:
 def problems_of(call: Call, acceptance: str, parts: Sequence[str]) -> Iterator[str]:
     """Measure one acceptance, and yield what went wrong."""
     try:
-        with started(*call.arguments(acceptance), start_s=min(START_S, call.left_s)) as served:
+        arguments, settings = call.arguments(acceptance), {"num_state_slots": call.num_state_slots}
+        start_s = min(START_S, call.left_s)
+        with started(*arguments, settings=settings, start_s=start_s) as served:
             for part in parts:
                 document = call.measure(served, acceptance, part)
                 for found in document["results"].get("levels", []):
@@ -148,8 +151,12 @@ def main(
     cached: Annotated[int, typer.Option(help="Cached tokens of each agent's own.")] = (
         SHAPES["deep"].own_prefix
     ),
+    shared: Annotated[int, typer.Option(help="Cached tokens that all agents share.")] = 0,
     new: Annotated[int, typer.Option(help="Tokens that a turn adds.")] = 6400,
     answer: Annotated[int, typer.Option(help="Tokens of an answer.")] = 400,
+    state_slots: Annotated[
+        int, typer.Option(help="Fewer leave more memory for deep contexts; 0: as many as fit.")
+    ] = 0,
     out_dir: Annotated[Path, typer.Option(help="Where the results go.")] = Path("drafts-results"),
     prefix: Annotated[str, typer.Option(help="What their names begin with.")] = "",
     call_s: Annotated[float, typer.Option(help="Seconds for this call.")] = 3600.0,
@@ -160,14 +167,16 @@ def main(
         raise typer.BadParameter(f"--parts: {unknown[0]!r} is none of {', '.join(PARTS)}")
     shape = (
         "--agents-shape", "deep", "--turns", str(turns), "--agents-own-prefix", str(cached),
-        "--agents-turn-len", str(new), "--output-len", str(answer),
+        "--agents-shared-prefix", str(shared), "--agents-turn-len", str(new),
+        "--output-len", str(answer),
     )  # fmt: skip
     loads = Loads(
         int_list("--levels", levels), rounds, (input_len, output_len), agents, shape
     )  # fmt: skip
     ends_at = time.monotonic() + call_s
     out_dir.mkdir(parents=True, exist_ok=True)
-    call = Call(model, up or (), speculate, loads, out_dir.absolute(), prefix, ends_at)
+    folder = out_dir.absolute()
+    call = Call(model, up or (), speculate, state_slots, loads, folder, prefix, ends_at)
     problems = [
         f"{acceptance}: {each}"
         for acceptance in acceptances.split(",")

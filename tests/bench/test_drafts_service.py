@@ -17,7 +17,7 @@ LOADS = Loads((1, 4), 2, (64, 32), "1,2", ("--agents-shape", "deep"))
 
 def call(left_s: float) -> Call:
     ends_at = time.monotonic() + left_s
-    return Call(Path("/m"), ["--device", "cpu"], "auto", LOADS, Path("/out"), "x-", ends_at)
+    return Call(Path("/m"), ["--device", "cpu"], "auto", 0, LOADS, Path("/out"), "x-", ends_at)
 
 
 def test_both_parts_are_measured_with_drafts_and_without(tmp_path: Path) -> None:
@@ -25,8 +25,8 @@ def test_both_parts_are_measured_with_drafts_and_without(tmp_path: Path) -> None
         "bench.drafts_service", "--model", str(TINY), "--acceptances", "off,0.9",
         "--speculate", "3", "--levels", "1,2", "--rounds", "1", "--input-len", "32",
         "--output-len", "24", "--agents", "1,2", "--turns", "2", "--cached", "320", "--new", "20",
-        "--answer", "16", "--out-dir", str(tmp_path), "--prefix", "cpu-", "--call-s", "170", "--",
-        "--device", "cpu",
+        "--answer", "16", "--state-slots", "32", "--out-dir", str(tmp_path), "--prefix", "cpu-",
+        "--call-s", "170", "--", "--device", "cpu",
     ]  # fmt: skip
     ended = run(words, within_s=170)
     assert ended.exit_code == 0, ended.said
