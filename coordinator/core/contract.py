@@ -169,6 +169,12 @@ class ServiceStatus:
     pools_why: str = ""
     """Why the pools changed last, where they follow the load; "" before."""
 
+    @property
+    def prompts_waiting(self) -> int:
+        """Requests whose prompts wait, at the coordinator or at a prefill or colocated worker."""
+        there = (each.waiting for each in self.workers if each.role != "decode")
+        return self.queued + sum(there)
+
 
 class LoadPoint(Struct, frozen=True):
     """The load in one period. Latencies are None if nothing was measured in it."""
@@ -181,9 +187,9 @@ class LoadPoint(Struct, frozen=True):
     tpot_p50_s: float | None
     tpot_p99_s: float | None
     queued: int
-    """The most requests that waited at once."""
+    """The most prompts that waited at once, at the coordinator or at a worker."""
     running: int
-    """The most requests that ran at once."""
+    """The most requests that were at workers at once."""
     handoffs_per_s: float
     handoff_p50_s: float | None
     """From a request's first token to its second."""

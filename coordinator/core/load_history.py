@@ -98,7 +98,7 @@ class LoadHistory:
         period.handoff.add(total_s)
 
     def level(self, now: float, queued: int, running: int) -> None:
-        """Note how many requests wait and run now."""
+        """Note how many prompts wait, and how many requests are at workers, now."""
         period = self._at(now)
         period.queued = max(period.queued, queued)
         period.running = max(period.running, running)

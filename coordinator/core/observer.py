@@ -203,7 +203,7 @@ class Observer:
             if worker.spread is not None:
                 out = worker.spread.left_out_s > 0
                 metrics.spread.report_left_out(worker.instance, worker.role, out)
-        self._load.level(self.clock(), status.queued, status.running)
+        self._load.level(self.clock(), status.prompts_waiting, status.running)
         metrics.queued.set(status.queued)
         metrics.running.set(status.running)
         metrics.open_tokens.set(open_tokens)

@@ -7,8 +7,9 @@ from unittest.mock import Mock
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from coordinator.core.contract import SequenceRequest, ServiceStatus
+from coordinator.core.contract import SequenceRequest, ServiceStatus, WorkerStatus
 from coordinator.core.effects import Ended, Retried
+from coordinator.core.load_history import PERIOD_S
 from coordinator.core.observer import Observer
 from coordinator.record.redis_link import Damage
 from telemetry.metrics import Metrics
@@ -119,3 +120,16 @@ def test_each_tick_tells_how_many_records_redis_does_not_have_yet() -> None:
     records.num_unwritten = 0
     observer.tick(status, 0, 0)
     assert "baton_redis_records_unwritten 0.0\n" in metrics.render().decode()
+
+
+def test_the_last_hour_shows_prompts_that_wait_at_a_worker_too() -> None:
+    workers = tuple(
+        WorkerStatus(f"{role}-1", role, "cpu", 15, waiting, 8, 8, 4, 4, "")
+        for role, waiting in (("prefill", 40), ("decode", 3), ("colocated", 5))
+    )
+    observer = Observer(Metrics("m"), Mock(num_unwritten=0, dropped=0, damage=Damage()), "c1")
+    now = 100.0
+    observer.clock = Mock(side_effect=lambda: now)
+    observer.tick(ServiceStatus(True, (), False, 7, 73, True, workers), 0, 0)
+    now += PERIOD_S
+    assert [point.queued for point in observer.load_series().points] == [7 + 40 + 5]

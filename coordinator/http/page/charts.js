@@ -14,7 +14,7 @@ const CHARTS = [
     lines: [["ttft_p50_s", "p50"], ["ttft_p99_s", "p99"]], say: time },
   { title: "TPOT", tip: "Time per output token after the first, per finished request.",
     lines: [["tpot_p50_s", "p50"], ["tpot_p99_s", "p99"]], say: time },
-  { title: "Queue", tip: "The most requests that waited for prefill at once.",
+  { title: "Queue", tip: "The most prompts that waited at once, at the coordinator or at a worker.",
     lines: [["queued", ""]], say: count },
 ];
 
