@@ -126,6 +126,7 @@ def steps(engine: Engine) -> None:
     trunk = Trunk(engine._model, engine.cache, engine.layout, engine._kernels, MAX_SEQ_LEN)
     sampler = engine._sampler
     assert isinstance(sampler, CudaSampler)
+    sampler.accept_drafts(0.8)
     logits = torch.zeros(BUCKETS[-1] * (MAX_DRAFTS + 1), engine._num_logits)
     plain = DecodeGraphs(trunk, sampler.next_token, logits)
     spread = DecodeGraphs(trunk, sampler.next_token, logits, spreads=True)
