@@ -5,6 +5,8 @@ import torch
 
 from engine.given_acceptance import GivenAcceptance
 from engine.kernels.torch_given_acceptance import uniform
+from engine.kernels.triton_drafts import Uncertain, accept, place_verified
+from tests.kernels.test_draft_steps import Steps
 
 NUM_SLOTS, MAX_DRAFTS, NUM_ROWS = 5, 3, 40
 
@@ -65,3 +67,35 @@ def test_the_draws_are_uniform_and_depend_on_seed_and_position_alone(device: tor
         assert abs(float(torch.corrcoef(neighbours)[0, 1])) < 0.03
     some = torch.randperm(20_000, device=device)[:50]
     assert uniform(seeds[some], positions[some]).equal(drawn[some])
+
+
+@pytest.mark.parametrize("aborted", [False, True])
+def test_a_spread_step_advances_by_the_decided_tokens_unless_it_was_aborted(
+    aborted: bool, device: torch.device
+) -> None:
+    """Rows of slots 4 (two drafts), padding, 1 (none) and 0 (one draft), three tokens each."""
+    steps = Steps(device, 3)
+    place_verified(steps.rows, steps.tables, steps.placed, 3)
+    fed, before = steps.placed.ids.clone(), steps.tables.lengths.tolist()
+    verified = torch.tensor([0, 1, -1, -1, -1, -1, -1, -1, -1, 0, -1, -1], device=device)
+    chosen = torch.arange(2000, 2012, device=device)
+    on_host = chosen.cpu().pin_memory() if device.type == "cuda" else chosen.clone()
+    seeds = torch.arange(6, device=device)
+    given = GivenAcceptance(1.0, steps.tables.drafts, verified, seeds)
+    slots = steps.placed.sample_slots
+    given.decide(chosen, on_host, slots, steps.placed.sample_positions)
+    last, num_out = (torch.zeros(4, dtype=torch.int64, device=device) for _ in range(2))
+    word = torch.tensor([2 * aborted], dtype=torch.int32, device=device)
+    accept(
+        steps.rows, chosen, steps.tables, steps.placed, last, num_out, 3,
+        uncertain=Uncertain(word, fed),
+    )  # fmt: skip
+    next_token = [steps.tables.next_token.tolist()[slot] for slot in (4, 1, 0)]
+    if aborted:
+        assert [num_out.tolist()[row] for row in (0, 2, 3)] == [0, 0, 0]
+        assert next_token == [steps.next[slot] for slot in (4, 1, 0)]
+        assert steps.tables.lengths.tolist() == before
+        return
+    assert [num_out.tolist()[row] for row in (0, 2, 3)] == [3, 1, 2]
+    assert next_token == [2002, 2006, 2010], "the target's own choice behind the accepted drafts"
+    assert on_host.tolist()[:2] == [steps.drafts[0][4], steps.drafts[1][4]]
