@@ -174,7 +174,7 @@ def test_a_fault_is_named(tmp_path: Path, arguments: str, why: str) -> None:
 def test_git_ignores_env_and_what_the_harness_writes_by_default() -> None:
     commands = ("correctness", "gpu", "load", "report", "scale", "throughput")
     outputs = [signature(COMMANDS[name]).parameters["out"].default.name for name in commands]
-    for name in (".env", ".env.a1B2c3", *outputs):
+    for name in (".env", ".env.a1B2c3", "load.failed.json", *outputs):
         done = subprocess.run(["git", "check-ignore", "-q", name], cwd=ROOT, check=False)
         assert done.returncode == 0, name
     for name in (".env.example", "deploy/cpu.env", "docs/index.html"):
