@@ -5,14 +5,15 @@
 
 It has the config of a model, a tokenizer of the same size with made-up words, and a ChatML
 template. Weights are drawn at start, so its text is noise, but its cost is real. Every word is a
-token, and every token except the single bytes is a word. So text and ids correspond both ways, and
-a benchmark can count the tokens of a text. With ``--layers 4 --vocab 1024`` a worker starts in
-seconds, and computes with the same kernels.
+token, and every token except the single bytes is a word or the beginning of one. So text and ids
+correspond both ways, and a benchmark can count the tokens of a text. Merges make each word
+letter by letter. Other servers use a tokenizer that transformers derives from vocabulary and
+merges, and so count the same tokens. With ``--layers 4 --vocab 1024`` a worker starts in seconds,
+and computes with the same kernels.
 """
 
 import json
 import shutil
-from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 from string import ascii_lowercase
@@ -36,11 +37,13 @@ _SPACE = "Ġ"  # how a byte-level vocabulary writes a space
 
 
 def make_tokenizer(first_special_id: int) -> Tokenizer:
-    """A tokenizer of 256 bytes, words up to ``first_special_id``, and the special tokens."""
+    """A tokenizer of 256 bytes, words and their beginnings up to ``first_special_id``, and the
+    special tokens."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    words = _words(first_special_id - len(alphabet))
-    vocab = {token: i for i, token in enumerate([*alphabet, *words])}
-    tokenizer = Tokenizer(models.BPE(vocab, [], ignore_merges=True))
+    words, beginnings = _words(first_special_id - len(alphabet))
+    vocab = {token: i for i, token in enumerate([*alphabet, *words, *beginnings])}
+    merges = [(text[:-1], text[-1]) for text in sorted([*words, *beginnings], key=len)]
+    tokenizer = Tokenizer(models.BPE(vocab, merges, ignore_merges=True))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     names = [SPECIAL.get(i, f"<|extra_{i}|>") for i in range(NUM_SPECIAL)]
@@ -58,10 +61,19 @@ def make_folder(config: Path, out: Path, first_special_id: int = FIRST_SPECIAL_I
     (out / "chat_template.jinja").write_text(TEMPLATE)
 
 
-def _words(count: int) -> Iterator[str]:
-    letters = product(ascii_lowercase, repeat=_WORD_LEN)
-    for _ in range(count):
-        yield _SPACE + "".join(next(letters))
+def _words(count: int) -> tuple[list[str], list[str]]:
+    """Words and the beginnings of words, ``count`` in all: each word's beginnings are there."""
+    words: list[str] = []
+    beginnings: dict[str, None] = {}
+    for letters in product(ascii_lowercase, repeat=_WORD_LEN):
+        word = _SPACE + "".join(letters)
+        for length in range(2, len(word)):
+            if len(words) + len(beginnings) < count:
+                beginnings.setdefault(word[:length])
+        if len(words) + len(beginnings) == count:
+            break
+        words.append(word)
+    return words, list(beginnings)
 
 
 def main(

@@ -3,6 +3,9 @@
 import random
 from pathlib import Path
 
+import pytest
+from transformers import AutoTokenizer
+
 from bench.dummy_checkpoint import NUM_SPECIAL, ROOT, SPECIAL, make_folder, make_tokenizer, shrink
 from coordinator.text.tokenizer import Tokenizer
 from engine.model.registry import read_config
@@ -16,6 +19,22 @@ def test_words_are_tokens_both_ways() -> None:
     assert [tokenizer.token_to_id(name) for name in SPECIAL.values()] == [
         5_000 + i for i in SPECIAL
     ]
+
+
+def test_other_servers_count_the_same_tokens(tmp_path: Path) -> None:
+    """transformers builds the tokenizer of this model type anew, without ``ignore_merges``."""
+    make_folder(ROOT / "bench" / "models" / "qwen3.5-35b-a3b", tmp_path, 5_000)
+    ours, theirs = make_tokenizer(5_000), AutoTokenizer.from_pretrained(tmp_path)
+    draw = random.Random(2)
+    text = ours.decode([draw.randrange(256, 5_000) for _ in range(500)])
+    text = f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n"
+    assert len(ours.encode(text).ids) < 530
+    assert theirs(text)["input_ids"] == ours.encode(text).ids
+
+
+@pytest.mark.parametrize("count", [300, 400, 5_000, 5_001, 5_002])
+def test_every_id_below_the_special_ones_is_a_token(count: int) -> None:
+    assert make_tokenizer(count).get_vocab_size() == count + NUM_SPECIAL
 
 
 def test_the_coordinator_serves_it_with_the_models_own_ids(tmp_path: Path) -> None:
