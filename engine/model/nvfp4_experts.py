@@ -4,8 +4,10 @@ The order, and why it is so: engine/kernels/triton_nvfp4.py. Formats: engine/qua
 """
 
 from dataclasses import dataclass
+from functools import cache
 
 import torch
+import torch.nn.functional as F
 
 from engine.quantized.nvfp4 import E2M1, GROUP, MAX_CODE
 
@@ -128,30 +130,44 @@ def ordered_words(packed: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
     """Words int16 [..., k / 64, rows, 16] of a checkpoint's packed codes uint8 [..., rows, k / 2]
     and scales e4m3 [..., rows, k / 16]. The codes of a group whose scale is 0 become 0: a word's
     scale has no 0."""
-    codes = torch.stack((packed & 15, packed >> 4), -1).flatten(-2).int()
-    used = (scales.view(torch.uint8) > 0).unsqueeze(-1)
-    codes = (codes.unflatten(-1, (-1, GROUP)) * used).unflatten(-2, (-1, 4))
-    planes = codes.unbind(-2)
-    words = torch.zeros_like(planes[0])
-    for code, sign, size in zip(planes, SIGN_BITS, SIZE_BITS, strict=True):
-        words |= (code >> 3 & 1) << sign
-        for bit, place in zip((2, 1, 0), size, strict=True):
-            words |= (code >> bit & 1) << place
-    ordered: torch.Tensor = words.to(torch.int16).transpose(-3, -2)
-    return ordered
+    planes = torch.arange(0, 1024, 256, device=packed.device).unsqueeze(-1)
+    index = packed.unflatten(-1, (-1, 4, GROUP // 2)) + planes
+    used = (scales.view(torch.uint8) > 0).unflatten(-1, (-1, 4)).unsqueeze(-1)
+    first, second, third, fourth = (_pair_bits(packed.device)[index] * used).unbind(-2)
+    words: torch.Tensor = (first | second | third | fourth).view(torch.int16)
+    return words.transpose(-3, -2)
 
 
 def ordered_scales(scales: torch.Tensor) -> torch.Tensor:
     """Scales int32 [..., k / 64, rows] of scales e4m3 [..., rows, k / 16], as bytes with five bits
     of exponent and three of mantissa. Raises ValueError for a scale that is negative or NaN."""
-    bits = scales.view(torch.uint8).int()
+    bits = scales.view(torch.uint8)
     if bool((bits > MAX_CODE).any()):
         raise ValueError("NVFP4: a scale that is negative or no number")
+    wide = _wide_scales(bits.device)[bits.int()].view(torch.int32)
+    return wide.transpose(-2, -1)
+
+
+@cache
+def _pair_bits(device: torch.device) -> torch.Tensor:
+    """The bits in two neighbouring words, int32 [4 * 256], of a plane's byte of two codes."""
+    codes = torch.arange(16)
+    planes = []
+    for sign, size in zip(SIGN_BITS, SIZE_BITS, strict=True):
+        bits = (codes >> 3) << sign
+        for bit, place in zip((2, 1, 0), size, strict=True):
+            bits |= (codes >> bit & 1) << place
+        planes.append((bits | bits[:, None] << 16).flatten())
+    return torch.stack(planes).flatten().to(torch.int32).to(device)
+
+
+@cache
+def _wide_scales(device: torch.device) -> torch.Tensor:
+    """The byte of a scale, uint8 [256], by the bits of the e4m3 number; 0 for others than scales.
+    A denormal ``m * 2**-9`` is ``2**(floor(log2 m) - 9)`` times a mantissa of 1 to 1.875."""
+    bits = torch.arange(MAX_CODE + 1)
     exponent, mantissa = bits >> 3, bits & 7
-    # A denormal m * 2**-9 is 2**(floor(log2 m) - 9) times a mantissa of 1 to 1.875.
     top = (mantissa >= 2).int() + (mantissa >= 4).int()
     denormal = (top + EXPONENT - 9) << 3 | (mantissa << (3 - top)) & 7
     wide = torch.where(exponent > 0, (exponent + EXPONENT - 7) << 3 | mantissa, denormal)
-    shifts = torch.arange(0, 32, 8, device=bits.device)
-    together: torch.Tensor = (wide.unflatten(-1, (-1, 4)) << shifts).sum(-1)
-    return together.to(torch.int32).transpose(-2, -1)
+    return F.pad(wide, (0, 255 - MAX_CODE)).to(torch.uint8).to(device)
