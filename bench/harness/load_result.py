@@ -5,7 +5,7 @@ from typing import Any
 
 from bench.harness.figures.goodput import attainment
 from bench.harness.figures.outcome import Outcome, failures
-from bench.harness.figures.summary import summary, wall
+from bench.harness.figures.summary import other_tokenizer, summary, wall
 from bench.harness.figures.timeline import timeline
 from bench.harness.load_settings import SHARES, LoadSettings
 from bench.measures import spread_ms
@@ -95,6 +95,8 @@ def problems(run: Run, *, refusals: bool = True) -> list[str]:
     kinds = sorted({str(outcome.record.failure) for outcome in bad})
     at = f"{run.rate:.3g} requests/s"
     found = [f"{at}: {len(bad)} of {len(run.outcomes)} failed ({', '.join(kinds)})"] if bad else []
+    if run.outcomes:
+        found += [f"{at}: {each}" for each in other_tokenizer(summary(run.outcomes))]
     if run.num_planned > len(run.outcomes):
         found.append(f"{at}: {run.num_planned - len(run.outcomes)} never sent")
     return found

@@ -14,7 +14,7 @@ from bench.harness.client.record import Failure
 from bench.harness.conduct import Session
 from bench.harness.figures.latency import in_bursts
 from bench.harness.figures.outcome import Outcome, failures
-from bench.harness.figures.summary import summary
+from bench.harness.figures.summary import other_tokenizer, summary
 from bench.harness.figures.timeline import timeline
 from bench.harness.loops import closed_loop
 from bench.harness.options import CountedTarget
@@ -65,6 +65,7 @@ class Throughput:
             if level["failed"]:
                 kinds = ", ".join(f"{n} {kind}" for kind, n in level["failures"].items())
                 found.append(f"{name}: {level['failed']} of {level['requests']} failed ({kinds})")
+            found += [f"{name}: {each}" for each in other_tokenizer(level)]
             if level["not_sent"]:
                 found.append(f"{name}: {level['not_sent']} never sent")
             if level["warm_up_failures"]:

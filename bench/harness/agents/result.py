@@ -8,7 +8,7 @@ from typing import Any
 
 from bench.harness.agents.settings import Shape
 from bench.harness.figures.outcome import Outcome, failures
-from bench.harness.figures.summary import summary
+from bench.harness.figures.summary import other_tokenizer, summary
 from bench.harness.figures.timeline import timeline
 from bench.harness.load_settings import LoadSettings
 from bench.measures import spread_ms
@@ -65,7 +65,7 @@ class AgentsLevel:
         found = [f"{at}: {len(bad)} of {len(outcomes)} requests failed ({kinds})"] if bad else []
         if num_missing := self.num_planned - len(outcomes):
             found.append(f"{at}: {num_missing} of {self.num_planned} turns never sent")
-        return found
+        return found + [f"{at}: {each}" for each in other_tokenizer(self.json())]
 
 
 @dataclass

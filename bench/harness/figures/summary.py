@@ -7,6 +7,10 @@ from bench.harness.figures.latency import tokens_per_arrival
 from bench.harness.figures.outcome import Outcome, by_failure
 from bench.measures import spread_ms
 
+JUDGED_LEN, PROMPT_FACTOR = 256, 1.5
+"""Mean length of prompts from which on the server's count of them is judged, and the factor by
+which it may differ from ours."""
+
 
 def summary(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     """Figures of requests. Rates are over the time from the first due to the last response's end.
@@ -17,6 +21,7 @@ def summary(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     wall_s = wall(outcomes)
     prompt, output = sum(o.prompt_len for o in good), sum(o.num_tokens for o in good)
     said = [o.count.said for o in good if o.count.said is not None]
+    usages = [o.record.usage.prompt_tokens for o in good if o.record.usage is not None]
     return {
         "requests": len(outcomes),
         "completed": len(good),
@@ -33,6 +38,7 @@ def summary(outcomes: Sequence[Outcome]) -> dict[str, Any]:
             "by_text": sum(o.count.by == "text" for o in good),
             "usage": sum(said) if said else None,
             "without_usage": len(good) - len(said),
+            "prompt_usage": sum(usages) if good and len(usages) == len(good) else None,
             "retokenized": sum(o.count.retokenized for o in good),
             "differ_from_usage": sum(
                 o.count.said is not None and o.count.said != o.num_tokens for o in good
@@ -52,6 +58,21 @@ def summary(outcomes: Sequence[Outcome]) -> dict[str, Any]:
         "e2e_ms": spread_ms([r.e2e_s for r in records]),
         "remarks": sorted({remark for r in records for remark in r.remarks}),
     }
+
+
+def other_tokenizer(found: dict[str, Any]) -> list[str]:
+    """A problem if the server's usage has far more or fewer prompt tokens than were sent: it has
+    another tokenizer, so it was given another load. ``found``: a ``summary``. Short prompts are not
+    judged, as a chat template may add to them."""
+    usage, sent = found.get("counts", {}).get("prompt_usage"), found.get("prompt_tokens")
+    if not usage or not sent or sent / found["completed"] < JUDGED_LEN:
+        return []
+    if 1 / PROMPT_FACTOR <= usage / sent <= PROMPT_FACTOR:
+        return []
+    return [
+        f"the server counts {usage / sent:.2g} times as many prompt tokens as were sent: its "
+        f"tokenizer is another one"
+    ]
 
 
 def wall(outcomes: Sequence[Outcome]) -> float:

@@ -255,6 +255,16 @@ def test_figures_by_turn_are_over_requests_without_a_failure() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(("usage", "wrong"), [(1000, ""), (1400, ""), (5000, "5"), (500, "0.5")])
+def test_a_server_with_another_tokenizer_got_another_load(usage: int, wrong: str) -> None:
+    found = outcome(0.1, usage, 0)
+    level = level_of(1, 1, [[replace(found, prompt_len=1000)]])
+    expected = f"1 agents: the server counts {wrong} times as many prompt tokens as were sent: "
+    assert level.problems() == ([expected + "its tokenizer is another one"] if wrong else [])
+    short = level_of(1, 1, [[replace(found, prompt_len=100)]])
+    assert short.problems() == [], "a template adds much to a short prompt"
+
+
 def test_a_request_whose_cached_tokens_are_not_told_is_in_no_hit_rate() -> None:
     found = level_of(2, 1, [[outcome(0.1, 100, 80)], [outcome(0.1, 900, None)]])
     (turn,) = found.by_turn()
