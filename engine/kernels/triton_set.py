@@ -53,6 +53,9 @@ from transport.wire.layout import CacheLayout
 log = logging.getLogger(__name__)
 
 MAX_STREAMED_TOKENS = 512
+MAX_UNPACKED_TOKENS = 2048
+"""The most tokens of a pass that multiplies experts in NVFP4 as they are. It unpacks them once per
+32 tokens of an expert; for more tokens it takes less time to dequantise all experts first."""
 FP8_K = BLOCK_K.value
 """Number of columns of a weight in FP8 that share a scale."""
 
@@ -344,9 +347,9 @@ class TritonKernels:
         else:
             ids, chosen = route(projected, top_k, inputs.live, renormalised=renormalised)
         w_in, w_out = weights.gate_up, weights.down
-        if x.shape[0] <= MAX_STREAMED_TOKENS:
-            if isinstance(w_in, Nvfp4Experts):
-                return hidden, experts_nvfp4(x, ids, chosen, w_in, nvfp4(w_out), both)
+        if isinstance(w_in, Nvfp4Experts) and x.shape[0] <= MAX_UNPACKED_TOKENS:
+            return hidden, experts_nvfp4(x, ids, chosen, w_in, nvfp4(w_out), both)
+        if isinstance(w_in, Matrix) and x.shape[0] <= MAX_STREAMED_TOKENS:
             split = split_of(normed, w_in)
             return hidden, experts(x, ids, chosen, w_in, plain(w_out), both, split=split)
         if both is not None:

@@ -1,4 +1,5 @@
-"""``python -m tests.engine.compiled_kernels``: which kernels do batches need that were not warm?
+"""``python -m tests.engine.compiled_kernels [none|fp8|nvfp4]``: which kernels do batches need that
+were not warm, with such weights?
 
 Prints one line for each. Nothing is computed: instead of being launched, a kernel's variant (what
 Triton would compile for) is noted, on the CPU, as for a Hopper GPU. TRITON_INTERPRET must be off.
@@ -6,12 +7,14 @@ Triton would compile for) is noted, on the CPU, as for a Hopper GPU. TRITON_INTE
 
 import json
 import random
+import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -19,13 +22,14 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import make_backend
 from triton.runtime import jit
 
-from engine import cuda_sampler
+from engine import cuda_sampler, runner
 from engine.batch import Binding, ForwardBatch, Keep, Row, Scoring
 from engine.config import Device, EngineConfig, Quantize
 from engine.cuda_sampler import CudaSampler, num_logits
 from engine.kernels import attention_pieces, cudnn_attention, triton_set
 from engine.kernels.triton_set import TritonKernels
 from engine.model.registry import read_config
+from engine.model_folder import read_model
 from engine.runner import Engine
 from tests.kernels.cuda_path import without_pinned_memory
 from transport.wire.sampling import SamplingParams, StopRule
@@ -86,11 +90,15 @@ def small_engine(
     )  # fmt: skip
     model = read_config(folder)
     model = model.quantised() if quantize == "fp8" else model
-    return Engine.load(
-        settings,
-        lambda size: torch.zeros(size, dtype=torch.uint8, device=device),
-        kernels=TritonKernels(model, torch.device(device), 64 * (1 + max_drafts)),
-    )
+    model = model.rounded() if quantize == "nvfp4" else model
+    with pytest.MonkeyPatch.context() as patch:
+        # Experts in NVFP4 stay so on GPUs only.
+        patch.setattr(runner, "read_model", lambda own: read_model(replace(own, device="cuda")))
+        return Engine.load(
+            settings,
+            lambda size: torch.zeros(size, dtype=torch.uint8, device=device),
+            kernels=TritonKernels(model, torch.device(device), 64 * (1 + max_drafts)),
+        )
 
 
 def batches(engine: Engine, draw: random.Random) -> list[ForwardBatch]:
@@ -187,13 +195,13 @@ def without_arithmetic() -> None:
     torch.Tensor.normal_ = lambda weight, *_, **__: weight.zero_()  # type: ignore[assignment]
 
 
-def main() -> None:
+def main(quantize: Quantize) -> None:
     torch.set_num_threads(1)
     variants = Variants()
     jit.JITFunction.run = lambda self, *args, **kwargs: variants.note(self, *args, **kwargs)
     without_arithmetic()
     with tempfile.TemporaryDirectory() as folder:
-        engine = small_engine(Path(folder), num_valid_ids=NUM_VALID_IDS)
+        engine = small_engine(Path(folder), num_valid_ids=NUM_VALID_IDS, quantize=quantize)
         as_on_a_gpu(engine)
         plan_small_pieces(engine)
         engine.warm_up()
@@ -216,4 +224,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(cast(Quantize, sys.argv[1] if len(sys.argv) > 1 else "none"))

@@ -42,7 +42,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     tensors = {name: torch.randn(shape) * shape[-1] ** -0.5 for name, shape in shapes.items()}
     save_file(tensors, plain / "model.safetensors")
     cuda_path.widen_tiles(monkeypatch)
-    monkeypatch.setattr(triton_set, "MAX_STREAMED_TOKENS", 16)
+    monkeypatch.setattr(triton_set, "MAX_UNPACKED_TOKENS", 16)
     return plain
 
 
