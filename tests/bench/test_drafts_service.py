@@ -1,4 +1,4 @@
-"""Service with drafts at a given acceptance beside service without: both by one command."""
+"""Service with drafts at a given acceptance, measured by one command."""
 
 import time
 from pathlib import Path
@@ -20,25 +20,24 @@ def call(left_s: float) -> Call:
     return Call(Path("/m"), ["--device", "cpu"], "auto", 0, LOADS, Path("/out"), "x-", ends_at)
 
 
-def test_both_parts_are_measured_with_drafts_and_without(tmp_path: Path) -> None:
+def test_both_parts_are_measured_with_drafts(tmp_path: Path) -> None:
     words = [
-        "bench.drafts_service", "--model", str(TINY), "--acceptances", "off,0.9",
-        "--speculate", "3", "--levels", "1,2", "--rounds", "1", "--input-len", "32",
-        "--output-len", "24", "--agents", "1,2", "--turns", "2", "--cached", "320", "--new", "20",
-        "--answer", "16", "--state-slots", "32", "--out-dir", str(tmp_path), "--prefix", "cpu-",
-        "--call-s", "170", "--", "--device", "cpu",
+        "bench.drafts_service", "--model", str(TINY), "--acceptances", "0.9", "--speculate", "3",
+        "--levels", "1,2", "--rounds", "1", "--input-len", "32", "--output-len", "16",
+        "--agents", "1,2", "--turns", "1", "--cached", "320", "--new", "20", "--answer", "16",
+        "--state-slots", "32", "--out-dir", str(tmp_path), "--prefix", "cpu-", "--call-s", "110",
+        "--", "--device", "cpu",
     ]  # fmt: skip
-    ended = run(words, within_s=170)
+    ended = run(words, within_s=110)
     assert ended.exit_code == 0, ended.said
-    for acceptance, given in (("off", None), ("0.9", 0.9)):
-        for part, kind in (("levels", "throughput"), ("agents", "agents")):
-            document = result_file.load(tmp_path / f"cpu-{acceptance}-{part}.json", kind)
-            assert document["server"]["given_draft_acceptance"] == given
-            levels = document["results"]["levels"]
-            assert [level["concurrency"] for level in levels] == [1, 2]
-            assert all(level["failed"] == 0 for level in levels)
-        first = levels[0]["by_turn"][0]
-        assert first["cached_tokens"] >= 256, "the context was computed before"
+    for part, kind in (("levels", "throughput"), ("agents", "agents")):
+        document = result_file.load(tmp_path / f"cpu-0.9-{part}.json", kind)
+        assert document["server"]["given_draft_acceptance"] == 0.9
+        levels = document["results"]["levels"]
+        assert [level["concurrency"] for level in levels] == [1, 2]
+        assert all(level["failed"] == 0 for level in levels)
+    first = levels[0]["by_turn"][0]
+    assert first["cached_tokens"] >= 256, "the context was computed before"
     assert "0.9 agents    2 at once: " in ended.said
 
 
