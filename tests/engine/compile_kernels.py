@@ -1,9 +1,9 @@
 """``python -m tests.engine.compile_kernels [NAME...]``: do the kernels compile for a Hopper GPU?
 
 No GPU is needed: what prompts, decode steps, spread ones and those with drafts launch, in BF16 and
-in FP8, and experts in NVFP4, and what other model families launch, is compiled to machine code for
-sm_90, with its shared memory printed, and launched nowhere. With NAMEs only kernels whose names
-contain one. It takes some minutes, so no test runs it.
+in FP8, with experts in NVFP4, behind deep contexts, and for other model families, is compiled to
+machine code for sm_90, with its shared memory printed, and launched nowhere. With NAMEs only
+kernels whose names contain one. It takes some minutes, so no test runs it.
 TRITON_INTERPRET must be off.
 """
 
@@ -28,8 +28,11 @@ from engine.download import WrittenByKernels
 from engine.draft_graphs import DraftGraphs
 from engine.graphs import DecodeGraphs, Trunk
 from engine.inputs import Inputs
+from engine.kernels.attention_pieces import CHUNK_LENS, PIECE_LENS
+from engine.kernels.triton_attention_pieces import DeepRows, attention_in_pieces
 from engine.kernels.triton_experts_nvfp4 import experts_nvfp4
 from engine.kernels.triton_nvfp4 import widened_experts
+from engine.kernels.triton_prefill_plan import PrefillPlan
 from engine.kernels.triton_set import TritonKernels
 from engine.model.nvfp4_experts import Nvfp4Experts
 from engine.model.registry import read_config
