@@ -226,6 +226,21 @@ def launch_nvfp4() -> None:
     widened_experts(gate_up)
 
 
+def launch_pieces() -> None:
+    """Attention of a prompt behind a deep context, but for cuDNN's part of it."""
+    heads, kv_heads, head_dim, page_size = 16, 2, 256, 64
+    start, num_new = PIECE_LENS[-1] + 1, CHUNK_LENS[-1] + 1
+    num_pages = -(-(start + num_new) // page_size)
+    cpu, dtype = torch.device("cpu"), torch.bfloat16
+    kv = torch.zeros(num_pages, 1, 2, page_size, kv_heads, head_dim, dtype=dtype)
+    q = torch.zeros(num_new, heads, head_dim, dtype=dtype)
+    tables = torch.zeros(1, num_pages, dtype=torch.int32)
+    plan, rows = PrefillPlan.of([start], [num_new], cpu), DeepRows.of([start], [num_new], cpu)
+    attention_in_pieces(
+        q, q.flatten(1), kv, 0, tables, plan, rows, lambda q, k, v: (q, q[..., 0].float())
+    )
+
+
 def main(names: list[str]) -> int:
     torch.set_num_threads(1)
     compiled = Compiled(names)
@@ -244,6 +259,7 @@ def main(names: list[str]) -> int:
     for name in FAMILIES:
         launch_family(name)
     launch_nvfp4()
+    launch_pieces()
     if compiled.failed:
         print(f"{len(compiled.failed)} kernels do not compile: {sorted(set(compiled.failed))}")
     return bool(compiled.failed)
