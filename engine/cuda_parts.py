@@ -18,6 +18,7 @@ from engine.kernels.reference import ReferenceKernels
 from engine.kernels.shared_memory import most_shared_memory
 from engine.kernels.triton_linear import aligned_rows
 from engine.kernels.triton_set import TritonKernels
+from engine.kernels.triton_support import spreads
 from engine.model.model import Model
 from engine.prefill_graphs import MAX_PROMPTS, PrefillGraphs
 from engine.prefill_graphs import TOKENS as PROMPT_TOKENS
@@ -72,7 +73,7 @@ class CudaParts:
     @property
     def _spreads(self) -> bool:
         """True if there can be spread steps, for which states have a ring."""
-        return self._config.spreads and self._model.config.is_hybrid_moe
+        return self._config.spreads and spreads(self._model.config)
 
     def decode_graphs(self) -> DecodeGraphs | None:
         """Graphs of decode steps without a draft layer."""
@@ -141,7 +142,7 @@ class CudaParts:
     def _shared_out(self) -> bool:
         """True if this model can take spread steps: it has experts, flags of an exchange alternate
         in it (engine/spread/memory.py), and its experts are not in NVFP4."""
-        if not self._model.config.is_hybrid_moe:
+        if not spreads(self._model.config):
             name = self._model.config.model_type
             log.warning("spread: models of type %s compute all steps locally", name)
             return False

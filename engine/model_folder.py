@@ -9,7 +9,7 @@ from engine.config import EngineConfig
 from engine.kernels.triton_support import unsupported
 from engine.model.config import ModelConfig
 from engine.model.layers import Moe
-from engine.model.registry import FAMILIES, build, read_config
+from engine.model.registry import build, read_config
 from engine.quantized.packed import packed_experts
 
 
@@ -21,11 +21,6 @@ def read_model(config: EngineConfig) -> tuple[ModelConfig, list[checkpoint.Entry
     CheckpointError (a ValueError) naming the tensor or file for a bad checkpoint.
     """
     model = read_config(config.model_dir)
-    if config.device == "cuda" and not FAMILIES[model.model_type].gpu:
-        supported = ", ".join(name for name, family in FAMILIES.items() if family.gpu)
-        raise ValueError(
-            f"device: models of type {model.model_type} run on CPUs only; on GPUs: {supported}"
-        )
     if config.num_valid_ids is not None and config.num_valid_ids > model.vocab_size:
         raise ValueError(
             f"num_valid_ids: {config.num_valid_ids} exceeds the vocabulary of {model.vocab_size}"

@@ -7,6 +7,7 @@ import torch
 from engine import gpu
 from engine.config import MAX_DECODE_ROWS, EngineConfig
 from engine.kernels.state_ring import ring_bytes
+from engine.kernels.triton_support import spreads
 from engine.model.config import ModelConfig
 from engine.prefill_graphs import MAX_PROMPTS
 from engine.spread.memory import exchange_layout
@@ -30,7 +31,7 @@ def sized_cache(
     that is free now. Raises ValueError if they do not fit."""
     # NOTE: an inference tensor could not be written by the copy thread or the allocator.
     with torch.inference_mode(False):
-        takes_part = (config.spreads or config.lends) and model.is_hybrid_moe
+        takes_part = (config.spreads or config.lends) and spreads(model)
         demand = gpu.CacheDemand(
             layout,
             num_ids=num_ids,

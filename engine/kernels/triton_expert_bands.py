@@ -28,8 +28,13 @@ def all_tokens(
         is_first = expert >= 0
         b_pair = tl.where(o_m == 0, pair, -1)
     else:
-        o_pair = o_m[:, None] * TOP_K + tl.arange(0, TOP_K)[None, :]
-        b_ids = tl.load(p_ids + o_pair, mask=(o_m < num_tokens)[:, None], other=-1)
+        COLUMNS: tl.constexpr = triton.next_power_of_2(TOP_K)
+        o_k = tl.arange(0, COLUMNS)[None, :]
+        o_pair = o_m[:, None] * TOP_K + o_k
+        mask = (o_m < num_tokens)[:, None]
+        if COLUMNS != TOP_K:
+            mask &= o_k < TOP_K
+        b_ids = tl.load(p_ids + o_pair, mask=mask, other=-1)
         b_pair = tl.max(tl.where(b_ids == expert, o_pair, -1), axis=1)
         first = tl.min(tl.where(b_pair >= 0, b_pair, BLOCK_M * TOP_K), axis=0)
         is_first = (first == pair) & (expert >= 0)

@@ -28,13 +28,17 @@ def _plan_kernel(
     PDL: tl.constexpr,
 ):
     expert = tl.program_id(0)
-    o_k = tl.arange(0, TOP_K)[None, :]
+    COLUMNS: tl.constexpr = triton.next_power_of_2(TOP_K)
+    o_k = tl.arange(0, COLUMNS)[None, :]
     wait_for_inputs(PDL)
     count = 0
     for start in range(0, num_tokens, BLOCK_T):
         tokens = start + tl.arange(0, BLOCK_T)
         o_pair = tokens[:, None] * TOP_K + o_k
-        b_ids = tl.load(p_ids + o_pair, mask=(tokens < num_tokens)[:, None], other=-1)
+        mask = (tokens < num_tokens)[:, None]
+        if COLUMNS != TOP_K:
+            mask &= o_k < TOP_K
+        b_ids = tl.load(p_ids + o_pair, mask=mask, other=-1)
         b_pair = tl.max(tl.where(b_ids == expert, o_pair, -1), axis=1)
         hit = (b_pair >= 0).to(tl.int32)
         place = count + tl.cumsum(hit, axis=0) - 1
@@ -47,7 +51,7 @@ def _plan_kernel(
 def plan(ids: torch.Tensor, num_experts: int) -> tuple[torch.Tensor, torch.Tensor]:
     """(lists [experts, tokens], counts [experts]), int32, of ids [tokens, top_k] int32.
 
-    An id of -1 is in no list. top_k is a power of two. Past a list's count its row is undefined.
+    An id of -1 is in no list. Past a list's count its row is undefined.
     """
     num_tokens, top_k = ids.shape
     assert ids.is_contiguous()

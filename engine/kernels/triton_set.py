@@ -337,23 +337,31 @@ class TritonKernels:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         num_experts = weights.gate_up.shape[0]
         hidden, normed, projected = self.moe_in(hidden, pending, norm, eps, weights)
-        x, both = normed.tensor, None
-        renormalised = weights.renormalised
-        if weights.shared_down.shape[1]:
+        x, renormalised = normed.tensor, weights.renormalised
+        shared_down, shared, together = weights.shared_down, None, None
+        if shared_down.shape[1]:
             ids, chosen, shared = route_shared(
                 projected, num_experts, top_k, x.dtype, inputs.live, renormalised=renormalised
             )
-            both = (shared, weights.shared_down)
         else:
             ids, chosen = route(projected, top_k, inputs.live, renormalised=renormalised)
         w_in, w_out = weights.gate_up, weights.down
-        if isinstance(w_in, Nvfp4Experts) and x.shape[0] <= MAX_UNPACKED_TOKENS:
-            return hidden, experts_nvfp4(x, ids, chosen, w_in, nvfp4(w_out), both)
-        if isinstance(w_in, Matrix) and x.shape[0] <= MAX_STREAMED_TOKENS:
-            split = split_of(normed, w_in)
-            return hidden, experts(x, ids, chosen, w_in, plain(w_out), both, split=split)
-        if both is not None:
-            hidden = torch.addmm(hidden, shared, widened_rows(weights.shared_down).t())
+        packed = isinstance(w_in, Nvfp4Experts)
+        most = MAX_UNPACKED_TOKENS if packed else MAX_STREAMED_TOKENS
+        streamed, apart = x.shape[0] <= most, None
+        if shared is not None and streamed and shared_down.shape[1] == w_out.shape[2]:
+            together = shared, shared_down
+        elif shared is not None and x.shape[0] <= MAX_STREAMED:
+            apart = linear_parts(shared, shared_down, split_of(Activation(shared), shared_down))
+        elif shared is not None:
+            hidden = torch.addmm(hidden, shared, widened_rows(shared_down).t())
+        if streamed:
+            if isinstance(w_in, Nvfp4Experts):
+                y = experts_nvfp4(x, ids, chosen, w_in, nvfp4(w_out), together)
+            else:
+                split = split_of(normed, w_in)
+                y = experts(x, ids, chosen, w_in, plain(w_out), together, split=split)
+            return hidden, y if apart is None else torch.cat((y, apart.to(y.dtype)))
         if isinstance(w_in, Nvfp4Experts):
             values = widened_experts(w_in), widened_experts(nvfp4(w_out))
             return hidden, experts_prefill(x, ids, chosen, *values)
@@ -368,11 +376,13 @@ class TritonKernels:
         eps: float,
         weights: DenseWeights,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        assert weights.out_norm is None, "triton_support.py refuses norms behind an MLP"
         hidden, x = self.add_norm(hidden, pending, norm, eps)
         weight, down = weights.gate_up, weights.down
         h = gate_up(x.tensor, weight, weights.activation, split_of(x, weight))
-        return hidden, linear_parts(h, down, split_of(Activation(h), down))
+        parts = linear_parts(h, down, split_of(Activation(h), down))
+        if weights.out_norm is None:
+            return hidden, parts
+        return hidden, add_rms_norm(torch.zeros_like(hidden), parts, weights.out_norm, eps)[1]
 
     def final_norm(
         self,

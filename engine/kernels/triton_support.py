@@ -16,6 +16,8 @@ EXPERT_K, EXPERT_ROWS = 256, 128
 """An expert's columns and rows are multiples of these."""
 MAX_GROUP = 16
 """The most heads that share a KV head."""
+MAX_TOP_K = 16
+"""The most experts of a token."""
 
 
 def unsupported(config: ModelConfig, dtype: torch.dtype) -> str:
@@ -28,9 +30,18 @@ def unsupported(config: ModelConfig, dtype: torch.dtype) -> str:
     return ", ".join(dict.fromkeys(problems))
 
 
+def spreads(config: ModelConfig) -> bool:
+    """True if several workers can compute a step of this model together (engine/spread)."""
+    if not config.is_hybrid_moe:
+        return False
+    moe = config.moe
+    top_k, alike = moe.num_experts_per_tok, moe.shared_expert_intermediate_size
+    return moe.norm_topk_prob and alike == moe.moe_intermediate_size and not top_k & (top_k - 1)
+
+
 def _of_layer(layer: LayerSpec, hidden_size: int, *, in_fp8: bool) -> Iterator[str]:
-    if layer.norms_after:
-        yield "norms behind mixer and MLP"
+    if layer.norms_after and isinstance(layer.mlp, Moe):
+        yield "norms behind experts"
     if isinstance(layer.mixer, Attention):
         yield from _of_attention(layer.mixer, in_fp8=in_fp8)
     else:
@@ -43,8 +54,6 @@ def _of_layer(layer: LayerSpec, hidden_size: int, *, in_fp8: bool) -> Iterator[s
 
 def _of_attention(attention: Attention, *, in_fp8: bool) -> Iterator[str]:
     head_dim, heads = attention.head_dim, attention.num_attention_heads
-    if attention.window is not None:
-        yield f"sliding windows of {attention.window} tokens"
     if in_fp8 and head_dim % BLOCK:
         yield f"FP8 blocks of head_dim {head_dim} rows"
     name = "num_attention_heads * head_dim"
@@ -74,13 +83,13 @@ def _of_deltanet(deltanet: DeltaNet) -> Iterator[str]:
 
 def _of_moe(moe: Moe, hidden_size: int, *, in_fp8: bool) -> Iterator[str]:
     size, shared = moe.moe_intermediate_size, moe.shared_expert_intermediate_size
-    if shared not in (0, size):
-        yield "experts and shared expert of different sizes"
-    if in_fp8 and not shared:
-        yield "experts in FP8 without a shared expert"
-    yield from _not_multiples({"moe_intermediate_size": size}, 512 if in_fp8 else EXPERT_ROWS)
+    yield from _not_multiples({"moe_intermediate_size": size}, EXPERT_ROWS)
+    if shared != size:
+        sizes = {"shared_expert_intermediate_size": shared}
+        yield from _not_multiples(sizes, 512 if in_fp8 else LEAST_K)
     yield from _not_multiples({"hidden_size": hidden_size}, EXPERT_K)
-    yield from _not_powers({"num_experts_per_tok": moe.num_experts_per_tok}, 1)
+    if moe.num_experts_per_tok > MAX_TOP_K:
+        yield f"num_experts_per_tok {moe.num_experts_per_tok} above {MAX_TOP_K}"
 
 
 def _of_dense(dense: Dense, *, in_fp8: bool) -> Iterator[str]:

@@ -123,7 +123,7 @@ class Decoder:
         if norm is None:
             hidden, pending = kernels.linear_add(hidden, mixed, mixer.out_proj)
             return hidden if bias is None else hidden + bias, pending
-        start = torch.zeros_like(hidden) if bias is None else bias.expand_as(hidden)
+        start = torch.zeros_like(hidden) if bias is None else bias.expand_as(hidden).contiguous()
         projected, pending = kernels.linear_add(start, mixed, mixer.out_proj)
         _, normed = kernels.add_norm(projected, pending, norm, eps)
         return hidden + normed.tensor, None

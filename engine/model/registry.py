@@ -17,26 +17,24 @@ from engine.model.model import Model
 @dataclass(frozen=True)
 class Family:
     """``read`` makes the configuration of the text model's fields and the whole ``config.json``.
-    ``multimodal``: the text model's fields are its ``text_config``. ``gpu``: GPUs compute it, too.
-    """
+    ``multimodal``: the text model's fields are its ``text_config``."""
 
     read: Callable[[Fields, dict[str, Any]], ModelConfig]
     multimodal: bool = False
-    gpu: bool = False
     build: Callable[[ModelConfig, torch.dtype, torch.device], Model] = Decoder
 
 
 FAMILIES = {
-    "qwen3_5_moe": Family(qwen35.read, multimodal=True, gpu=True),
-    "qwen3_5_moe_text": Family(qwen35.read, gpu=True),
-    "qwen3_5": Family(qwen35.read, multimodal=True, gpu=True),
-    "qwen3_5_text": Family(qwen35.read, gpu=True),
+    "qwen3_5_moe": Family(qwen35.read, multimodal=True),
+    "qwen3_5_moe_text": Family(qwen35.read),
+    "qwen3_5": Family(qwen35.read, multimodal=True),
+    "qwen3_5_text": Family(qwen35.read),
     "qwen3_next": Family(qwen3_next.read),
-    "qwen3": Family(attention_only.read, gpu=True),
-    "qwen3_moe": Family(attention_only.read, gpu=True),
-    "qwen2": Family(attention_only.read, gpu=True),
+    "qwen3": Family(attention_only.read),
+    "qwen3_moe": Family(attention_only.read),
+    "qwen2": Family(attention_only.read),
     "qwen2_moe": Family(attention_only.read),
-    "llama": Family(attention_only.read, gpu=True),
+    "llama": Family(attention_only.read),
     "gemma3": Family(gemma3.read, multimodal=True),
     "gemma3_text": Family(gemma3.read),
 }

@@ -112,7 +112,9 @@ def load(settings: EngineConfig) -> Engine:
     assert num_slots is not None
     device = torch.device("cpu")
     max_rows = max(num_slots * (1 + max_drafts), MAX_ROWS * settings.spread)
-    kernels = TritonKernels(read_config(folder), device, max_rows)
+    model = read_config(folder)
+    model = model.quantised() if settings.quantize == "fp8" else model
+    kernels = TritonKernels(model, device, max_rows)
     engine = Engine.load(settings, lambda n: torch.zeros(n, dtype=torch.uint8), kernels=kernels)
     parts = CudaParts(
         replace(settings, device="cuda"), engine._model, engine.cache, engine.layout, kernels,

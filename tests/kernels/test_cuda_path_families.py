@@ -12,6 +12,8 @@ from engine.batch import Binding, ForwardBatch, Row
 from engine.config import EngineConfig
 from engine.kernels.triton_dot import INTERPRETED
 from engine.kernels.triton_set import TritonKernels
+from engine.kernels.triton_support import unsupported
+from engine.model.registry import read_config
 from engine.runner import Engine
 from tests.kernels import cuda_path
 from transport.wire.sampling import SamplingParams, StopRule
@@ -47,6 +49,25 @@ SHAPES: dict[str, dict[str, Any]] = {
     "qwen3_moe": COMMON | MOE | {"norm_topk_prob": True},
     "qwen3_moe-plain": COMMON | MOE | {"norm_topk_prob": False, "mlp_only_layers": [0]},
     "qwen3_5": HYBRID,
+    "qwen3_next": HYBRID
+    | MOE
+    | {"hidden_size": 512, "num_experts_per_tok": 3, "shared_expert_intermediate_size": 128},
+    "qwen2_moe": COMMON
+    | MOE
+    | {
+        "num_attention_heads": 4, "num_key_value_heads": 4, "shared_expert_intermediate_size": 320,
+        "norm_topk_prob": False, "use_sliding_window": True, "sliding_window": 21,
+    },
+    "gemma3_text": COMMON
+    | {
+        "sliding_window": 21, "query_pre_attn_scalar": 24, "tie_word_embeddings": True,
+        "hidden_activation": "gelu_pytorch_tanh",
+        "layer_types": ["sliding_attention", "full_attention"],
+        "rope_parameters": {
+            "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+            "full_attention": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 8.0},
+        },
+    },
 }  # fmt: skip
 NUM_SLOTS, PAGES_EACH, NUM_TOKENS = 2, 3, 4
 PROMPTS = ((5, 6, 7, 8), tuple(range(40, 110)))
@@ -54,11 +75,13 @@ PROMPTS = ((5, 6, 7, 8), tuple(range(40, 110)))
 
 def write_config(folder: Path, name: str) -> None:
     model_type = name.split("-")[0]
-    if model_type != "qwen3_5":
-        (folder / "config.json").write_text(json.dumps(SHAPES[name] | {"model_type": model_type}))
-        return
-    config = json.loads(cuda_path.FULL_SIZE.read_text()) | {"model_type": "qwen3_5"}
-    config["text_config"] |= SHAPES[name] | {"intermediate_size": 320}
+    config = (SHAPES | IN_FP8)[name] | {"model_type": model_type}
+    if model_type in ("qwen3_5", "qwen3_next"):
+        full_size = json.loads(cuda_path.FULL_SIZE.read_text())
+        text = full_size["text_config"] | SHAPES[name] | {"intermediate_size": 320}
+        config = text | {"model_type": model_type}
+        if model_type == "qwen3_5":
+            config = full_size | {"model_type": model_type, "text_config": text}
     (folder / "config.json").write_text(json.dumps(config))
 
 
@@ -87,14 +110,24 @@ def tokens(engine: Engine) -> list[list[int]]:
     return found
 
 
-@pytest.mark.parametrize("name", SHAPES)
+FP8: dict[str, Any] = {"num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 128}
+IN_FP8: dict[str, dict[str, Any]] = {
+    "llama-fp8": SHAPES["llama"] | FP8 | {"hidden_size": 512, "intermediate_size": 512},
+    "qwen3_moe-fp8": SHAPES["qwen3_moe"] | FP8 | {"hidden_size": 512},
+    "qwen2-fp8": SHAPES["qwen2"] | FP8 | {"hidden_size": 512, "intermediate_size": 512},
+}
+
+
+@pytest.mark.parametrize("name", [*SHAPES, *IN_FP8])
 def test_the_tokens_are_those_of_the_reference(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_config(tmp_path, name)
+    model = read_config(tmp_path)
+    assert unsupported(model.quantised() if name in IN_FP8 else model, torch.bfloat16) == ""
     settings = EngineConfig(
         tmp_path, NUM_SLOTS * PAGES_EACH, NUM_SLOTS, load_format="dummy", dtype="float32",
-        decode_buckets=(NUM_SLOTS,),
+        decode_buckets=(NUM_SLOTS,), quantize="fp8" if name in IN_FP8 else "none",
     )  # fmt: skip
     truth = tokens(Engine.load(settings, lambda n: torch.zeros(n, dtype=torch.uint8)))
     cuda_path.on_the_cpu(monkeypatch)
