@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 import triton
+from transformers import AutoConfig
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, make_backend
 from triton.runtime import jit
@@ -44,6 +45,7 @@ from engine.spread.lending import LendingSteps
 from engine.spread.memory import exchange_layout
 from engine.spread.shapes import GROUP_SIZES, plain_shapes
 from tests.engine import compiled_kernels as noted
+from tests.gpu.family_configs import NAMED, OTHERS, four_layers
 from tests.kernels.spread_group import Memory
 from transport.wire.sampling import StopRule
 from transport.wire.spread import MAX_ROWS
@@ -52,11 +54,8 @@ TARGET = GPUTarget("cuda", 90, 32)
 QUANTIZE: tuple[Quantize, ...] = ("none", "fp8")
 BUCKETS = (1, 8, 64)
 MAX_DRAFTS, MAX_SEQ_LEN = 2, 4096
-FAMILIES = ("llama-3.1-8b", "qwen3.5-9b", "qwen3-30b-a3b")
-"""Folders of bench/models beside the full-size model."""
 SMALLER = {
     "hidden_size": 512, "intermediate_size": 1024, "num_experts": 16, "vocab_size": 65_552,
-    "num_hidden_layers": 4,
 }  # fmt: skip
 
 
@@ -184,12 +183,10 @@ def launch_all(quantize: Quantize) -> None:
 
 def launch_family(name: str) -> None:
     """What prompts and decode steps of another family launch, with its own heads."""
-    config = json.loads((noted.FULL_SIZE.parents[1] / name / "config.json").read_text())
-    text = config.get("text_config", config)
-    head_dim = text.get("head_dim", text["hidden_size"] // text["num_attention_heads"])
-    text |= {key: value for key, value in SMALLER.items() if key in text} | {"head_dim": head_dim}
-    if "layer_types" in text:
-        text["layer_types"] = text["layer_types"][: SMALLER["num_hidden_layers"]]
+    config = AutoConfig.for_model(**four_layers(name)).to_dict()
+    head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    config |= {key: value for key, value in SMALLER.items() if key in config}
+    config |= {"head_dim": head_dim}
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "config.json").write_text(json.dumps(config))
         settings = EngineConfig(
@@ -256,7 +253,7 @@ def main(names: list[str]) -> int:
             module.overlap = lambda _: {"PDL": True, "launch_pdl": True}
     for quantize in QUANTIZE:
         launch_all(quantize)
-    for name in FAMILIES:
+    for name in (*NAMED, *OTHERS):
         launch_family(name)
     launch_nvfp4()
     launch_pieces()

@@ -1,18 +1,16 @@
 """Other model families on a GPU against transformers in float32: four layers at real widths."""
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 from engine.config import EngineConfig
 from engine.runner import Engine
+from tests.gpu.family_configs import four_layers
 from tests.gpu.teacher_forced import (
     MARGIN,
     PAGES_EACH,
-    VOCAB,
     Forced,
     alone_and_among,
     kl,
@@ -21,8 +19,10 @@ from tests.gpu.teacher_forced import (
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(400)]
 
-MODELS = Path(__file__).parents[2] / "bench/models"
-LEAST_SAME = {"llama-3.1-8b": 1.0, "qwen3.5-9b": 1.0, "qwen3-30b-a3b": 0.98}
+LEAST_SAME = {
+    "llama-3.1-8b": 1.0, "qwen2.5-7b": 1.0, "qwen3.5-9b": 1.0, "gemma-3-12b": 1.0,
+    "qwen3-30b-a3b": 0.98, "qwen3-next-80b-a3b": 0.98, "qwen1.5-moe-a2.7b": 0.98,
+}  # fmt: skip
 """Share of clear positions with the same top-1. A near-tie of a router falls differently in
 bfloat16 at some positions, in transformers' own bfloat16 runs too."""
 PROMPT_LENS = (1, 63, 64, 65, 1000, 4096)
@@ -36,32 +36,23 @@ def name(request: pytest.FixtureRequest) -> str:
     return found
 
 
-def four_layers(name: str) -> dict[str, Any]:
-    """A model's config.json with four layers and fewer ids."""
-    settings: dict[str, Any] = json.loads((MODELS / name / "config.json").read_text())
-    text: dict[str, Any] = settings.get("text_config", settings)
-    text |= {"num_hidden_layers": 4, "vocab_size": VOCAB}
-    if "layer_types" in text:
-        text["layer_types"] = text["layer_types"][:4]
-    return {
-        key: value for key, value in text.items() if key not in ("bos_token_id", "eos_token_id")
-    }
-
-
 @pytest.fixture(scope="module")
 def checkpoint(name: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Random weights in bfloat16, norms beside one, biases beside zero."""
+    """Random weights in bfloat16. Gemma's embeddings are those of its lm_head, and scaled."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    settings = four_layers(name)
+    settings, tied = four_layers(name), name.startswith("gemma")
     folder = tmp_path_factory.mktemp("checkpoint")
     torch.manual_seed(0)
     config = AutoConfig.for_model(**settings)
     with torch.device("cuda"), torch.inference_mode():
         model = AutoModelForCausalLM.from_config(config).to(torch.bfloat16)
         for each, parameter in model.named_parameters():
-            if parameter.dim() > 1 and "conv" not in each:
-                parameter.normal_(0.0, 1.0 if "embed" in each else parameter.shape[-1] ** -0.5)
+            if each.endswith("_proj.bias"):
+                parameter.normal_(0.0, 0.3)
+            elif parameter.dim() > 1 and "conv" not in each:
+                plain = "embed" in each and not tied
+                parameter.normal_(0.0, 1.0 if plain else parameter.shape[-1] ** -0.5)
     model.save_pretrained(folder)
     del model
     torch.cuda.empty_cache()

@@ -27,6 +27,7 @@ SIZES = [
     BlockBytes(page=100, conv=12, recurrent=516),
     BlockBytes(page=34, conv=6, recurrent=70),
     BlockBytes(page=7, conv=1, recurrent=13),
+    BlockBytes(page=2048, conv=0, recurrent=0),
 ]
 
 
@@ -67,7 +68,7 @@ def test_every_block_arrives_and_nothing_else_changes(
 
 
 def test_the_largest_access_that_every_size_allows() -> None:
-    assert [sizes.granularity for sizes in SIZES] == [16, 16, 8, 4, 2, 1]
+    assert [sizes.granularity for sizes in SIZES] == [16, 16, 8, 4, 2, 1, 16]
     assert BlockBytes(page=1_310_720, conv=1_474_560, recurrent=62_914_560).granularity == 16
 
 

@@ -154,6 +154,9 @@ def _copy_kernel(
     page_tiles: tl.constexpr = (PAGE + TILE - 1) // TILE
     conv_tiles: tl.constexpr = (CONV + TILE - 1) // TILE
     recurrent_tiles: tl.constexpr = (RECURRENT + TILE - 1) // TILE
+    # Models without states have none of these tiles; the divisors must not be 0 for all that.
+    by_conv: tl.constexpr = conv_tiles if CONV > 0 else 1
+    by_recurrent: tl.constexpr = recurrent_tiles if RECURRENT > 0 else 1
     num_pages = tl.load(p_counts).to(tl.int32)
     num_states = tl.load(p_counts + 1).to(tl.int32)
     end_pages = num_pages * page_tiles
@@ -165,12 +168,12 @@ def _copy_kernel(
             first = tile % page_tiles * TILE
             num_words = PAGE
         elif tile < end_conv:
-            block = num_pages + (tile - end_pages) // conv_tiles
-            first = (tile - end_pages) % conv_tiles * TILE
+            block = num_pages + (tile - end_pages) // by_conv
+            first = (tile - end_pages) % by_conv * TILE
             num_words = CONV
         else:
-            block = num_pages + num_states + (tile - end_conv) // recurrent_tiles
-            first = (tile - end_conv) % recurrent_tiles * TILE
+            block = num_pages + num_states + (tile - end_conv) // by_recurrent
+            first = (tile - end_conv) % by_recurrent * TILE
             num_words = RECURRENT
         o_word = tl.multiple_of(first, VECTOR) + tl.arange(0, TILE)
         is_mine = o_word < tl.multiple_of(num_words, VECTOR)

@@ -1,0 +1,49 @@
+"""Configurations of other model families: four layers at real widths, fewer ids."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tests.gpu.teacher_forced import VOCAB
+
+MODELS = Path(__file__).parents[2] / "bench/models"
+NAMED = ("llama-3.1-8b", "qwen3.5-9b", "qwen3-30b-a3b")
+"""Folders of bench/models beside the full-size model."""
+OTHERS: dict[str, dict[str, Any]] = {
+    "qwen2.5-7b": {
+        "model_type": "qwen2", "hidden_size": 3584, "intermediate_size": 18944,
+        "num_attention_heads": 28, "num_key_value_heads": 4,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1e6},
+    },
+    "gemma-3-12b": {
+        "model_type": "gemma3_text", "hidden_size": 3840, "intermediate_size": 15360,
+        "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 256,
+        "sliding_window": 1024, "hidden_activation": "gelu_pytorch_tanh",
+        "layer_types": ["sliding_attention", "full_attention"] * 2,
+        "rope_parameters": {
+            "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+            "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
+        },
+    },
+    "qwen3-next-80b-a3b": {
+        "model_type": "qwen3_next", "num_experts": 128,
+        "layer_types": [*["linear_attention"] * 3, "full_attention"],
+    },
+    "qwen1.5-moe-a2.7b": {"model_type": "qwen2_moe"},
+}  # fmt: skip
+"""Settings of models without a folder in bench/models, beside those that transformers defaults to
+(of Qwen3-Next's 512 experts, 128)."""
+
+
+def four_layers(name: str) -> dict[str, Any]:
+    """A model's config.json with four layers and fewer ids."""
+    settings = OTHERS.get(name)
+    if settings is None:
+        settings = json.loads((MODELS / name / "config.json").read_text())
+    text: dict[str, Any] = dict(settings.get("text_config", settings))
+    text |= {"num_hidden_layers": 4, "vocab_size": VOCAB}
+    if "layer_types" in text:
+        text["layer_types"] = text["layer_types"][:4]
+    return {
+        key: value for key, value in text.items() if key not in ("bos_token_id", "eos_token_id")
+    }
