@@ -116,7 +116,7 @@ def _attend(
     BLOCK: tl.constexpr,
     STAGES: tl.constexpr,
     MASKED: tl.constexpr,
-    WINDOW: tl.constexpr,
+    WINDOW: tl.constexpr = 0,
 ):
     """Attend to keys ``low`` to ``high``, a multiple of BLOCK apart; MASKED cuts at each query and
     at ``end``, and at the beginning of its window if there is one."""
@@ -237,10 +237,12 @@ def _prefill_kernel(
         tl.store(p_stats + o_part * 2, b_max)
         tl.store(p_stats + o_part * 2 + 1, b_sum)
         return
-    b_o = b_o / b_sum[:, None]
     if GATED:
         p_gate += o_token[:, None] * gate_stride + o_column
-        b_o *= tl.sigmoid(tl.load(p_gate, mask=m_query, other=0.0).to(tl.float32))
+        b_gate = tl.load(p_gate, mask=m_query, other=0.0)
+    b_o = b_o / b_sum[:, None]
+    if GATED:
+        b_o *= tl.sigmoid(b_gate.to(tl.float32))
     tl.store(p_out + o_q, b_o.to(p_out.dtype.element_ty), mask=m_query)
 
 

@@ -75,11 +75,11 @@ class WeightBuilder:
         self.plan.add(name, vector, mean=mean, std=std)
         return vector
 
-    def norms(self, dim: int, *parts: tuple[str, int]) -> torch.Tensor:
+    def norms(self, dim: int, *parts: tuple[str, int], mean: float = 0.0) -> torch.Tensor:
         """Norm weights, float32 [rows, dim]: each named vector [dim] repeated as often as given."""
         rows = self._empty(sum(num for _, num in parts), dim, dtype=torch.float32)
         for (name, _), own in zip(parts, rows.split([num for _, num in parts]), strict=True):
-            self.plan.add(name, own, (dim,))
+            self.plan.add(name, own, (dim,), mean=mean)
         return rows
 
     def tensor(self, name: str, *shape: int, std: float) -> torch.Tensor:

@@ -27,6 +27,7 @@ class DecoderWeights:
 
     def __init__(self, config: ModelConfig, new: WeightBuilder, device: torch.device) -> None:
         self.config, self.new = config, new
+        self._norm_mean = 0.0 if config.plus_one_norms else 1.0
         ropes = {m.rope for layer in config.layers if isinstance(m := layer.mixer, Attention)}
         self._inv_freqs = {rope: frequencies(rope).to(device) for rope in ropes}
 
@@ -41,7 +42,7 @@ class DecoderWeights:
         return Weights(
             embed=embed,
             layers=tuple(self._layer(f"layers.{i}.", spec) for i, spec in enumerate(config.layers)),
-            norm=new.vector("norm.weight", config.hidden_size),
+            norm=self._norm("norm.weight"),
             lm_head=lm_head,
             mtp=self._mtp() if config.num_mtp_layers else None,
         )
@@ -49,27 +50,31 @@ class DecoderWeights:
     def _mtp(self) -> MtpWeights:
         new, hidden = self.new, self.config.hidden_size
         return MtpWeights(
-            embedding_norm=new.vector("mtp.pre_fc_norm_embedding.weight", hidden),
-            hidden_norm=new.vector("mtp.pre_fc_norm_hidden.weight", hidden),
+            embedding_norm=self._norm("mtp.pre_fc_norm_embedding.weight"),
+            hidden_norm=self._norm("mtp.pre_fc_norm_hidden.weight"),
             fc=new.matrix(2 * hidden, Part("mtp.fc.weight", hidden)),
             layer=self._layer("mtp.layers.0.", self.config.mtp_layer),
-            norm=new.vector("mtp.norm.weight", hidden),
+            norm=self._norm("mtp.norm.weight"),
         )
 
+    def _norm(self, name: str) -> torch.Tensor:
+        """A norm of hidden states. Dummy weights are drawn beside a factor of 1."""
+        return self.new.vector(name, self.config.hidden_size, mean=self._norm_mean)
+
     def _layer(self, name: str, spec: LayerSpec) -> LayerWeights:
-        hidden, after = self.config.hidden_size, spec.norms_after
+        after = spec.norms_after
         mixer_norm, post_norm = None, "post_attention_layernorm.weight"
         if after:
-            mixer_norm = self.new.vector(name + post_norm, hidden)
+            mixer_norm = self._norm(name + post_norm)
             post_norm = "pre_feedforward_layernorm.weight"
         return LayerWeights(
-            input_norm=self.new.vector(name + "input_layernorm.weight", hidden),
+            input_norm=self._norm(name + "input_layernorm.weight"),
             mixer=(
                 self._deltanet(name + "linear_attn.", spec.mixer)
                 if isinstance(spec.mixer, DeltaNet)
                 else self._attention(name + "self_attn.", spec.mixer)
             ),
-            post_norm=self.new.vector(name + post_norm, hidden),
+            post_norm=self._norm(name + post_norm),
             mlp=(
                 self._moe(name + "mlp.", spec.mlp)
                 if isinstance(spec.mlp, Moe)
@@ -126,7 +131,7 @@ class DecoderWeights:
                 Part(name + "k_proj.weight", kv_heads * dim),
                 q,
             ),
-            kq_norm=new.norms(dim, *(norms if spec.normed else ())),
+            kq_norm=new.norms(dim, *(norms if spec.normed else ()), mean=self._norm_mean),
             out_proj=new.matrix(heads * dim, Part(name + "o_proj.weight", hidden)),
             inv_freq=self._inv_freqs[spec.rope],
             gated=spec.gated,
@@ -145,7 +150,7 @@ class DecoderWeights:
             gate_up=new.matrix(hidden, *halves),
             down=new.matrix(size, Part(name + "down_proj.weight", hidden)),
             activation=spec.activation,
-            out_norm=new.vector(norm, hidden) if after else None,
+            out_norm=self._norm(norm) if after else None,
         )
 
     def _moe(self, name: str, spec: Moe) -> MoeWeights:

@@ -171,6 +171,7 @@ def launch_all(quantize: Quantize) -> None:
         noted.as_on_a_gpu(engine)
         engine._drafts = PromptDrafts(engine)
         with torch.inference_mode():
+            noted.plan_small_pieces(engine)
             engine.warm_up()
             for batch in noted.batches(engine, random.Random(0))[:20]:
                 for row in batch.rows:

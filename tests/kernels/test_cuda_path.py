@@ -1,5 +1,7 @@
 """Decode steps as they run on CUDA, drafts included, against the reference kernels."""
 
+import json
+
 import pytest
 import torch
 
@@ -25,10 +27,14 @@ SETTINGS = (
 NUM_SLOTS, PAGES_EACH, NUM_TOKENS = 2, 3, 5
 
 
-@pytest.fixture(scope="module")
-def settings(tmp_path_factory: pytest.TempPathFactory) -> EngineConfig:
+@pytest.fixture(scope="module", params=["qwen3_5_moe", "qwen3_5"])
+def settings(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> EngineConfig:
     folder = tmp_path_factory.mktemp("model")
-    cuda_path.write_config(folder)
+    cuda_path.write_config(folder, intermediate_size=320)
+    config = json.loads((folder / "config.json").read_text()) | {"model_type": request.param}
+    (folder / "config.json").write_text(json.dumps(config))
     return EngineConfig(
         folder, NUM_SLOTS * PAGES_EACH, NUM_SLOTS, load_format="dummy", dtype="float32",
         max_drafts=1, decode_buckets=(NUM_SLOTS,),
