@@ -19,7 +19,7 @@ OTHERS: dict[str, dict[str, Any]] = {
         "model_type": "gemma3_text", "hidden_size": 3840, "intermediate_size": 15360,
         "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 256,
         "sliding_window": 1024, "hidden_activation": "gelu_pytorch_tanh",
-        "layer_types": ["sliding_attention", "full_attention"] * 2,
+        "layer_types": ["sliding_attention", "full_attention"] * 2, "tie_word_embeddings": False,
         "rope_parameters": {
             "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
             "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
@@ -32,7 +32,7 @@ OTHERS: dict[str, dict[str, Any]] = {
     "qwen1.5-moe-a2.7b": {"model_type": "qwen2_moe"},
 }  # fmt: skip
 """Settings of models without a folder in bench/models, beside those that transformers defaults to
-(of Qwen3-Next's 512 experts, 128)."""
+(of Qwen3-Next's 512 experts, 128; Gemma's lm_head apart, whose own embeddings would decide)."""
 
 
 def four_layers(name: str) -> dict[str, Any]:

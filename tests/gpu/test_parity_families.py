@@ -38,10 +38,10 @@ def name(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def checkpoint(name: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Random weights in bfloat16. Gemma's embeddings are those of its lm_head, and scaled."""
+    """Random weights in bfloat16. Gemma scales its embeddings by itself."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    settings, tied = four_layers(name), name.startswith("gemma")
+    settings, scaled = four_layers(name), name.startswith("gemma")
     folder = tmp_path_factory.mktemp("checkpoint")
     torch.manual_seed(0)
     config = AutoConfig.for_model(**settings)
@@ -51,8 +51,8 @@ def checkpoint(name: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
             if each.endswith("_proj.bias"):
                 parameter.normal_(0.0, 0.3)
             elif parameter.dim() > 1 and "conv" not in each:
-                plain = "embed" in each and not tied
-                parameter.normal_(0.0, 1.0 if plain else parameter.shape[-1] ** -0.5)
+                unit = "embed" in each and not scaled
+                parameter.normal_(0.0, 1.0 if unit else parameter.shape[-1] ** -0.5)
     model.save_pretrained(folder)
     del model
     torch.cuda.empty_cache()
