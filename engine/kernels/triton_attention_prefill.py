@@ -116,7 +116,7 @@ def _attend(
     BLOCK: tl.constexpr,
     STAGES: tl.constexpr,
     MASKED: tl.constexpr,
-    WINDOW: tl.constexpr = 0,
+    WINDOW: tl.constexpr,
 ):
     """Attend to keys ``low`` to ``high``, a multiple of BLOCK apart; MASKED cuts at each query and
     at ``end``, and at the beginning of its window if there is one."""
