@@ -116,7 +116,7 @@ def attention_decode(
         return out
     group, num_programs = num_heads // num_kv_heads, num_programs or programs_for(num_rows)
     own = tiles = items = num_items = ends
-    members, num_shared = 1, 0
+    members = num_shared = 0
     if shared is not None:
         own, tiles, items, num_items = shared.own, shared.tiles, shared.items, shared.num_items
         members = shared_reads.rows_of_tile(num_heads, num_kv_heads)
@@ -128,12 +128,11 @@ def attention_decode(
         q, kv, block_tables, ends, workspace.partials, workspace.stats,
         own, tiles, items, num_items,
         block_tables.stride(0), kv.stride(0), layer * kv.stride(1), kv.stride(2),
-        (head_dim**-0.5 if scale is None else scale) * LOG2_E,
+        (head_dim**-0.5 if scale is None else scale) * LOG2_E, num_shared,
         HEADS=num_heads, KV_HEADS=num_kv_heads, GROUP=group,
         ROWS=max(MIN_HEADS, triton.next_power_of_2(group)),
         DIM=head_dim, PAGE=page_size, BLOCK=block, STAGES=num_stages, WINDOW=window or 0,
-        MEMBERS=members, PADDED=triton.next_power_of_2(group), SHARED=num_shared,
-        num_warps=num_warps, **overlap(q),
+        MEMBERS=members, PADDED=triton.next_power_of_2(group), num_warps=num_warps, **overlap(q),
     )  # fmt: skip
     _merge_kernel[(num_heads * head_dim // dims_each, num_rows)](
         workspace.partials, workspace.stats, out if gate is None else gate, ends, out,
@@ -328,7 +327,7 @@ def _tile_chunks(
             )  # fmt: skip
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_shared"])
 def _chunk_kernel(
     p_q,
     p_kv,
@@ -345,6 +344,7 @@ def _chunk_kernel(
     layer_offset,
     v_offset,
     scale,
+    num_shared,
     HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
     GROUP: tl.constexpr,
@@ -356,23 +356,24 @@ def _chunk_kernel(
     WINDOW: tl.constexpr,
     MEMBERS: tl.constexpr,
     PADDED: tl.constexpr,
-    SHARED: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """The first ``SHARED`` programs of the last axis compute items, the others a row each."""
+    """The first ``num_shared`` programs of the last axis compute items, the others a row each."""
     wait_for_inputs(PDL)
-    if tl.program_id(2) < SHARED:
+    row = tl.program_id(2) - num_shared
+    if row >= 0:
+        _row_chunks(
+            p_q, p_kv, p_tables, p_ends, p_partials, p_stats, p_own, row,
+            table_stride, page_stride, layer_offset, v_offset, scale,
+            HEADS, KV_HEADS, GROUP, ROWS, DIM, PAGE, BLOCK, STAGES, WINDOW, MEMBERS > 0,
+        )  # fmt: skip
+    elif MEMBERS > 0:
         _tile_chunks(
             p_q, p_kv, p_tables, p_ends, p_partials, p_stats, p_tiles, p_items, p_num_items,
-            tl.program_id(2) * tl.num_programs(0) + tl.program_id(0), SHARED * tl.num_programs(0),
+            tl.program_id(2) * tl.num_programs(0) + tl.program_id(0),
+            num_shared * tl.num_programs(0),
             table_stride, page_stride, layer_offset, v_offset, scale,
             HEADS, KV_HEADS, GROUP, DIM, PAGE, BLOCK, STAGES, MEMBERS, PADDED,
-        )  # fmt: skip
-    else:
-        _row_chunks(
-            p_q, p_kv, p_tables, p_ends, p_partials, p_stats, p_own, tl.program_id(2) - SHARED,
-            table_stride, page_stride, layer_offset, v_offset, scale,
-            HEADS, KV_HEADS, GROUP, ROWS, DIM, PAGE, BLOCK, STAGES, WINDOW, SHARED > 0,
         )  # fmt: skip
 
 
