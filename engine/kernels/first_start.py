@@ -1,5 +1,5 @@
 """The kernel variants that a first start compiles; ``python -m engine.kernels.first_start
-bf16=FILE fp8=FILE fp8=FILE`` writes them.
+bf16=FILE fp8=FILE fp8=FILE`` writes those of the kinds of weights that it names.
 
 If no start has noted yet which variants of the kernels it needs (variants.py), it compiles the
 variants in ``first_start.json`` ahead. Each FILE is the note of a start of the full-size model,
@@ -24,7 +24,8 @@ MODEL = {
     "num_experts_per_tok": 8, "moe_intermediate_size": 512,
 }  # fmt: skip
 """The model whose variants are noted."""
-Weights = Literal["bf16", "fp8"]
+Weights = Literal["bf16", "fp8", "nvfp4"]
+"""A kind of weights. ``nvfp4``: only what experts in NVFP4 need beside the other matrices' kind."""
 
 
 def notes(config: ModelConfig, arch: int) -> tuple[str, ...]:
@@ -36,23 +37,33 @@ def notes(config: ModelConfig, arch: int) -> tuple[str, ...]:
     found = {name: value for part in parts for name, value in vars(part).items()}
     if any(found[name] != value for name, value in MODEL.items()):
         return ()
-    return read("bf16" if config.quantization.source == "none" else "fp8", arch)
+    weights: Weights = "bf16" if config.quantization.source == "none" else "fp8"
+    return read(arch, weights, "nvfp4") if config.quantization.packs else read(arch, weights)
 
 
-def read(weights: Weights, arch: int) -> tuple[str, ...]:
-    """The notes of starts with weights of this kind."""
+def read(arch: int, *weights: Weights) -> tuple[str, ...]:
+    """The notes of starts with weights of these kinds."""
     shipped = json.loads(FILE.read_text())
     if shipped["arch"] != arch:
         return ()
-    return tuple(json.dumps(each["note"]) for each in shipped["variants"] if weights in each["for"])
+    wanted = set(weights)
+    return tuple(
+        json.dumps(each["note"])
+        for each in shipped["variants"]
+        if not wanted.isdisjoint(each["for"])
+    )
 
 
 def write(noted: Mapping[str, Sequence[Variants]]) -> None:
-    """Write the notes of starts, by kind of weights, to ``first_start.json``."""
+    """Write the notes of starts, by kind of weights, to ``first_start.json``; those of other kinds
+    stay."""
     from engine.kernels.compile_variants import compile_all
 
     (arch,) = {variants.arch for starts in noted.values() for variants in starts}
     wanted: dict[str, list[str]] = {}
+    for each in json.loads(FILE.read_text())["variants"]:
+        if kept := [kind for kind in each["for"] if kind not in noted]:
+            wanted[json.dumps(each["note"])] = kept
     for weights, starts in noted.items():
         for note in dict.fromkeys(note for variants in starts for note in variants.notes):
             wanted.setdefault(note, []).append(weights)

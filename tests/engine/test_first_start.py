@@ -17,8 +17,8 @@ FULL_SIZE = ROOT / "bench/models/qwen3.5-35b-a3b"
 def test_the_full_size_model_has_notes_for_either_kind_of_weights():
     config = read_config(FULL_SIZE)
     bf16, fp8 = first_start.notes(config, 90), first_start.notes(config.quantised(), 90)
-    assert bf16 == first_start.read("bf16", 90)
-    assert fp8 == first_start.read("fp8", 90)
+    assert bf16 == first_start.read(90, "bf16")
+    assert fp8 == first_start.read(90, "fp8")
     assert bf16
     assert fp8
     assert bf16 != fp8
@@ -30,19 +30,29 @@ def test_other_models_and_gpus_have_none():
     assert first_start.notes(config, 100) == ()
 
 
-@pytest.mark.parametrize("weights", ["bf16", "fp8"])
+def test_experts_in_nvfp4_have_notes_beside_those_of_the_other_matrices():
+    config = read_config(FULL_SIZE)
+    experts = set(first_start.read(90, "nvfp4"))
+    made, stored = config.rounded().packing(), config.packing()
+    assert set(first_start.notes(made, 90)) == experts | set(first_start.read(90, "fp8"))
+    assert set(first_start.notes(stored, 90)) == experts | set(first_start.read(90, "bf16"))
+    kernels = {json.loads(note)["kernel"].rpartition(".")[2] for note in experts}
+    assert {"nvfp4_gate_up_kernel", "nvfp4_down_kernel", "_widen_kernel"} <= kernels
+
+
+@pytest.mark.parametrize("weights", ["bf16", "fp8", "nvfp4"])
 def test_each_note_has_the_parameters_that_its_kernel_has(weights):
     """Else a first start compiles it at its launch: note a start on a GPU again, and run
     ``python -m engine.kernels.first_start``."""
-    for note in map(json.loads, first_start.read(weights, 90)):
+    for note in map(json.loads, first_start.read(90, weights)):
         module, _, name = note["kernel"].rpartition(".")
         kernel = getattr(import_module(module), name)
         assert list(note["arguments"]) == kernel.arg_names, note["kernel"]
 
 
-@pytest.mark.parametrize("weights", ["bf16", "fp8"])
+@pytest.mark.parametrize("weights", ["bf16", "fp8", "nvfp4"])
 def test_a_note_says_to_triton_what_it_was_made_of(weights):
-    for note in first_start.read(weights, 90):
+    for note in first_start.read(90, weights):
         data = json.loads(for_triton(note, 90))
         data["options"] = OPTIONS | data["options"]
         assert noted(json.dumps(data)) == note
