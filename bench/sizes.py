@@ -3,6 +3,7 @@ docs/sizing.md. Runs on any machine: the sizes are the worker's own arithmetic (
 the memory that nvidia-smi lists.
 """
 
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -12,6 +13,7 @@ import torch
 
 from engine import gpu
 from engine.kernels.state_ring import ring_bytes
+from engine.model.config import ModelConfig
 from engine.model.registry import build, read_config
 from transport.wire.layout import CacheLayout, PoolSize
 
@@ -36,19 +38,25 @@ GPUS_MIB = {"80 GB": 81_559, "141 GB": 143_771}
 """Memory of an H100 and of an H200 as nvidia-smi lists it."""
 
 
+WEIGHTS: dict[str, Callable[[ModelConfig], ModelConfig]] = {
+    "BF16": lambda config: config,
+    "FP8": ModelConfig.quantised,
+    "NVFP4": lambda config: config.rounded().packing(),
+}
+
+
 @cache
-def model(*, fp8: bool, drafts: bool) -> tuple[CacheLayout, int]:
-    """Layout of the cache, and bytes of the weights."""
-    config = read_config(MODEL)
-    config = config.quantised() if fp8 else config
+def model(kind: str, *, drafts: bool) -> tuple[CacheLayout, int]:
+    """Layout of the cache, and bytes of the weights of a kind."""
+    config = WEIGHTS[kind](read_config(MODEL))
     config = config if drafts else config.without_drafts()
     weights = build(config, torch.bfloat16, torch.device("meta"))
     return config.cache_layout("bfloat16", PAGE_LEN), weights.num_bytes
 
 
-def pools(total_bytes: int, role: Role, *, fp8: bool, drafts: bool) -> PoolSize:
+def pools(total_bytes: int, role: Role, kind: str, *, drafts: bool) -> PoolSize:
     """State slots and pages of a worker that has the GPU to itself."""
-    layout, weights_bytes = model(fp8=fp8, drafts=drafts)
+    layout, weights_bytes = model(kind, drafts=drafts)
     max_drafts = MAX_DRAFTS if drafts and role.decodes else 0
     demand = gpu.CacheDemand(
         layout, NUM_IDS, role.max_rows, MAX_LEN, 1, max_drafts, ring_bytes(layout, max_drafts)
@@ -65,11 +73,11 @@ def rows() -> list[str]:
     """The rows of the table."""
     found = []
     for name, mib in GPUS_MIB.items():
-        for weights in ("BF16", "FP8"):
+        for weights in WEIGHTS:
             for role in ROLES:
                 cells = [name, weights, role.name]
                 for drafts in (False, True):
-                    fit = pools(mib << 20, role, fp8=weights == "FP8", drafts=drafts)
+                    fit = pools(mib << 20, role, weights, drafts=drafts)
                     cells += [f"{fit.num_state_slots}", f"{fit.num_pages * PAGE_LEN:,}"]
                 found.append(f"| {' | '.join(cells)} |")
     return found

@@ -9,7 +9,7 @@ from engine.plan import FLOATS
 from engine.quantized.format import require
 from engine.quantized.nvfp4 import converted
 
-CONVERTED_AT_ONCE = 1 << 26
+CONVERTED_AT_ONCE = 1 << 23
 """Values converted to NVFP4 at a time: each takes some thirty bytes meanwhile."""
 
 
