@@ -351,7 +351,7 @@ class TritonKernels:
         streamed, apart = x.shape[0] <= most, None
         if shared is not None and streamed and shared_down.shape[1] == w_out.shape[2]:
             together = shared, shared_down
-        elif shared is not None and x.shape[0] <= MAX_STREAMED:
+        elif shared is not None and streamed and x.shape[0] <= MAX_STREAMED:
             apart = linear_parts(shared, shared_down, split_of(Activation(shared), shared_down))
         elif shared is not None:
             hidden = torch.addmm(hidden, shared, widened_rows(shared_down).t())
