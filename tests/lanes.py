@@ -2,9 +2,12 @@
 
 pytest-xdist gives each file to the next process that is free. Here files that share a stack are one
 parcel: in other processes each would start that stack anew. And files that start workers are for
-every other process, so that they run beside files that start none.
+every other process, so that they run beside files that start none. What needs a Docker engine
+waits until it is made, but in no process, as long as there are other files.
 """
 
+import fcntl
+import os
 from collections.abc import Iterable
 
 import pytest
@@ -14,6 +17,9 @@ from xdist.workermanage import WorkerController
 BATON = "tests/e2e/test_bad_input.py"
 TINY = "tests/e2e/test_bench_checks.py"
 CLIENTS = "tests/clients/"
+DOCKER = "tests/docker/"
+ENGINE = "BATON_TEST_ENGINE"
+"""The folder where .ci/run makes an engine while other tests run; it locks FOLDER.lock as long."""
 
 SHARED = {
     BATON: "colocated security memory history clients interference",
@@ -41,8 +47,8 @@ OTHERS = (
     "tests/kernels/",
     "tests/simulation/",
     "tests/bench/",
-    "tests/docker/test_node.py",
-    "tests/docker/",
+    f"{DOCKER}test_node.py",
+    DOCKER,
     "tests/worker/",
     "tests/deploy/",
     "tests/coordinator/",
@@ -50,8 +56,7 @@ OTHERS = (
 )
 
 FIRST = STACKS + OTHERS
-"""Long files come first: one of them alone at the end leaves a core without work. What needs Docker
-waits until others have run, as .ci/run makes an engine meanwhile."""
+"""Long files come first: one of them alone at the end leaves a core without work."""
 
 PARCELS = {
     f"tests/e2e/test_{name}.py": first for first, names in SHARED.items() for name in names.split()
@@ -70,12 +75,26 @@ def place(item: pytest.Item) -> int:
     return next((i for i, begin in enumerate(FIRST) if name.startswith(begin)), len(FIRST))
 
 
-def next_parcel(waiting: Iterable[str], process: int) -> str:
+def next_parcel(waiting: Iterable[str], process: int, *, no_engine: bool = False) -> str:
     """The first parcel for this process: one that starts workers for processes 0, 2, …, and another
-    one for 1, 3, …; of the wrong kind where there is none of the right one."""
-    names = list(waiting)
+    one for 1, 3, …; of the wrong kind where there is none of the right one. With ``no_engine`` yet,
+    parcels that need Docker come last."""
+    every = list(waiting)
+    names = [name for name in every if not (no_engine and name.startswith(DOCKER))] or every
     right = (name for name in names if name.startswith(STACKS) == (process % 2 == 0))
     return next(right, names[0])
+
+
+def engine_is_being_made() -> bool:
+    """True while .ci/run makes a Docker engine."""
+    if not (folder := os.environ.get(ENGINE)):
+        return False
+    with open(f"{folder}.lock", "a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
 
 
 class Parcels(LoadFileScheduling):
@@ -83,6 +102,7 @@ class Parcels(LoadFileScheduling):
         return parcel(nodeid)
 
     def _assign_work_unit(self, node: WorkerController) -> None:
-        name = next_parcel(self.workqueue, int(node.gateway.id.removeprefix("gw")))
+        process = int(node.gateway.id.removeprefix("gw"))
+        name = next_parcel(self.workqueue, process, no_engine=engine_is_being_made())
         self.workqueue.move_to_end(name, last=False)  # the next one is taken from the front
         super()._assign_work_unit(node)

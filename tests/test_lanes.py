@@ -1,6 +1,9 @@
 """The order of the tests names files that exist."""
 
+import fcntl
 from pathlib import Path
+
+import pytest
 
 from tests import lanes
 
@@ -26,3 +29,28 @@ def test_every_other_process_begins_with_files_that_start_workers() -> None:
     ]  # fmt: skip
     assert lanes.next_parcel(waiting[:2], 1) == waiting[0]
     assert lanes.next_parcel(waiting[2:], 0) == waiting[2]
+
+
+def test_tests_in_docker_come_last_until_there_is_an_engine() -> None:
+    docker, others = (
+        "tests/docker/test_node.py",
+        ["tests/e2e/test_end.py", "tests/worker/test_a.py"],
+    )
+    chosen = [
+        lanes.next_parcel([docker, *some], process, no_engine=no_engine)
+        for some in (others, others[:1], [])
+        for process, no_engine in ((0, True), (1, True), (1, False))
+    ]
+    assert chosen == [*others, docker, others[0], others[0], docker, docker, docker, docker]
+
+
+def test_an_engine_is_being_made_while_its_lock_is_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(lanes.ENGINE, raising=False)
+    assert not lanes.engine_is_being_made()
+    monkeypatch.setenv(lanes.ENGINE, str(tmp_path / "engine"))
+    with (tmp_path / "engine.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert lanes.engine_is_being_made()
+    assert not lanes.engine_is_being_made()

@@ -20,6 +20,7 @@ from deploy.ports import claim_port
 from tests.e2e.records import by_client
 from tests.e2e.stack import assert_idle
 from tests.e2e.waiting import eventually
+from tests.lanes import ENGINE
 
 ROOT = Path(__file__).resolve().parents[2]
 CPU_ENV = ROOT / "deploy" / "cpu.env"
@@ -29,8 +30,6 @@ COMPOSE = "BATON_TEST_COMPOSE"
 """The command that runs the stack, where it is not to be the first that is found."""
 COMPOSE_2 = "BATON_TEST_COMPOSE_2"
 """Compose 2, where it lies outside PATH; tests/docker/engine.sh says so."""
-ENGINE = "BATON_TEST_ENGINE"
-"""The folder where .ci/run makes an engine while other tests run; it locks FOLDER.lock as long."""
 ENGINE_S = 400.0
 
 _RECORDS = """
