@@ -19,7 +19,9 @@ Exit status: 0, 1 when a request failed or a level was not measured.
 
 import sys
 import tempfile
+import time
 from pathlib import Path
+from threading import Event
 from typing import Annotated, Any
 
 import httpx
@@ -33,7 +35,6 @@ from bench.harness.options import int_list
 from bench.prometheus import total
 from bench.setups import Setup
 from bench.spread_kill import longest_gaps
-from bench.spread_trials import tables_in_use
 from bench.stack import Stack, StackFailed, started
 
 COUNTERS = (
@@ -46,12 +47,27 @@ RATE_SEED = "1"
 START_S = 170.0
 TABLES_S = 8.0
 """Seconds for an idle group to time its steps before the first level."""
+MEASURED = "measured here"
+LOOK_S = 0.2
 
 
 def counted(url: str) -> dict[str, float]:
     """What all workers have counted since they started, as of their last heartbeats."""
     text = httpx.get(f"{url}/metrics", timeout=END_S).raise_for_status().text
     return {name: total(text, [f"baton_{name}_total"]) or 0.0 for name in COUNTERS}
+
+
+def tables_in_use(url: str, within_s: float) -> dict[str, str]:
+    """By worker that decodes in a spread group, where its table is from; returns once all are
+    measured, or after ``within_s`` seconds."""
+    ends_at = time.monotonic() + within_s
+    while True:
+        status = httpx.get(f"{url}/status", timeout=within_s).raise_for_status().json()
+        spread = {each["instance"]: each["spread"] or {} for each in status["workers"]}
+        found = {name: each["table"] for name, each in spread.items() if each.get("table")}
+        if (found and set(found.values()) == {MEASURED}) or time.monotonic() > ends_at:
+            return found
+        Event().wait(LOOK_S)
 
 
 def measured(

@@ -1,10 +1,10 @@
 """How many requests a second a set-up serves within targets, by replays of a trace. Pure."""
 
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 from bench.harness.workload.plan import Planned
-from bench.kept_blocks import KeptBlocks
 from bench.measures import percentile
 from bench.predict.changing import Changing, replay_changing
 from bench.predict.pools import Node, Request, replay
@@ -114,3 +114,23 @@ class Trace:
         ttfts, tpots = [r.ttft_s for r in requests], [r.tpot_s for r in requests]
         shares = [percentile(of, share) for of in (ttfts, tpots) for share in (0.5, 0.9)]
         return Goodput(rate, num_tokens * rate / len(requests), *shares)
+
+
+class KeptBlocks:
+    """An LRU of blocks of prompts: the ``num_blocks`` blocks that were used last, by their keys."""
+
+    def __init__(self, num_blocks: int) -> None:
+        self._num_blocks = num_blocks
+        self._kept: OrderedDict[Hashable, None] = OrderedDict()
+
+    def num_hits(self, keys: Sequence[Hashable]) -> int:
+        """Number of the first ``keys`` in a row whose blocks are kept."""
+        return next((n for n, key in enumerate(keys) if key not in self._kept), len(keys))
+
+    def keep(self, keys: Sequence[Hashable]) -> None:
+        """Keep the blocks of a prompt; of these the first ones go last."""
+        for key in reversed(keys):
+            self._kept[key] = None
+            self._kept.move_to_end(key)
+        while len(self._kept) > self._num_blocks:
+            self._kept.popitem(last=False)
