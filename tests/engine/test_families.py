@@ -32,14 +32,27 @@ def prompt(length: int) -> tuple[int, ...]:
 
 
 @cache
+def drafts(name: str) -> dict[int, list[int]]:
+    """What our engine makes of the prompts, by their lengths."""
+    requests = {length: Request(prompt(length), NUM_TOKENS) for length in LENGTHS}
+    Driver(load_engine(family_checkpoint(name))).run(list(requests.values()))
+    return {length: request.tokens for length, request in requests.items()}
+
+
+@cache
 @torch.inference_mode()
 def truth(name: str, length: int) -> list[int]:
-    """The greedy tokens of transformers, each from a pass over the whole text."""
-    text = list(prompt(length))
-    for _ in range(NUM_TOKENS):
-        logits = reference(name)(torch.tensor([text]), use_cache=False).logits
-        text.append(int(logits[0, -1].argmax()))
-    return text[length:]
+    """The greedy tokens of transformers, as in test_parity.py: our engine drafts them, and
+    transformers chooses at each place, until all that it chose is what it was given."""
+    tokens = drafts(name)[length]
+    while True:
+        text = torch.tensor([[*prompt(length), *tokens]])
+        logits = reference(name)(text, use_cache=False).logits[0, length - 1 : -1]
+        chosen: list[int] = logits.argmax(-1).tolist()
+        if chosen == tokens:
+            return tokens
+        first = next(i for i in range(NUM_TOKENS) if chosen[i] != tokens[i])
+        tokens = [*tokens[:first], chosen[first], *tokens[first + 1 :]]
 
 
 def test_each_type_has_three_shapes() -> None:
