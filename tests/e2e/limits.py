@@ -2,6 +2,7 @@
 
 import os
 import resource
+from contextlib import suppress
 from pathlib import Path
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -14,7 +15,17 @@ def in_use(pid: int, limit: int) -> int:
     return len(os.listdir(f"/proc/{pid}/fd"))
 
 
-def no_more(pid: int, limit: int) -> None:
-    """Let the process keep what it has of ``limit`` and get no more."""
-    used = in_use(pid, limit)
-    resource.prlimit(pid, limit, (used, used))
+Limits = tuple[int, int]
+
+
+def no_more(pid: int, limit: int) -> Limits:
+    """Let the process keep what it has of ``limit`` and get no more. Returns its limits before."""
+    before = resource.prlimit(pid, limit)
+    resource.prlimit(pid, limit, (in_use(pid, limit), before[1]))
+    return before
+
+
+def as_before(pid: int, limit: int, before: Limits) -> None:
+    """Lift what ``no_more`` has set, unless the process has ended."""
+    with suppress(ProcessLookupError):
+        resource.prlimit(pid, limit, before)

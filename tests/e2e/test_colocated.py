@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.cut import Cut
-from tests.e2e.limits import no_more
+from tests.e2e.limits import as_before, no_more
 from tests.e2e.records import outcomes, settled
 from tests.e2e.served import served
 from tests.e2e.stack import Stack
@@ -114,13 +114,11 @@ async def test_a_worker_gets_no_more_memory_or_descriptors(
     """Whether it goes on with what it has or ends, streams are the same."""
     disturbed = streams(colocated)
     await some_reach(disturbed, 2, num_tokens=1)
-    no_more(colocated.pids()["colocated-1"], limit)
+    pid = colocated.pids()["colocated-1"]
+    before = no_more(pid, limit)
     await same(colocated, disturbed, expected)
     await same(colocated, streams(colocated), expected)
-    since = len(colocated.lines)
-    colocated.kill("colocated-1")
-    await asyncio.to_thread(colocated.until, "^colocated-1: ready", 40.0, since)
-    await colocated.idle(NUM_WORKERS, 40.0)
+    as_before(pid, limit, before)
 
 
 async def test_a_worker_is_cut_off_from_the_coordinator(

@@ -18,7 +18,7 @@ import pytest
 
 from coordinator.record import keys
 from tests.cut import Cut
-from tests.e2e.limits import in_use, no_more
+from tests.e2e.limits import as_before, no_more
 from tests.e2e.records import Records, outcomes, settled
 from tests.e2e.served import LONG, served_long
 from tests.e2e.stack import Stack
@@ -165,15 +165,12 @@ async def test_workers_that_get_no_more_memory_or_descriptors(
     """Whether they go on with what they have or end, streams are the same."""
     streams = site.streams()
     await some_reach(streams, 2, num_tokens=1)
-    for name in ("prefill-1", "decode-1"):
-        no_more(site.baton.pids()[name], limit)
+    pids = [site.baton.pids()[name] for name in ("prefill-1", "decode-1")]
+    before = [no_more(pid, limit) for pid in pids]
     await check_undisturbed(site, streams, undisturbed, 60.0)
     await check_undisturbed(site, site.streams(), undisturbed, 60.0)
-    for name in ("prefill-1", "decode-1"):  # the next process has the limits of its parent
-        since = len(site.baton.lines)
-        site.baton.kill(name)
-        await asyncio.to_thread(site.baton.until, f"^{name}: ready", 40.0, since)
-    await site.whole({}, 40.0)
+    for pid, limits in zip(pids, before, strict=True):
+        as_before(pid, limit, limits)  # of one that has ended, the next has its parent's limits
 
 
 @pytest.mark.parametrize("limit", [resource.RLIMIT_AS, resource.RLIMIT_NOFILE])
@@ -185,14 +182,13 @@ async def test_a_coordinator_that_gets_no_more_memory_or_descriptors(
     streams = site.streams()
     await some_reach(streams, 2, num_tokens=1)
     pid = site.baton.pids()["coordinator"]
-    before = resource.prlimit(pid, limit)
-    resource.prlimit(pid, limit, (in_use(pid, limit), before[1]))
+    before = no_more(pid, limit)
     limits = httpx.Limits(max_keepalive_connections=0)
     async with httpx.AsyncClient(base_url=site.baton.url, timeout=30.0, limits=limits) as http:
         body = {"prompt": [1, 2, 3], "max_tokens": 5}
         asked = [asyncio.create_task(http.post("/v1/completions", json=body)) for _ in range(6)]
         await asyncio.wait(asked, timeout=1.0)
-        resource.prlimit(pid, limit, before)
+        as_before(pid, limit, before)
         found = await asyncio.gather(*asked, return_exceptions=True)
     for answer in found:
         if isinstance(answer, httpx.Response):
