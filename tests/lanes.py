@@ -23,10 +23,11 @@ ENGINE = "BATON_TEST_ENGINE"
 
 SHARED = {
     BATON: "colocated security memory history clients interference",
-    TINY: "word_problems prompt_logprobs prefix_cache_settings responses random_schemas",
+    TINY: "word_problems prompt_logprobs prefix_cache_settings responses random_schemas thoughts "
+    "prefix_cache host_tier",
 }
 """By the file that comes first, names of files in tests/e2e that use the same fixture of
-tests/e2e/conftest.py: ``baton``, ``tiny``. All of tests/clients share ``api``."""
+tests/e2e/conftest.py: ``baton``, ``tiny``, ``cold``. All of tests/clients share ``api``."""
 
 STACKS = (
     TINY,

@@ -69,3 +69,15 @@ def tiny() -> Iterator[Stack]:
     """The bundled model, every handoff's bytes compared."""
     with ending_well(Stack(TINY, verify_handoff=True)) as stack:
         yield stack
+
+
+@pytest.fixture(scope="package")
+def cold() -> Iterator[Stack]:
+    """One worker that keeps no prefix, and so computes every prompt whole."""
+    stack = Stack(
+        served("per_expert"), "--role", "colocated", "--workers", "1", "--no-prefix-cache",
+        dtype="float32", heartbeat=0.25, page_size=16, num_pages=512, max_batch_tokens=256,
+        poison=True,
+    )  # fmt: skip
+    with ending_well(stack):
+        yield stack

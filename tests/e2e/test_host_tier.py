@@ -1,6 +1,5 @@
 """Prefixes that have left the device come back from host memory, and change no token."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -39,13 +38,6 @@ async def all_saved(baton: Stack) -> None:
     workers = (await baton.status())["workers"]
     saved = max(worker["kept_prefixes_host"] for worker in workers)
     assert saved >= len(PROMPTS) // 2, f"{saved} prefixes in host memory"
-
-
-@pytest.fixture(scope="module")
-def cold() -> Iterator[Stack]:
-    args = (*SETUPS["colocated"], "--no-prefix-cache")
-    with ending_well(Stack(served("per_expert"), *args, **SMALL)) as stack:
-        yield stack
 
 
 @pytest.fixture(scope="module")

@@ -70,23 +70,16 @@ def baton(request: pytest.FixtureRequest) -> Iterator[Stack]:
 
 
 @pytest.fixture(scope="module")
-def without() -> Iterator[Stack]:
-    args = (*SETUPS["split"], "--no-prefix-cache")
-    with ending_well(Stack(served("per_expert"), *args, **SETTINGS)) as stack:
-        yield stack
-
-
-@pytest.fixture(scope="module")
 def known() -> dict[str, Any]:
-    """What ``without`` answers to each test; filled by the first set-up that asks."""
+    """What ``cold`` answers to each test; filled by the first set-up that asks."""
     return {}
 
 
 async def test_the_tokens_of_a_server_without_a_cache(
-    baton: Stack, without: Stack, known: dict[str, Any]
+    baton: Stack, cold: Stack, known: dict[str, Any]
 ) -> None:
     if "conversation" not in known:
-        known["conversation"], _ = await conversation(without)
+        known["conversation"], _ = await conversation(cold)
     expected = known["conversation"]
     seen, streams = await conversation(baton)
     assert seen == expected
@@ -136,11 +129,11 @@ def ask(baton: Stack, prompt: list[int], **fields: object) -> tuple[list[dict[st
     return choices, usage["prompt_tokens_details"]["cached_tokens"]
 
 
-def test_what_requests_ask_for_is_the_same_behind_a_prefix(baton: Stack, without: Stack) -> None:
+def test_what_requests_ask_for_is_the_same_behind_a_prefix(baton: Stack, cold: Stack) -> None:
     prompt = draw(40, 750)
     ask(baton, prompt)
     for name, fields in FIELDS.items():
-        expected, _ = ask(without, prompt, **fields)
+        expected, _ = ask(cold, prompt, **fields)
         found, num_cached = ask(baton, prompt, **fields)
         assert num_cached == (0 if name in ("salted", "prompt_logprobs") else 704), name
         for choice, other in zip(found, expected, strict=True):
@@ -169,12 +162,12 @@ async def test_the_next_coordinator_knows_the_prefixes_of_workers_that_it_did_no
 
 
 async def test_a_stream_behind_a_prefix_goes_on_when_its_worker_is_killed(
-    baton: Stack, without: Stack, known: dict[str, Any]
+    baton: Stack, cold: Stack, known: dict[str, Any]
 ) -> None:
     prompt = draw(50, 500)
     colocated = "colocated" in baton.text
     if "stream" not in known:
-        known["stream"] = (await stream(without, prompt, 0, max_tokens=500).ended()).seen
+        known["stream"] = (await stream(cold, prompt, 0, max_tokens=500).ended()).seen
     await stream(baton, prompt, 1).ended()
     found = stream(baton, prompt, 0, max_tokens=500)
     await found.reaches(3)

@@ -67,12 +67,10 @@ def test_isolated_keys_find_only_their_own_prompts(start: Start) -> None:
     assert "of her own" not in stack.text
 
 
-def test_without_the_cache_every_prompt_is_computed(start: Start) -> None:
-    stack = start(TINY, "--role", "colocated", "--no-prefix-cache")
-    assert [cached(stack) for _ in range(2)] == [0, 0]
-    (worker,) = httpx.get(f"{stack.url}/status", timeout=5.0).json()["workers"]
+def test_without_the_cache_every_prompt_is_computed(cold: Stack) -> None:
+    assert [cached(cold) for _ in range(2)] == [0, 0]
+    (worker,) = httpx.get(f"{cold.url}/status", timeout=5.0).json()["workers"]
     assert (worker["kept_prefixes"], worker["queried_tokens"]) == (0, 0)
-    assert stack.stop() == 0
 
 
 def test_isolation_without_keys_is_refused() -> None:
