@@ -10,6 +10,7 @@ import torch
 
 from tests.e2e.served import TINY, served
 from tests.e2e.stack import Stack
+from tests.e2e.streams import Seen
 from tests.local_redis import LocalRedis
 
 Start = Callable[..., Stack]
@@ -69,6 +70,13 @@ def tiny() -> Iterator[Stack]:
     """The bundled model, every handoff's bytes compared."""
     with ending_well(Stack(TINY, verify_handoff=True)) as stack:
         yield stack
+
+
+@pytest.fixture(scope="package")
+def texts() -> list[Seen]:
+    """What every stack of ``per_expert`` answers to test_colocated.py's streams, whatever its
+    workers; filled by the first test that asks."""
+    return []
 
 
 @pytest.fixture(scope="package")

@@ -55,10 +55,11 @@ def split_texts() -> list[Seen]:
 
 
 @pytest.fixture
-async def expected(baton: Stack, split_texts: list[Seen]) -> list[Seen]:
+async def expected(baton: Stack, split_texts: list[Seen], texts: list[Seen]) -> list[Seen]:
     """All together, and some of them alone."""
     if not split_texts:
         split_texts += [found.seen for found in await all_ended(streams(baton))]
+        texts[:] = split_texts
         for number in range(4):
             assert (await stream(baton, number).ended()).seen == split_texts[number]
         assert {finish for _, _, finish in split_texts} == {"length"}

@@ -37,12 +37,6 @@ async def scaled(stack: Stack, prefill: int, decode: int) -> httpx.Response:
         return await http.post(f"{stack.url}/v1/pools", json=body)
 
 
-@pytest.fixture(scope="module")
-def texts() -> list[Seen]:
-    """What undisturbed workers answer; filled by the first test that asks."""
-    return []
-
-
 @pytest.fixture
 async def expected(pools: Stack, texts: list[Seen]) -> list[Seen]:
     if not texts:

@@ -9,7 +9,7 @@ import pytest
 from tests.e2e.conftest import ending_well
 from tests.e2e.served import served
 from tests.e2e.stack import Stack
-from tests.e2e.streams import all_ended
+from tests.e2e.streams import Seen, all_ended
 from tests.e2e.test_colocated import SETTINGS, streams
 from tests.e2e.waiting import eventually
 
@@ -41,9 +41,11 @@ async def num_prefill(stack: Stack) -> int:
     return sum(worker["role"] == "prefill" for worker in (await stack.status())["workers"])
 
 
-async def test_prompts_that_wait_get_workers_and_no_token_changes(pools: Stack) -> None:
-    quiet = streams(pools)
-    await all_ended(quiet)
+async def test_prompts_that_wait_get_workers_and_no_token_changes(
+    pools: Stack, texts: list[Seen]
+) -> None:
+    if not texts:
+        texts += [stream.seen for stream in await all_ended(streams(pools))]
     disturbed = streams(pools)
     bursts = asyncio.create_task(_bursts(pools))
     try:
@@ -51,7 +53,7 @@ async def test_prompts_that_wait_get_workers_and_no_token_changes(pools: Stack) 
     finally:
         bursts.cancel()
     await all_ended(disturbed)
-    assert [stream.seen for stream in disturbed] == [stream.seen for stream in quiet]
+    assert [stream.seen for stream in disturbed] == texts
     assert "prefill: " in (await pools.status())["pools_why"]
     await pools.idle(4)
 
