@@ -19,7 +19,7 @@ def test_levels_and_a_kill_are_in_the_result(
     with pytest.raises(typer.Exit) as ended:
         spread_service.main(
             MODEL, ["--device", "cpu", "--speculate", "off"], stacks="colocated:2/off", levels="2",
-            input_len=16, output_len=192, rounds=1, rates="4", rate_s=1.0, kill_at=2, out=out,
+            input_len=16, output_len=96, rounds=1, rates="4", rate_s=1.0, kill_at=2, out=out,
         )  # fmt: skip
     assert ended.value.exit_code == 0, capsys.readouterr().out
     found = result_file.load(out, "spread-service")["results"]["colocated:2/off"]
