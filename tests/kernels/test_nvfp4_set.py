@@ -9,16 +9,20 @@ import torch
 from safetensors.torch import save_file
 
 from engine import model_folder, runner
+from engine.batch import Row
 from engine.config import EngineConfig
+from engine.inputs import Inputs
 from engine.kernels import triton_set
 from engine.kernels.triton_dot import INTERPRETED
 from engine.kernels.triton_set import TritonKernels
+from engine.model.matrix import Matrix
 from engine.model.nvfp4_experts import Nvfp4Experts
 from engine.model.registry import build, read_config
 from engine.model.weights import MoeWeights
 from engine.runner import Engine
 from tests.engine.driver import GREEDY, Driver, Request
 from tests.engine.quantized import checkpoints
+from tests.gpu.test_nvfp4 import values
 from tests.kernels import cuda_path
 
 pytestmark = pytest.mark.skipif(not INTERPRETED, reason="for Triton's interpreter")
@@ -60,6 +64,13 @@ def loaded(config: EngineConfig, kernels: TritonKernels | None = None) -> Engine
     return Engine.load(config, lambda n: torch.zeros(n, dtype=torch.uint8), kernels=kernels)
 
 
+def logits_of(engine: Engine) -> torch.Tensor:
+    row = Row(0, tuple(range(4)), 0, PROMPTS[0])
+    inputs = Inputs.of((row,), engine.layout, torch.device("cpu"))
+    hidden = engine._model.forward(inputs, inputs.prefill_ids, engine.cache, engine._kernels)
+    return engine._model.logits(hidden, engine.num_ids, engine._kernels)
+
+
 def as_on_a_gpu(config: EngineConfig, patch: pytest.MonkeyPatch) -> Engine:
     """An engine on the CPU with the weights and the kernels of one on CUDA."""
     read: Callable[..., object] = model_folder.read_model
@@ -83,6 +94,23 @@ def test_experts_made_at_load_give_the_tokens_of_their_values(
     engine = as_on_a_gpu(config, monkeypatch)
     assert engine.fingerprint == truth.fingerprint
     assert answers(engine) == answers(truth)
+
+
+def test_a_model_of_the_values_gives_the_same_logits(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``values`` of tests/gpu/test_nvfp4.py, with which a GPU's logits are compared."""
+    config = replace(settings(folder), load_format="dummy")
+    packed = as_on_a_gpu(replace(config, quantize="nvfp4"), monkeypatch)
+    plain = loaded(config, TritonKernels(read_config(folder), torch.device("cpu"), 4))
+    plain._model.weights = values(packed._model.weights)
+    assert all(
+        isinstance(layer.mlp, MoeWeights) and isinstance(layer.mlp.down, Matrix)
+        for layer in plain._model.weights.layers
+    )
+    with torch.inference_mode():
+        ours, theirs = (logits_of(engine) for engine in (packed, plain))
+    assert (ours - theirs).norm() < 0.02 * theirs.norm()
 
 
 @pytest.mark.parametrize("form", ["modelopt", "compressed-tensors"])
