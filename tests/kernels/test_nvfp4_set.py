@@ -45,7 +45,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         shapes |= {name: part().shape for name, part in parts.items()}
     tensors = {name: torch.randn(shape) * shape[-1] ** -0.5 for name, shape in shapes.items()}
     save_file(tensors, plain / "model.safetensors")
-    cuda_path.widen_tiles(monkeypatch)
     monkeypatch.setattr(triton_set, "MAX_UNPACKED_TOKENS", 16)
     return plain
 
