@@ -34,6 +34,25 @@ hypothesis_settings.register_profile("unhurried", deadline=None)
 hypothesis_settings.load_profile("unhurried")
 
 
+class QuickTicks:
+    """asyncio as uvicorn's server sees it: the ticks for which it sleeps take a twentieth."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(asyncio, name)
+
+    @staticmethod
+    async def sleep(delay_s: float) -> None:
+        await asyncio.sleep(delay_s / 20)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _quick_ticks() -> Iterator[None]:
+    """A server ends with its second tick, of 0.1 s each: so would hundreds of tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("uvicorn.server.asyncio", QuickTicks())
+        yield
+
+
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_checkpoint(tmp_path_factory.mktemp("checkpoint") / "tiny")
