@@ -4,6 +4,8 @@ Reference: torch_norm.gated_rms_norm; test: tests/kernels/test_delta.py.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
+from math import gcd
+
 import torch
 import triton
 import triton.language as tl
@@ -25,7 +27,7 @@ def gated_rms_norm(
     out = torch.empty(gate.shape, dtype=gate.dtype, device=gate.device)
     if num_tokens == 0:
         return out
-    heads_each = min(32, num_heads)
+    heads_each = gcd(32, num_heads)
     assert num_heads % heads_each == 0, num_heads
     _norm_kernel[(num_tokens, num_heads // heads_each)](
         x, gate, weight, out, gate.stride(0), eps,

@@ -70,9 +70,6 @@ def _of_deltanet(deltanet: DeltaNet) -> Iterator[str]:
         yield f"linear_conv_kernel_dim {deltanet.linear_conv_kernel_dim}"
     if deltanet.linear_key_head_dim != deltanet.linear_value_head_dim:
         yield "linear_key_head_dim and linear_value_head_dim of different sizes"
-    value_heads = deltanet.linear_num_value_heads
-    if value_heads % 32 and 32 % value_heads:
-        yield f"linear_num_value_heads {value_heads} neither a part of 32 nor a multiple"
     sizes = {
         "linear_num_value_heads * linear_value_head_dim": deltanet.value_dim,
         "linear_* channels": deltanet.conv_channels,

@@ -49,6 +49,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "qwen3_moe": COMMON | MOE | {"norm_topk_prob": True},
     "qwen3_moe-plain": COMMON | MOE | {"norm_topk_prob": False, "mlp_only_layers": [0]},
     "qwen3_5": HYBRID,
+    "qwen3_5-odd": HYBRID | {"linear_num_value_heads": 12},
     "qwen3_next": HYBRID
     | MOE
     | {"hidden_size": 512, "num_experts_per_tok": 3, "shared_expert_intermediate_size": 128},
