@@ -18,11 +18,12 @@ import torch
 import triton
 import triton.language as tl
 
+from engine.kernels.interface import Activation
 from engine.kernels.triton_fp8 import BLOCK_K as FP8_K
 from engine.kernels.triton_large_linear import large_linear
 from engine.kernels.triton_overlap import overlap, wait_for_inputs
 from engine.kernels.triton_rows import Tiles, band_of, prefetch_rows, rows_product
-from engine.kernels.triton_split import Split
+from engine.kernels.triton_split import Split, split_rows
 from engine.model.matrix import Matrix
 
 
@@ -170,6 +171,18 @@ def linear(x: torch.Tensor, w: Matrix, split: Split | None = None) -> torch.Tens
         return large_linear(x, w)
     tiles = tiles_of(x.shape[0], w, 1, split is not None)
     return stream_linear(x, w, 1, tiles, split=split)[0]
+
+
+def split_of(of: Activation, weight: Matrix, num_groups: int = 1) -> Split | None:
+    """The split of an activation for a product with ``weight``; None in BF16 or with many tokens.
+    It is the split that a norm or mixer wrote with its output, or one that is made now, with
+    ``num_groups`` scales per row."""
+    if not weight.num_fp8 or of.tensor.shape[0] > MAX_STREAMED:
+        return None
+    if of.prepared is not None:
+        assert isinstance(of.prepared, Split), "another set's"
+        return of.prepared
+    return split_rows(of.tensor, num_groups)
 
 
 def float_linear(x: torch.Tensor, w: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:

@@ -23,39 +23,29 @@ from engine.kernels.triton_conv_linear import conv_linear
 from engine.kernels.triton_delta_decode import DeltaWorkspace, delta_decode, ring_shape
 from engine.kernels.triton_delta_prefill import delta_prefill
 from engine.kernels.triton_draft_input import draft_input
-from engine.kernels.triton_experts import experts
-from engine.kernels.triton_experts_fp8 import experts_fp8
-from engine.kernels.triton_experts_nvfp4 import experts_nvfp4
-from engine.kernels.triton_experts_prefill import experts_prefill
-from engine.kernels.triton_fp8 import BLOCK_K, widened_rows
+from engine.kernels.triton_fp8 import BLOCK_K
 from engine.kernels.triton_gate_up import gate_up
 from engine.kernels.triton_gated_norm import gated_rms_norm
-from engine.kernels.triton_linear import MAX_STREAMED, float_linear, linear, linear_parts
+from engine.kernels.triton_linear import (
+    MAX_STREAMED,
+    float_linear,
+    linear,
+    linear_parts,
+    split_of,
+)
+from engine.kernels.triton_moe import add_experts
 from engine.kernels.triton_norm_linear import norm_linear, suits_norm_linear
-from engine.kernels.triton_nvfp4 import widened_experts
 from engine.kernels.triton_prefill_plan import PrefillPlan
 from engine.kernels.triton_rope_cache import cache_kv, rope_cache
-from engine.kernels.triton_route import route, route_shared
-from engine.kernels.triton_split import Split, split_rows
+from engine.kernels.triton_split import Split
 from engine.kernels.triton_step_start import embed
 from engine.model.config import ModelConfig
 from engine.model.matrix import Matrix
-from engine.model.nvfp4_experts import Nvfp4Experts
-from engine.model.weights import (
-    AttentionWeights,
-    DeltaNetWeights,
-    DenseWeights,
-    Experts,
-    MoeWeights,
-)
+from engine.model.weights import AttentionWeights, DeltaNetWeights, DenseWeights, MoeWeights
 from transport.wire.layout import CacheLayout
 
 log = logging.getLogger(__name__)
 
-MAX_STREAMED_TOKENS = 512
-MAX_UNPACKED_TOKENS = 2048
-"""The most tokens of a pass that multiplies experts in NVFP4 as they are. It unpacks them once per
-32 tokens of an expert; for more tokens it takes less time to dequantise all experts first."""
 FP8_K = BLOCK_K.value
 """Number of columns of a weight in FP8 that share a scale."""
 
@@ -335,38 +325,8 @@ class TritonKernels:
         top_k: int,
         inputs: Inputs,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        num_experts = weights.gate_up.shape[0]
-        hidden, normed, projected = self.moe_in(hidden, pending, norm, eps, weights)
-        x, renormalised = normed.tensor, weights.renormalised
-        shared_down, shared, together = weights.shared_down, None, None
-        if shared_down.shape[1]:
-            ids, chosen, shared = route_shared(
-                projected, num_experts, top_k, x.dtype, inputs.live, renormalised=renormalised
-            )
-        else:
-            ids, chosen = route(projected, top_k, inputs.live, renormalised=renormalised)
-        w_in, w_out = weights.gate_up, weights.down
-        packed = isinstance(w_in, Nvfp4Experts)
-        most = MAX_UNPACKED_TOKENS if packed else MAX_STREAMED_TOKENS
-        streamed, apart = x.shape[0] <= most, None
-        if shared is not None and streamed and shared_down.shape[1] == w_out.shape[2]:
-            together = shared, shared_down
-        elif shared is not None and streamed and x.shape[0] <= MAX_STREAMED:
-            apart = linear_parts(shared, shared_down, split_of(Activation(shared), shared_down))
-        elif shared is not None:
-            hidden = torch.addmm(hidden, shared, widened_rows(shared_down).t())
-        if streamed:
-            if isinstance(w_in, Nvfp4Experts):
-                y = experts_nvfp4(x, ids, chosen, w_in, nvfp4(w_out), together)
-            else:
-                split = split_of(normed, w_in)
-                y = experts(x, ids, chosen, w_in, plain(w_out), together, split=split)
-            return hidden, y if apart is None else torch.cat((y, apart.to(y.dtype)))
-        if isinstance(w_in, Nvfp4Experts):
-            values = widened_experts(w_in), widened_experts(nvfp4(w_out))
-            return hidden, experts_prefill(x, ids, chosen, *values)
-        prefill = experts_fp8 if w_in.num_fp8 else experts_prefill
-        return hidden, prefill(x, ids, chosen, w_in, plain(w_out))
+        hidden, x, projected = self.moe_in(hidden, pending, norm, eps, weights)
+        return add_experts(hidden, x, projected, weights, top_k, inputs.live)
 
     def dense_add(
         self,
@@ -440,33 +400,9 @@ class TritonKernels:
         )
 
 
-def nvfp4(of: Experts) -> Nvfp4Experts:
-    """Experts beside others in NVFP4."""
-    assert isinstance(of, Nvfp4Experts), "experts of both kinds"
-    return of
-
-
-def plain(of: Experts) -> Matrix:
-    """Experts beside others that are not in NVFP4."""
-    assert isinstance(of, Matrix), "experts of both kinds"
-    return of
-
-
 def _parts(pending: Pending) -> torch.Tensor | None:
     assert pending is None or isinstance(pending, torch.Tensor), "another set's"
     return pending
-
-
-def split_of(of: Activation, weight: Matrix, num_groups: int = 1) -> Split | None:
-    """The split of an activation for a product with ``weight``; None in BF16 or with many tokens.
-    It is the split that a norm or mixer wrote with its output, or one that is made now, with
-    ``num_groups`` scales per row."""
-    if not weight.num_fp8 or of.tensor.shape[0] > MAX_STREAMED:
-        return None
-    if of.prepared is not None:
-        assert isinstance(of.prepared, Split), "another set's"
-        return of.prepared
-    return split_rows(of.tensor, num_groups)
 
 
 def _joined(parts: list[torch.Tensor], split: Split | None) -> Activation:

@@ -8,7 +8,7 @@ import torch
 from engine.batch import Row
 from engine.config import EngineConfig
 from engine.inputs import Inputs
-from engine.kernels import triton_set
+from engine.kernels import triton_linear
 from engine.kernels.triton_dot import INTERPRETED
 from engine.kernels.triton_set import TritonKernels
 from engine.model.registry import read_config
@@ -45,14 +45,14 @@ def forward(engine: Engine, rows: list[Row]) -> torch.Tensor:
 def test_mixers_split_what_decode_projects(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """No kernel of its own does; beside a prompt one does, with the same bits."""
     num_split = 0
-    plain = triton_set.split_rows
+    plain = triton_linear.split_rows
 
-    def counted(x: torch.Tensor, num_groups: int = 1) -> triton_set.Split:
+    def counted(x: torch.Tensor, num_groups: int = 1) -> triton_linear.Split:
         nonlocal num_split
         num_split += 1
         return plain(x, num_groups)
 
-    monkeypatch.setattr(triton_set, "split_rows", counted)
+    monkeypatch.setattr(triton_linear, "split_rows", counted)
     kept = engine.cache.kv, engine.cache.conv, engine.cache.recurrent
     before = [each.clone() for each in kept]
     decode = [Row(i, (i,), len(prompt), None) for i, prompt in enumerate(PROMPTS)]

@@ -12,7 +12,7 @@ from engine import model_folder, runner
 from engine.batch import Row
 from engine.config import EngineConfig
 from engine.inputs import Inputs
-from engine.kernels import triton_set
+from engine.kernels import triton_moe
 from engine.kernels.triton_dot import INTERPRETED
 from engine.kernels.triton_set import TritonKernels
 from engine.model.matrix import Matrix
@@ -45,7 +45,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         shapes |= {name: part().shape for name, part in parts.items()}
     tensors = {name: torch.randn(shape) * shape[-1] ** -0.5 for name, shape in shapes.items()}
     save_file(tensors, plain / "model.safetensors")
-    monkeypatch.setattr(triton_set, "MAX_UNPACKED_TOKENS", 16)
+    monkeypatch.setattr(triton_moe, "MAX_UNPACKED_TOKENS", 16)
     return plain
 
 
