@@ -131,3 +131,22 @@ def test_a_checkpoints_experts_give_the_tokens_of_their_values(
     engine = as_on_a_gpu(settings(tmp_path / "nvfp4"), monkeypatch)
     assert engine.fingerprint == on_cpu.fingerprint
     assert answers(engine) == truth
+
+
+def test_a_checkpoint_with_experts_in_another_format_too_is_refused(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def writer(module: str) -> checkpoints.Writer | None:
+        return None if "layers.1.mlp.experts.3." in module else checkpoints.modelopt_nvfp4
+
+    how = {"quant_method": "modelopt", "quant_algo": "NVFP4"}
+    checkpoints.quantised(folder, tmp_path / "mixed", writer, how)
+    config = replace(settings(tmp_path / "mixed"), device="cuda", dtype="bfloat16")
+    monkeypatch.setattr(model_folder, "unsupported", lambda *_: "")
+    with pytest.raises(ValueError, match=r"device: weights in NVFP4 .* so in all layers"):
+        model_folder.read_model(config)
+    model, _ = model_folder.read_model(replace(config, device="cpu"))
+    assert not model.quantization.packs
+    assert model.quantization.packed == (
+        "layers.0.mlp.experts.gate_up_proj", "layers.0.mlp.experts.down_proj",
+    )  # fmt: skip

@@ -1,0 +1,64 @@
+"""Experts' tensors that stay in NVFP4, whole or one by one."""
+
+import pytest
+import torch
+
+from engine.model.nvfp4_experts import Nvfp4Experts
+from engine.quantized.nvfp4 import converted, dequantise
+from engine.quantized.nvfp4_place import Nvfp4Place
+
+NUM, DIM, COLUMNS = 3, 4, 64
+
+
+def empty() -> Nvfp4Experts:
+    scratch = torch.empty(NUM, 2 * DIM, COLUMNS)
+    return Nvfp4Experts.empty(NUM, (DIM, DIM), COLUMNS, torch.device("cpu"), scratch)
+
+
+def stored() -> tuple[torch.Tensor, torch.Tensor]:
+    """Codes and scales of experts of two matrices each."""
+    packed, scales, _ = converted(torch.randn(NUM, 2 * DIM, COLUMNS))
+    return packed, scales
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (NUM,), (NUM, 1), (NUM, 2)])
+def test_experts_in_one_tensor(shape: tuple[int, ...]) -> None:
+    (packed, scales), matrix_scales = stored(), torch.rand(shape) + 0.5
+    experts = empty()
+    Nvfp4Place(experts).copy_packed(packed, scales, matrix_scales)
+    wide = matrix_scales.reshape(NUM if matrix_scales.numel() > 1 else 1, -1).expand(NUM, -1)
+    wide = wide.expand(NUM, 2).repeat_interleave(DIM, 1).unsqueeze(-1)
+    truth = dequantise(packed, scales.float()) * wide
+    assert torch.allclose(experts.dequantised(), truth, rtol=1e-6)
+
+
+def test_matrix_scales_that_fit_no_matrices_are_refused() -> None:
+    with pytest.raises(ValueError, match="4 matrix scales for 2 matrices of an expert"):
+        Nvfp4Place(empty()).copy_packed(*stored(), torch.ones(NUM, 4))
+
+
+def test_experts_one_by_one_and_whole_are_converted_alike() -> None:
+    rows = torch.randn(NUM, 2 * DIM, COLUMNS)
+    whole, apart = empty(), empty()
+    Nvfp4Place(whole, rounds=True).copy(rows)
+    for expert in range(NUM):
+        for run, matrix in enumerate(rows[expert].split(DIM)):
+            place = Nvfp4Place(apart, expert, run, rounds=True)
+            assert place.shape == matrix.shape
+            place.copy(matrix)
+    assert torch.equal(whole.words, apart.words)
+    assert torch.equal(whole.scales, apart.scales)
+    assert torch.equal(whole.matrix_scales, apart.matrix_scales)
+
+
+def test_nothing_is_rounded_unasked() -> None:
+    with pytest.raises(ValueError, match="--quantize nvfp4 asks for"):
+        Nvfp4Place(empty()).copy(torch.randn(NUM, 2 * DIM, COLUMNS))
+
+
+def test_dummy_values_have_a_variance_of_one_over_the_columns() -> None:
+    experts = empty()
+    Nvfp4Place(experts).draw(torch.Generator().manual_seed(0))
+    values = experts.dequantised()
+    assert values.square().mean() * COLUMNS == pytest.approx(1, rel=0.1)
+    assert abs(values.mean()) < 0.02
