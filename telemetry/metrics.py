@@ -47,8 +47,8 @@ class Metrics:
             "baton_requests", "Requests by terminal state.", ["state", "reason"], registry=r
         )
         self.moves = Counter(
-            "baton_moves", "Requests that were to go on at another worker, by outcome.",
-            ["outcome"], registry=r,
+            "baton_moves", "Requests that were to go on at another worker, by reason and outcome.",
+            ["reason", "outcome"], registry=r,
         )  # fmt: skip
         self.crossed_pools = Counter(
             "baton_crossed_pools", "Prompts computed by decode workers, and sequences decoded by "

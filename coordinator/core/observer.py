@@ -89,8 +89,8 @@ class Observer:
                 self._records.put(to_record(request, self._instance))
             case HandedOff(request=request):
                 self.handed_off(request)
-            case Moved(request=request, stayed=stayed):
-                self.moved(request, stayed=stayed)
+            case Moved(request=request, reason=reason, stayed=stayed):
+                self.moved(request, reason, stayed=stayed)
             case Crossed(what=what):
                 self._metrics.crossed_pools.labels(what).inc()
             case Retried(request=request, code=code, message=why):
@@ -181,10 +181,10 @@ class Observer:
         if copy_s > 0:
             metrics.handoff_gb_per_s.observe(request.handoff_bytes / copy_s / 1e9)
 
-    def moved(self, request: Request, *, stayed: bool) -> None:
-        """Count a move by its outcome."""
-        self._metrics.moves.labels("stayed" if stayed else "moved").inc()
-        log.debug("moved", extra={**request.log_fields, "stayed": stayed})
+    def moved(self, request: Request, reason: str, *, stayed: bool) -> None:
+        """Count a move by its reason and outcome."""
+        self._metrics.moves.labels(reason, "stayed" if stayed else "moved").inc()
+        log.debug("moved", extra={**request.log_fields, "reason": reason, "stayed": stayed})
 
     def rejected(self, error: WireError) -> None:
         self._metrics.stale_dropped.labels(type(error).__name__).inc()

@@ -100,6 +100,8 @@ class Request:
     """True from the order to move until another worker has pulled it, or it stays where it is."""
     moved_at: float = -inf
     """When it was last ordered to move."""
+    move_reason: str = ""
+    """Why (requests/moves.py)."""
     num_moves: int = 0
     """How often another worker has gone on with it without computing anything again."""
     output_ids: TokenIds = field(default_factory=packed)

@@ -4,10 +4,13 @@ import pytest
 
 from coordinator.core.request import Request, State
 from coordinator.core.requests.moves import AGAIN_AFTER_S, MAX_AT_ONCE
-from tests.coordinator.desk import Desk, fail
+from coordinator.core.workers.load import HEADROOM_LEN
+from tests.coordinator.desk import LAYOUT, Desk, fail
 from transport.wire.messages import Cancel, Decode, Failed, Move, Prefill, Release, Settled
 from transport.wire.offers import Offer
 
+ENOUGH = 2 * LAYOUT.pages_for(HEADROOM_LEN)
+"""Free pages with which a worker of two sequences is not short of pages."""
 SPLIT, COLOCATED = ("p-1", "d-1", "d-2"), ("b-1", "b-2")
 
 
@@ -178,3 +181,52 @@ def test_an_end_before_the_offer_is_an_end() -> None:
     before = desk.life.stale_dropped
     desk.life.settled(settle_at, Settled("r", 1, Offer(settle_at, (0,), 2, 3, 12)))
     assert desk.life.stale_dropped == before + 1
+
+
+@pytest.mark.parametrize("workers", [SPLIT, COLOCATED], ids=["split", "colocated"])
+def test_a_worker_short_of_pages_gives_its_youngest_request_to_one_with_many(
+    workers: tuple[str, ...],
+) -> None:
+    desk = Desk(workers)
+    requests = [decoding(desk, f"r{i}") for i in range(4)]
+    source = requests[0].decode_worker
+    of_source = [r for r in requests if r.decode_worker == source]
+    other = next(r.decode_worker for r in requests if r.decode_worker != source)
+    for request in requests:
+        if request.decode_worker == other:
+            desk.step(request, token=7, finish="stop")
+    old, young = of_source
+    load = desk.registry.require(source).load
+    grown(desk, old, load.free_pages - ENOUGH)
+    assert desk.sent() == []
+    grown(desk, young, 1)
+    assert load.is_short_of_pages
+    assert desk.sent() == [(source, Move(young.request_id, 1))]
+    desk.step(old)
+    assert desk.sent() == [], "one at a time"
+    ((target, order),) = settle(desk, young)
+    assert (target, type(order)) == (other, Decode)
+    desk.land(young)
+    assert young.move_reason == "memory"
+    assert not load.is_short_of_pages
+
+
+def test_a_worker_short_of_pages_keeps_its_requests_if_no_other_has_many() -> None:
+    desk = Desk(COLOCATED)
+    requests = [decoding(desk, f"r{i}") for i in range(4)]
+    old = [next(r for r in requests if r.decode_worker == instance) for instance in COLOCATED]
+    for request in old:
+        grown(desk, request, desk.registry.require(request.decode_worker).load.free_pages - ENOUGH)
+    for request in old:
+        grown(desk, request, 1)
+    assert all(desk.registry.require(w).load.is_short_of_pages for w in COLOCATED)
+    assert desk.sent() == []
+    assert all(request.state is State.DECODING for request in requests)
+
+
+def grown(desk: Desk, request: Request, num_pages: int) -> None:
+    """The request has so many pages more, the last of them with its newest token."""
+    layout = desk.registry.require(request.decode_worker).layout
+    length = request.num_tokens + num_pages * layout.page_size
+    request.output_ids.extend([2] * (length - request.num_tokens - 1))
+    desk.step(request)

@@ -60,11 +60,14 @@ class Stack(stack.Stack):
         return status
 
     async def moved(self) -> dict[str, float]:
-        """How many requests have moved, by outcome."""
+        """How many requests have moved, by outcome, and by reason."""
         async with httpx.AsyncClient(timeout=5.0, headers=self.headers()) as http:
             text = (await http.get(f"{self.url}/metrics")).text
-        found = {labels["outcome"]: value for labels, value in series(text, "baton_moves_total")}
-        return {"moved": 0.0, "stayed": 0.0} | found
+        found = {"moved": 0.0, "stayed": 0.0}
+        for labels, value in series(text, "baton_moves_total"):
+            for name in (labels["outcome"], labels["reason"]):
+                found[name] = found.get(name, 0.0) + value
+        return found
 
     async def idle(self, num_workers: int, deadline_s: float = 20.0) -> dict[str, Any]:
         """Wait until all workers are there, nothing is open and everything is free."""

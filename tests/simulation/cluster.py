@@ -99,9 +99,9 @@ class Cluster:
         self.codes: dict[str, str] = {}
         self.num_placed: Counter[str] = Counter()  # orders by worker
         self.num_deaths: Counter[str] = Counter()  # of workers, by request aboard
-        self.num_moved: Counter[str] = Counter()  # moves by outcome
+        self.num_moved: Counter[str] = Counter()  # moves by outcome, and by reason
         self.num_crossed: Counter[str] = Counter()
-        self.num_retried = 0
+        self.num_retried = self.num_preempted = 0
         self._count = 0
 
     # ---- workers
@@ -333,12 +333,14 @@ class Cluster:
                 case Emit(request=request, token=token):
                     self._check_rows(request, token)
                     self.outputs[request.request_id].append(token.token_id)
-                case Moved(stayed=stayed):
+                case Moved(reason=reason, stayed=stayed):
                     self.num_moved["stayed" if stayed else "moved"] += 1
+                    self.num_moved[reason] += 1
                 case Crossed(what=what):
                     self.num_crossed[what] += 1
                 case Retried(request=request, code=code):
                     self.num_retried += code != "preempted"  # to make room for another key
+                    self.num_preempted += code == "preempted"
                     assert code != "lost_at_worker", f"{request.request_id} was not lost"
                 case Ended(request=request):
                     self.ends[request.request_id].append(request.state)

@@ -130,3 +130,31 @@ def test_workers_that_all_drain_at_once_finish_what_they_have_begun() -> None:
             cluster.tick()
         held = {name: len(node.pool.held()) for name, node in cluster.nodes.items()}
         assert not any(held.values()), held
+
+
+@pytest.mark.parametrize("roles", [SPLIT[:3], COLOCATED[:2]], ids=["split", "colocated"])
+def test_long_answers_move_to_the_worker_that_has_pages(roles: tuple[str, ...]) -> None:
+    """One worker has pages for its sequences' beginnings only, the other one for all."""
+    num_moved = num_preempted = 0
+    for seed in range(8):
+        rng = random.Random(seed)
+        cluster = Cluster(rng, lookahead=rng.randint(0, 1), size=PoolSize(240, 20), retries=LENIENT)
+        cluster.offer_ttl_s = cluster.pull_timeout_s = 10_000.0
+        for role in roles[:-1]:
+            cluster.add_worker(role)
+        cluster.add_worker(roles[-1], PoolSize(40, 20))
+        prompts = {}
+        for _ in range(12):
+            prompt, stop = draw_prompt(rng, [], 40), StopRule(rng.randint(150, 250))
+            prompts[cluster.submit(prompt, stop)] = prompt, stop
+        for _ in range(MAX_EVENTS):
+            if not cluster.open:
+                break
+            cluster.tick()
+        for request_id, (prompt, stop) in prompts.items():
+            assert cluster.outputs[request_id] == expected_output(prompt, stop)
+        settle(cluster)
+        cluster.assert_all_free()
+        num_moved += cluster.num_moved["memory"]
+        num_preempted += cluster.num_preempted
+    assert num_moved > 2 * num_preempted, "27 are preempted without these moves"

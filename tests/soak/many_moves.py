@@ -45,16 +45,18 @@ LOADED_S = 0.5
 """The next worker drains when the load has been back for so long."""
 BURST, BURST_LEN, QUIET_S = 48, 600, 3.0
 _CHANGES = re.compile(r"^baton_role_changes_total\{[^}]*\} (\S+)$", re.MULTILINE)
-_MOVES = re.compile(r'^baton_moves_total\{outcome="(\w+)"\} (\S+)$', re.MULTILINE)
+_MOVES = re.compile(r'^baton_moves_total\{.*outcome="(\w+)".*\} (\S+)$', re.MULTILINE)
 _HELD = re.compile(r"^baton_open_tokens (\S+)$", re.MULTILINE)
 
 
 async def counted(http: httpx.AsyncClient) -> dict[str, int]:
     """The coordinator's counts of moves, by outcome, and of changed roles."""
     text = (await http.get("/metrics")).text
-    moves = {outcome: round(float(number)) for outcome, number in _MOVES.findall(text)}
+    moves = Counter[str]()
+    for outcome, number in _MOVES.findall(text):
+        moves[outcome] += round(float(number))
     changes = sum(map(float, _CHANGES.findall(text)))
-    return moves | ({"role_changes": round(changes)} if changes else {})
+    return dict(moves) | ({"role_changes": round(changes)} if changes else {})
 
 
 async def held_at_end(http: httpx.AsyncClient) -> int:

@@ -15,6 +15,7 @@ from coordinator.core.placement.dispatcher import Dispatcher
 from coordinator.core.placement.shares import rank_at
 from coordinator.core.request import Clocks, Request, State
 from coordinator.core.requests.faults import Faults
+from coordinator.core.requests.moves import Reason
 from coordinator.core.workers.registry import Registry
 from coordinator.core.workers.worker import Worker
 from transport.wire.messages import Cancel, Move, Release, TokenOut, ToWorker
@@ -125,9 +126,10 @@ class Attempts:
             self._dispatcher.enqueue_handoff(request)
         self._outbox.record(request)
 
-    def move(self, request: Request) -> None:
+    def move(self, request: Request, reason: Reason) -> None:
         """Order a request's worker to offer it to another one."""
         request.moving, request.moved_at = True, self._clocks.monotonic()
+        request.move_reason = reason
         self._outbox.send(request.decode_worker, Move(request.request_id, request.attempt))
 
     def after_settling(self, request: Request, offer: Offer) -> None:
@@ -143,7 +145,7 @@ class Attempts:
         if request.moving:
             request.moving = False
             request.num_moves += not stayed
-            self._outbox.add(Moved(request, stayed=stayed))
+            self._outbox.add(Moved(request, request.move_reason, stayed))
         request.state = State.DECODING
         request.progress_at = self._clocks.monotonic()
         load = self._registry.require(request.decode_worker).load

@@ -218,8 +218,11 @@ class Lifecycle:
                 self.stale_dropped += not self._attempts.emit(request, token)
                 released = request.quarantined and self._quarantine.release(request)
                 has_room = has_room or released or request.state.terminal
+            worker = self._registry.get(instance)
             if has_room:
                 self._place()
+            elif worker is not None and worker.load.is_short_of_pages:
+                self._move()
 
     def failed(self, instance: str, message: Failed) -> None:
         """Handle ``Failed``: a worker gave up the request's attempt, or an offer."""
@@ -337,8 +340,8 @@ class Lifecycle:
             self._attempts.compute(request, place)
 
     def _move(self) -> None:
-        for request in self._moves.due():
-            self._attempts.move(request)
+        for request, reason in self._moves.due():
+            self._attempts.move(request, reason)
 
     def _current(
         self, instance: str, request_id: str, attempt: int, state: State

@@ -1,13 +1,18 @@
 """Moves: which requests that are being decoded go on at another worker. Pure.
 
-The requests of a worker that drains, or has become a prefill worker, move to the workers that have
-room for them, so that it can end in a second instead of with its longest answer. With soft pools a
-prefill worker releases its sequences only where that is better (soft_pools.py). A move is a
-handoff whose source decodes: the stream pauses for a step, the copy and three messages, and nothing
-is computed again. Without room elsewhere a request stays where it is.
+    drain    The worker drains, so it ends in a second instead of with its longest answer.
+    role     It has become a prefill worker.
+    pools    It is a prefill worker with soft pools, and a decode worker is the better place
+             (soft_pools.py).
+    memory   Its sequences are about to have no pages. The youngest, which would be preempted, goes
+             to a worker that has many.
+
+A move is a handoff whose source decodes: the stream pauses for a step, the copy and three messages.
+Nothing is computed again. Without room elsewhere a request stays where it is.
 """
 
 from collections.abc import Callable, Iterator
+from typing import Literal
 
 from coordinator.core.placement.dispatcher import Dispatcher
 from coordinator.core.request import Request, State
@@ -19,6 +24,10 @@ MAX_AT_ONCE = 8
 """Most requests that move away from one worker at a time: the others are decoded meanwhile."""
 AGAIN_AFTER_S = 1.0
 """How long a request that stayed where it was is not asked to move again."""
+ROOM_FACTOR = 2
+"""How many times the ``headroom`` of its sequences a worker has free to which a request moves for
+lack of pages, so that it does not soon move back."""
+Reason = Literal["drain", "role", "pools", "memory"]
 
 
 class Moves:
@@ -36,30 +45,57 @@ class Moves:
         self._monotonic = monotonic
         self._soft = soft
 
-    def due(self) -> Iterator[Request]:
-        """The requests to move, oldest first. The caller orders each before it takes the next."""
+    def due(self) -> Iterator[tuple[Request, Reason]]:
+        """The requests to move, and why. The caller orders each before it takes the next."""
         for worker in self._registry.all():
+            reason: Reason = "role" if self._soft is None else "pools"
             if worker.draining or worker.role == "prefill":
-                yield from self._leaving(worker)
+                for request in self._leaving(worker):
+                    yield request, "drain" if worker.draining else reason
+            elif worker.load.is_short_of_pages:
+                for request in self._relieving(worker):
+                    yield request, "memory"
 
     def _leaving(self, worker: Worker) -> Iterator[Request]:
-        now = self._monotonic()
-        requests = list(worker.load.requests.values())
-        num_moving = sum(request.moving for request in requests)
-        for request in requests:
+        """What a worker is to be rid of, oldest first."""
+        num_moving = _num_moving(worker)
+        for request in self._movable(worker):
             if num_moving >= MAX_AT_ONCE:
                 return
-            decoded_here = (
-                request.state is State.DECODING and request.decode_worker == worker.instance
-            )
-            if not decoded_here or request.moving or request.quarantined:
-                continue
-            if now - request.moved_at < AGAIN_AFTER_S:
-                continue
             if not self._releases(worker) or self._dispatcher.new_home(request) is None:
                 return
             num_moving += 1
             yield request
+
+    def _relieving(self, worker: Worker) -> Iterator[Request]:
+        """What gives the other sequences of a worker pages, youngest first, as preemption would."""
+        if not worker.breaker.closed:
+            return
+        layout, load = worker.layout, worker.load
+        moving = [request for request in load.requests.values() if request.moving]
+        num_free = load.free_pages + sum(layout.pages_for(r.num_tokens + 1) for r in moving)
+        num_staying = load.num_sequences - len(moving)
+        for request in sorted(self._movable(worker), key=_arrival, reverse=True):
+            home = self._dispatcher.new_home(request)
+            if home is None or num_free >= load.headroom * num_staying:
+                return
+            num_pages = layout.pages_for(request.num_tokens + 1)
+            kept_free = ROOM_FACTOR * home.load.headroom * (home.load.num_sequences + 1)
+            if home.load.free_pages - num_pages >= kept_free:
+                yield request
+                num_free, num_staying = num_free + num_pages, num_staying - 1
+
+    def _movable(self, worker: Worker) -> list[Request]:
+        """The requests decoded at a worker that may be asked to move, oldest first."""
+        now = self._monotonic()
+        return [
+            request
+            for request in worker.load.requests.values()
+            if request.state is State.DECODING
+            and request.decode_worker == worker.instance
+            and not (request.moving or request.quarantined)
+            and now - request.moved_at >= AGAIN_AFTER_S
+        ]
 
     def _releases(self, worker: Worker) -> bool:
         """True if the worker's next sequence is to be decoded elsewhere."""
@@ -73,3 +109,11 @@ class Moves:
         here = Site(worker.instance, worker.num_decoded, ahead)
         there = Site(other.instance, other.load.num_sequences)
         return self._soft.releases(here, there, self._monotonic())
+
+
+def _num_moving(worker: Worker) -> int:
+    return sum(request.moving for request in worker.load.requests.values())
+
+
+def _arrival(request: Request) -> int:
+    return request.arrival

@@ -11,6 +11,9 @@ from coordinator.core.request import Request, State
 from coordinator.core.workers.kept_prefixes import PendingPrefixes
 from transport.wire.messages import Hello
 
+HEADROOM_LEN = 64
+"""Tokens that a sequence has, at most, until others have made room for it."""
+
 
 class Load:
     """The requests assigned to one worker, and the tokens and pages that they add up to."""
@@ -55,6 +58,16 @@ class Load:
     def free_pages(self) -> int:
         """Pages of the worker that its requests do not need."""
         return self._pools.num_pages - self.num_pages_needed
+
+    @property
+    def is_short_of_pages(self) -> bool:
+        """True if its sequences, several, have no pages for ``HEADROOM_LEN`` more tokens each."""
+        return self.num_sequences > 1 and self.free_pages < self.headroom * self.num_sequences
+
+    @property
+    def headroom(self) -> int:
+        """Pages of ``HEADROOM_LEN`` tokens of a sequence."""
+        return self._layout.pages_for(HEADROOM_LEN)
 
     def ahead_of(self, request: Request) -> int:
         """Tokens to compute until the first token of an assigned request."""
