@@ -31,7 +31,8 @@ def sized_cache(
     that is free now. Raises ValueError if they do not fit."""
     # NOTE: an inference tensor could not be written by the copy thread or the allocator.
     with torch.inference_mode(False):
-        takes_part = (config.spreads or config.lends) and spreads(model)
+        can_spread = spreads(model)
+        takes_part = (config.spreads or config.lends) and can_spread
         demand = gpu.CacheDemand(
             layout,
             num_ids=num_ids,
@@ -39,7 +40,7 @@ def sized_cache(
             max_seq_len=model.max_position_embeddings,
             share=config.gpu_share,
             max_drafts=max_drafts,
-            ring_bytes=ring_bytes(layout, max_drafts + config.spreads),
+            ring_bytes=ring_bytes(layout, max_drafts + (config.spreads and can_spread)),
             spread_bytes=exchange_layout(model).size_bytes if takes_part else 0,
         )
         pools = gpu.pools_that_fit(demand, config.num_pages, config.num_state_slots)

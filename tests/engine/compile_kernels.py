@@ -1,9 +1,10 @@
-"""``python -m tests.engine.compile_kernels [NAME...]``: do the kernels compile for a Hopper GPU?
+"""``python -m tests.engine.compile_kernels [--arch 90] [NAME...]``: do the kernels compile for a
+GPU of this architecture (90: Hopper, 100 and 120: Blackwell)?
 
 No GPU is needed: what prompts, decode steps, spread ones and those with drafts launch, in BF16 and
 in FP8, with experts in NVFP4, behind deep contexts, and for other model families, is compiled to
-machine code for sm_90, with its shared memory printed, and launched nowhere. With NAMEs only
-kernels whose names contain one. It takes some minutes, so no test runs it.
+machine code, with its shared memory printed, and launched nowhere. With NAMEs only kernels whose
+names contain one. It takes some minutes, so no test runs it.
 TRITON_INTERPRET must be off.
 """
 
@@ -12,6 +13,7 @@ import random
 import sys
 import tempfile
 import time
+from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +52,6 @@ from tests.kernels.spread_group import Memory
 from transport.wire.sampling import StopRule
 from transport.wire.spread import MAX_ROWS
 
-TARGET = GPUTarget("cuda", 90, 32)
 QUANTIZE: tuple[Quantize, ...] = ("none", "fp8")
 BUCKETS = (1, 8, 64)
 MAX_DRAFTS, MAX_SEQ_LEN = 2, 4096
@@ -62,8 +63,8 @@ SMALLER = {
 class Compiled:
     """Stands in for JITFunction.run."""
 
-    def __init__(self, names: list[str]) -> None:
-        self._backend = make_backend(TARGET)
+    def __init__(self, names: list[str], target: GPUTarget) -> None:
+        self._backend, self._target = make_backend(target), target
         self._names, self._seen = names, set[str]()
         self._binders: dict[Any, Any] = {}
         self.failed = list[str]()
@@ -88,7 +89,7 @@ class Compiled:
         source = ASTSource(function, signature, constants, attributes)
         began = time.perf_counter()
         try:
-            kernel = triton.compile(source, target=TARGET, options=options.__dict__)
+            kernel = triton.compile(source, target=self._target, options=options.__dict__)
         except Exception as error:  # whatever the compiler raises
             self.failed.append(name)
             print(f"FAILED {name} {constants}: {error}", flush=True)
@@ -239,9 +240,9 @@ def launch_pieces() -> None:
     )
 
 
-def main(names: list[str]) -> int:
+def main(names: list[str], arch: int) -> int:
     torch.set_num_threads(1)
-    compiled = Compiled(names)
+    compiled = Compiled(names, GPUTarget("cuda", arch, 32))
     jit.JITFunction.run = lambda self, *args, **kwargs: compiled.launch(self, *args, **kwargs)
     noted.without_arithmetic()
     torch.Tensor.pin_memory = lambda self, *_: self  # type: ignore[assignment,method-assign]
@@ -264,4 +265,8 @@ def main(names: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    parser = ArgumentParser()
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--arch", type=int, default=90)
+    given = parser.parse_args()
+    sys.exit(main(given.names, given.arch))
