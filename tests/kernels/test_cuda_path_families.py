@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from engine.batch import Binding, ForwardBatch, Row
+from engine.batch import Binding, ForwardBatch, Keep, Row
 from engine.config import EngineConfig
 from engine.kernels.triton_dot import INTERPRETED
 from engine.kernels.triton_set import TritonKernels
@@ -137,3 +137,29 @@ def test_the_tokens_are_those_of_the_reference(
     assert isinstance(engine._kernels, TritonKernels)
     assert engine._graphs is not None
     assert tokens(engine) == truth
+
+
+def test_a_prompt_behind_a_kept_prefix_of_pages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model without states keeps prefixes in slots behind those of sequences."""
+    write_config(tmp_path, "llama")
+    settings = EngineConfig(
+        tmp_path, NUM_SLOTS * PAGES_EACH, NUM_SLOTS, load_format="dummy", dtype="float32",
+        decode_buckets=(NUM_SLOTS,),
+    )  # fmt: skip
+    cuda_path.on_the_cpu(monkeypatch)
+    engine, prompt, kept = cuda_path.load(settings), PROMPTS[1], NUM_SLOTS + 1
+    shared = pages(0)[:1]
+
+    def first_token(slot: int, row: Row) -> int | None:
+        engine.bind(Binding(slot, prompt, (), SamplingParams(temperature=0.0), StopRule(99)))
+        if row.start:
+            engine.restore(slot, kept, row.start)
+        return engine.launch(ForwardBatch((row,))).result().sampled[0][0].token_id
+
+    whole = first_token(1, Row(1, pages(1), 0, prompt))
+    engine.bind(Binding(0, prompt, (), SamplingParams(temperature=0.0), StopRule(99)))
+    begun = Row(0, shared, 0, prompt[:64], sample=False, keep=Keep(64, kept))
+    engine.launch(ForwardBatch((begun,))).result()
+    assert first_token(1, Row(1, (*shared, *pages(1)[1:]), 64, prompt[64:])) == whole
