@@ -5,6 +5,7 @@ import io
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 from bench.harness.cannot_measure import CannotMeasure
@@ -85,10 +86,18 @@ class Chart:
         """One <svg> element to stand in a page; "" if there is nothing to draw."""
         if not self.kept:
             return ""
-        return embedded(self.file("svg"))
+        return embedded(self._svg)
 
     def file(self, form: Literal["svg", "png"]) -> bytes:
         """The content of a file: SVG on no ground, PNG on white."""
+        return self._svg if form == "svg" else self._drawn(form)
+
+    @cached_property
+    def _svg(self) -> bytes:
+        """The page and the file have the same drawing."""
+        return self._drawn("svg")
+
+    def _drawn(self, form: Literal["svg", "png"]) -> bytes:
         lib, out = matplotlib(), io.BytesIO()
         with lib.rc_context(STYLE):
             metadata = {"Date": None} if form == "svg" else None
