@@ -31,6 +31,7 @@ from bench.harness.agents.settings import SHAPES
 from bench.harness.options import int_list
 from bench.setups import Setup
 from bench.stack import Stack, StackFailed, started
+from bench.stack_runs import end_with
 
 OFF, PARTS = "off", ("levels", "agents")
 START_S = 300.0
@@ -182,9 +183,7 @@ def main(
         for acceptance in acceptances.split(",")
         for each in problems_of(call, acceptance, wanted)
     ]
-    for problem in problems:
-        print("problem:", problem[:3000])
-    raise typer.Exit(bool(problems))
+    end_with(problems)
 
 
 if __name__ == "__main__":

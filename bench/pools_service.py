@@ -22,32 +22,28 @@ Exit status: 0, 1 when a request failed or a load was not measured.
 """
 
 import csv
-import sys
 import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import httpx
 import typer
 
-from bench import result_file
-from bench.commands import END_S, PLAIN_SAMPLING, CommandFailed, baton_bench
-from bench.environment import describe
+from bench.commands import END_S, CommandFailed
 from bench.harness.agents.settings import SHAPES
-from bench.harness.client.required import RequestFailed
 from bench.harness.workload.plan import Planned
 from bench.predict.changes import shift
-from bench.prometheus import total
 from bench.setups import Setup
-from bench.stack import Stack, StackFailed, started
+from bench.stack import Stack
+from bench.stack_runs import StackRuns, measured
 
 COUNTERS = ("role_changes", "moves", "crossed_pools", "spread_steps", "spread_local_steps")
-START_S = 170.0
 LOAD_S = 400.0
 SEED = "1"
 """Every stack is sent the same requests."""
@@ -88,11 +84,6 @@ def _write_trace(path: Path, planned: Sequence[Planned]) -> None:
             lines.writerow((at, each.input_len, each.output_len))
 
 
-def counted(url: str) -> dict[str, float]:
-    text = httpx.get(f"{url}/metrics", timeout=END_S).raise_for_status().text
-    return {name: total(text, [f"baton_{name}_total"]) or 0.0 for name in COUNTERS}
-
-
 @contextmanager
 def watched(url: str) -> Iterator[list[dict[str, Any]]]:
     """Collects each second how the pools stand."""
@@ -121,24 +112,19 @@ def watched(url: str) -> Iterator[list[dict[str, Any]]]:
         thread.join()
 
 
-def measured(
+def measured_load(
     served: Stack, model: Path, options: Sequence[str]
 ) -> tuple[dict[str, Any], list[str]]:
     """The figures of a load, and the run's problems. Raises CommandFailed if there are none."""
-    before = counted(served.url)
-    with tempfile.TemporaryDirectory() as folder, watched(served.url) as pools:
-        document = baton_bench(
-            "load", "--tokenizer", str(model), "--seed", SEED, *options, *PLAIN_SAMPLING,
-            url=served.url, out=Path(folder) / "run.json", within_s=LOAD_S,
-        ).document  # fmt: skip
-    after = counted(served.url)
-    results = document["results"]
-    run = results.get("run") or (results.get("levels") or [None])[0]
-    if run is None:
-        raise CommandFailed("; ".join(document["problems"]))
-    growth = {name: after[name] - before[name] for name in COUNTERS}
-    found = {**run, "counters": growth, "pools": pools, "timeline": results["timeline"]}
-    return found, [*document["problems"]]
+    with watched(served.url) as pools:
+        results, problems = measured(
+            served, COUNTERS, "load", "--tokenizer", str(model), "--seed", SEED, *options,
+            within_s=LOAD_S,
+        )  # fmt: skip
+    if "run" not in results:
+        raise CommandFailed("; ".join(problems))
+    more = {"counters": results["counters"], "pools": pools, "timeline": results["timeline"]}
+    return results["run"] | more, problems
 
 
 def line(found: dict[str, Any]) -> str:
@@ -163,41 +149,27 @@ def main(
     target_tpot_ms: float = 50.0,
     out: Annotated[Path, typer.Option(help="Result file.")] = Path("pools-service.json"),
 ) -> None:
-    results: dict[str, Any] = {}
-    problems: list[str] = []
-    environment = describe(sys.argv[1:], "bench.pools_service")
     ttft, tpot = str(target_ttft_ms), str(target_tpot_ms)
     targets = ["--target-ttft-ms", ttft, "--target-tpot-ms", tpot]
     slo = ["--slo-ttft-ms", ttft, "--slo-tpot-ms", tpot]
+    settings = {
+        "up": up or [], "turns": turns, "seconds": seconds,
+        "targets_ms": [target_ttft_ms, target_tpot_ms],
+    }  # fmt: skip
+    runs = StackRuns("pools_service", settings, out)
+
+    def load(name: str, served: Stack, row: dict[str, Any]) -> None:
+        with tempfile.TemporaryDirectory() as at:
+            for each in loads.split(","):
+                options = options_of(each, Path(at), turns, seconds, slo)
+                row[each], wrong = measured_load(served, model, options)
+                runs.problems += [f"{name}, {each}: {problem}" for problem in wrong]
+                print(f"{name:12} {each}: {line(row[each])}", flush=True)
 
     for name in stacks.split(","):
-        results[name] = row = dict[str, Any]()
         arguments = [*arguments_of(name, targets), "--model", str(model), *(up or [])]
-        try:
-            with (
-                started(*arguments, start_s=START_S) as served,
-                tempfile.TemporaryDirectory() as at,
-            ):
-                for load in loads.split(","):
-                    options = options_of(load, Path(at), turns, seconds, slo)
-                    row[load], wrong = measured(served, model, options)
-                    problems += [f"{name}, {load}: {each}" for each in wrong]
-                    print(f"{name:12} {load}: {line(row[load])}", flush=True)
-                served.stop()
-        except (StackFailed, CommandFailed, RequestFailed, httpx.HTTPError) as error:
-            problems.append(f"{name}: {error}")
-        settings = {
-            "up": up or [], "turns": turns, "seconds": seconds,
-            "targets_ms": [target_ttft_ms, target_tpot_ms],
-        }  # fmt: skip
-        document = result_file.document(
-            "pools-service", environment=environment, settings=settings, results=results,
-            problems=problems,
-        )  # fmt: skip
-        result_file.save(out, document)
-    for problem in problems:
-        print("problem:", problem[:3000])
-    raise typer.Exit(bool(problems))
+        runs.measure(name, arguments, partial(load, name))
+    runs.end()
 
 
 if __name__ == "__main__":

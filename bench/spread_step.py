@@ -33,6 +33,7 @@ from bench import result_file
 from bench.environment import describe
 from bench.spread_cases import CONTEXT, Bench
 from bench.spread_processes import DRAFT_MEMBER, MEMBER, MemberFailed, Members
+from bench.stack_runs import end_with
 from bench.step import FULL_SIZE
 from decode.spread_table import LOCAL, Experts, Source, StepTime, document
 from transport.wire.spread import MAX_ROWS
@@ -155,9 +156,7 @@ def main(
     save(stopped=None)
     if table is not None and not problems:
         write_table(table, results, gpus, environment)
-    for problem in problems:
-        print("problem:", problem[:1500])
-    raise typer.Exit(bool(problems))
+    end_with(problems)
 
 
 def model_folder(folder: Path, num_layers: int | None) -> Path:
