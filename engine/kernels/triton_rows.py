@@ -46,6 +46,7 @@ class Tiles:
         if w.num_fp8:
             assert w.group == FP8_K.value, w.group
             assert num_columns % FP8_K.value == 0, num_columns
+            assert FP8_K.value % self.rows == 0, "a tile's rows in FP8 share their scales"
         assert k % num_columns == num_columns % self.k == 0, (k, num_columns, self)
         assert w.num_fp8 % self.rows == 0, (w.shape, self)
         assert all(each.is_contiguous() for each in (w.fp8, w.scales, w.plain))

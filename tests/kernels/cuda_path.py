@@ -18,6 +18,7 @@ from engine import draft_graphs, gpu, graphs
 from engine.config import EngineConfig
 from engine.cuda_parts import CudaParts
 from engine.kernels import triton_conv_linear, triton_linear
+from engine.kernels.triton_fp8 import BLOCK_K as FP8_K
 from engine.kernels.triton_rows import Tiles
 from engine.kernels.triton_set import TritonKernels
 from engine.model.matrix import Matrix
@@ -90,7 +91,8 @@ def widen_tiles(patch: pytest.MonkeyPatch) -> None:
     """The interpreter's time is that of programs and their rounds: few of both in linear layers."""
 
     def tiles_of(num_tokens: int, w: Matrix, splits: int, *_: bool) -> Tiles:
-        return Tiles(256, min(512, w.shape[1] // splits), 2, 4, True)
+        rows = FP8_K.value if w.num_fp8 else 256
+        return Tiles(rows, min(512, w.shape[1] // splits), 2, 4, True)
 
     for kernels in (triton_linear, triton_conv_linear):
         patch.setattr(kernels, "tiles_of", tiles_of)

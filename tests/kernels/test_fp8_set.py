@@ -1,4 +1,4 @@
-"""The Triton kernel set over a model in FP8: what the kernels of a layer hand to one another."""
+"""The Triton kernel set over a model in FP8: its values, and what kernels hand to one another."""
 
 from pathlib import Path
 
@@ -9,11 +9,13 @@ from engine.batch import Row
 from engine.config import EngineConfig
 from engine.inputs import Inputs
 from engine.kernels import triton_linear
+from engine.kernels.interface import Kernels
 from engine.kernels.triton_dot import INTERPRETED
 from engine.kernels.triton_set import TritonKernels
 from engine.model.registry import read_config
 from engine.runner import Engine
 from tests.kernels import cuda_path
+from tests.kernels.closeness import relative_error
 
 pytestmark = pytest.mark.skipif(not INTERPRETED, reason="for Triton's interpreter")
 
@@ -21,17 +23,28 @@ PROMPTS = (tuple(range(40, 47)), (5, 6, 7))
 NEW = torch.tensor([11, 12])
 
 
+PREFILL = [Row(i, (i,), 0, prompt) for i, prompt in enumerate(PROMPTS)]
+DECODE = [Row(i, (i,), len(prompt), None) for i, prompt in enumerate(PROMPTS)]
+
+
 @pytest.fixture
-def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Engine:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     cuda_path.write_config(tmp_path)
     cuda_path.widen_tiles(monkeypatch)
+    return tmp_path
+
+
+def loaded(folder: Path, kernels: Kernels | None = None) -> Engine:
     settings = EngineConfig(
-        tmp_path, 4, 4, load_format="dummy", dtype="bfloat16", quantize="fp8", poison=True
+        folder, 4, 4, load_format="dummy", dtype="bfloat16", quantize="fp8", poison=True
     )
-    kernels = TritonKernels(read_config(tmp_path).quantised(), torch.device("cpu"), 4)
-    engine = Engine.load(settings, lambda n: torch.zeros(n, dtype=torch.uint8), kernels=kernels)
-    forward(engine, [Row(i, (i,), 0, prompt) for i, prompt in enumerate(PROMPTS)])
-    return engine
+    return Engine.load(settings, lambda n: torch.zeros(n, dtype=torch.uint8), kernels=kernels)
+
+
+@pytest.fixture
+def engine(folder: Path) -> Engine:
+    kernels = TritonKernels(read_config(folder).quantised(), torch.device("cpu"), 4)
+    return loaded(folder, kernels)
 
 
 def forward(engine: Engine, rows: list[Row]) -> torch.Tensor:
@@ -42,8 +55,15 @@ def forward(engine: Engine, rows: list[Row]) -> torch.Tensor:
         return engine._model.forward(inputs, ids, engine.cache, engine._kernels, every_token=True)
 
 
+def test_values_are_those_of_pytorch(engine: Engine, folder: Path) -> None:
+    reference = loaded(folder)
+    for rows in (PREFILL, DECODE):
+        assert relative_error(forward(engine, rows), forward(reference, rows)) < 0.03
+
+
 def test_mixers_split_what_decode_projects(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """No kernel of its own does; beside a prompt one does, with the same bits."""
+    forward(engine, PREFILL)
     num_split = 0
     plain = triton_linear.split_rows
 
@@ -55,16 +75,15 @@ def test_mixers_split_what_decode_projects(engine: Engine, monkeypatch: pytest.M
     monkeypatch.setattr(triton_linear, "split_rows", counted)
     kept = engine.cache.kv, engine.cache.conv, engine.cache.recurrent
     before = [each.clone() for each in kept]
-    decode = [Row(i, (i,), len(prompt), None) for i, prompt in enumerate(PROMPTS)]
 
     def again(rows: list[Row]) -> torch.Tensor:
         for each, was in zip(kept, before, strict=True):
             each.copy_(was)
         return forward(engine, rows)
 
-    alone = again(decode)
+    alone = again(DECODE)
     assert num_split == 0
-    beside = again([*decode, Row(2, (2,), 0, (9, 8, 7, 6))])
+    beside = again([*DECODE, Row(2, (2,), 0, (9, 8, 7, 6))])
     assert num_split > 0
     assert torch.equal(alone, beside[:2])
     assert alone.isfinite().all()
