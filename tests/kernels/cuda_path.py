@@ -123,6 +123,8 @@ def load(settings: EngineConfig) -> Engine:
         engine.num_ids, engine.max_drafts, None,
     )  # fmt: skip
     engine._num_logits, engine._sampler = parts.num_logits, parts.sampler
+    if settings.draft_acceptance is not None:
+        parts.sampler.accept_drafts(settings.draft_acceptance)
     engine._graphs, engine._drafts = parts.decode_graphs(), parts.draft_graphs()
     engine.spread, engine.lending = parts.spread(engine._graphs, engine._drafts), parts.lending()
     return engine

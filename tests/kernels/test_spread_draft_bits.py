@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bench.spread_draft_bits import DraftBits
-from bench.spread_draft_engine import MAX_DRAFTS, DraftEngine
+from bench.spread_draft_engine import ACCEPTED, MAX_DRAFTS, DraftEngine
 from engine import draft_graphs
 from engine.config import EngineConfig
 from engine.kernels.triton_dot import INTERPRETED
@@ -29,7 +29,8 @@ def member(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[DraftEng
     cuda_path.write_config(tmp_path, hidden_size=256, vocab_size=1024)
     settings = EngineConfig(
         tmp_path, PAGES_EACH * LIVE, LIVE, load_format="dummy", dtype="bfloat16", spread=True,
-        max_drafts=MAX_DRAFTS, decode_buckets=(LIVE,), group_sizes=(2,),
+        max_drafts=MAX_DRAFTS, draft_acceptance=ACCEPTED, decode_buckets=(LIVE,),
+        group_sizes=(2,),
     )  # fmt: skip
     member = DraftEngine(cuda_path.load(settings), 1, PAGES_EACH, limit_s=1.0)
     member.join(3, 0, [member.handle])
