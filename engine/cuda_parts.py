@@ -18,7 +18,6 @@ from engine.kernels.reference import ReferenceKernels
 from engine.kernels.shared_memory import most_shared_memory
 from engine.kernels.triton_linear import aligned_rows
 from engine.kernels.triton_set import TritonKernels
-from engine.kernels.triton_support import spreads
 from engine.model.model import Model
 from engine.prefill_graphs import MAX_PROMPTS, PrefillGraphs
 from engine.prefill_graphs import TOKENS as PROMPT_TOKENS
@@ -70,18 +69,13 @@ class CudaParts:
             guesses=config.decodes and max_drafts > 0,
         )  # fmt: skip
 
-    @property
-    def _spreads(self) -> bool:
-        """True if there can be spread steps, for which states have a ring."""
-        return self._config.spreads and spreads(self._model.config)
-
     def decode_graphs(self) -> DecodeGraphs | None:
         """Graphs of decode steps without a draft layer."""
         if not self._captures or not self._config.decodes or self._max_drafts:
             return None
         graphs = DecodeGraphs(
             self._trunk, self.sampler.next_token, self._logits,
-            spreads=self._spreads, buckets=self._config.decode_buckets,
+            spreads=self._config.spreads, buckets=self._config.decode_buckets,
         )  # fmt: skip
         with most_shared_memory():
             _capture(graphs.capture, f"{len(graphs.buckets)} decode graphs")
@@ -99,7 +93,7 @@ class CudaParts:
             shapes = plain_shapes(b for b in graphs.buckets if b in self._spread_buckets)
         else:
             return None
-        if not self._config.spreads or not self._shared_out():
+        if not self._config.spreads:
             return None
         assert isinstance(self._kernels, TritonKernels), "graphs are of its kernels"
         num_layers = len(self._model.config.layers)
@@ -112,7 +106,7 @@ class CudaParts:
 
     def lending(self) -> Lending | None:
         """Graphs of a lender's part of others' steps, if the settings ask for them."""
-        if not self._captures or not self._config.lends or not self._shared_out():
+        if not self._captures or not self._config.lends:
             return None
         shapes = plain_shapes(self._spread_buckets)
         if self._max_drafts:
@@ -139,27 +133,13 @@ class CudaParts:
         that all can be members of one group."""
         return tuple(bucket for bucket in self._config.decode_buckets if bucket <= MAX_ROWS)
 
-    def _shared_out(self) -> bool:
-        """True if this model can take spread steps: it has experts, flags of an exchange alternate
-        in it (engine/spread/memory.py), and its experts are not in NVFP4."""
-        if not spreads(self._model.config):
-            name = self._model.config.model_type
-            log.warning("spread: models of type %s compute all steps locally", name)
-            return False
-        if self._model.config.quantization.packs:
-            log.warning("spread: no spread steps with experts in NVFP4, they are computed locally")
-            return False
-        if (num_layers := len(self._model.config.layers)) % 2:
-            log.warning("spread: a model of %d layers cannot take spread steps", num_layers)
-        return not num_layers % 2
-
     def draft_graphs(self) -> DraftGraphs | None:
         """Graphs of decode steps with drafts."""
         if not self._captures or not self._config.decodes or not self._max_drafts:
             return None
         graphs = DraftGraphs(
             self._trunk, self.sampler, self._logits, self._max_drafts,
-            spreads=self._spreads, buckets=self._config.decode_buckets,
+            spreads=self._config.spreads, buckets=self._config.decode_buckets,
         )  # fmt: skip
         with most_shared_memory():
             _capture(graphs.capture, f"graphs of {len(graphs.shapes)} decode steps")

@@ -10,6 +10,7 @@ result = step.result()                           wait, and read the sampled toke
 import logging
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,6 +25,7 @@ from engine.graphs import DecodeGraphs
 from engine.inputs import Inputs
 from engine.kernels.choice import kernels_ahead, kernels_for
 from engine.kernels.interface import Kernels
+from engine.kernels.triton_support import spread_problem
 from engine.model.model import Model
 from engine.model.registry import build
 from engine.model_folder import read_model
@@ -128,6 +130,9 @@ class Engine:
         """
         phases = Phases()
         model_config, entries = read_model(config)
+        if (config.spreads or config.lends) and (problem := spread_problem(model_config)):
+            log.warning("spread: all steps are computed locally with %s", problem)
+            config = replace(config, spread=False)
         if config.draft_acceptance is not None and not model_config.num_mtp_layers:
             raise ValueError("draft_acceptance: the checkpoint has no draft layer (mtp.*)")
         max_drafts = config.max_drafts if model_config.num_mtp_layers and config.decodes else 0

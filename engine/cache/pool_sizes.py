@@ -7,7 +7,6 @@ import torch
 from engine import gpu
 from engine.config import MAX_DECODE_ROWS, EngineConfig
 from engine.kernels.state_ring import ring_bytes
-from engine.kernels.triton_support import spreads
 from engine.model.config import ModelConfig
 from engine.prefill_graphs import MAX_PROMPTS
 from engine.spread.memory import exchange_layout
@@ -31,8 +30,7 @@ def sized_cache(
     that is free now. Raises ValueError if they do not fit."""
     # NOTE: an inference tensor could not be written by the copy thread or the allocator.
     with torch.inference_mode(False):
-        can_spread = spreads(model)
-        takes_part = (config.spreads or config.lends) and can_spread
+        takes_part = config.spreads or config.lends
         demand = gpu.CacheDemand(
             layout,
             num_ids=num_ids,
@@ -40,7 +38,7 @@ def sized_cache(
             max_seq_len=model.max_position_embeddings,
             share=config.gpu_share,
             max_drafts=max_drafts,
-            ring_bytes=ring_bytes(layout, max_drafts + (config.spreads and can_spread)),
+            ring_bytes=ring_bytes(layout, max_drafts + config.spreads),
             spread_bytes=exchange_layout(model).size_bytes if takes_part else 0,
         )
         pools = gpu.pools_that_fit(demand, config.num_pages, config.num_state_slots)

@@ -30,13 +30,21 @@ def unsupported(config: ModelConfig, dtype: torch.dtype) -> str:
     return ", ".join(dict.fromkeys(problems))
 
 
-def spreads(config: ModelConfig) -> bool:
-    """True if several workers can compute a step of this model together (engine/spread)."""
+def spread_problem(config: ModelConfig) -> str:
+    """Why several workers cannot compute a step of this model together (engine/spread); "" if they
+    can."""
     if not config.is_hybrid_moe:
-        return False
-    moe = config.moe
-    top_k, alike = moe.num_experts_per_tok, moe.shared_expert_intermediate_size
-    return moe.norm_topk_prob and alike == moe.moe_intermediate_size and not top_k & (top_k - 1)
+        return f"model type {config.model_type}"
+    moe, num_layers, problems = config.moe, len(config.layers), list[str]()
+    if config.quantization.packs:
+        problems.append("experts in NVFP4")
+    if num_layers % 2:  # flags of an exchange alternate (engine/spread/memory.py)
+        problems.append(f"an odd number of layers, {num_layers}")
+    if not moe.norm_topk_prob:
+        problems.append("norm_topk_prob false")
+    if moe.shared_expert_intermediate_size != moe.moe_intermediate_size:
+        problems.append("a shared expert of another size than the others")
+    return ", ".join([*problems, *_not_powers({"num_experts_per_tok": moe.num_experts_per_tok}, 2)])
 
 
 def _of_layer(layer: LayerSpec, hidden_size: int, *, in_fp8: bool) -> Iterator[str]:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from engine.kernels.triton_support import unsupported
+from engine.kernels.triton_support import spread_problem, unsupported
 from engine.model.config import ModelConfig
 from engine.model.layers import Attention, DeltaNet, Dense, LayerSpec, Moe, Rope
 from engine.model.registry import read_config
@@ -59,6 +59,26 @@ def test_the_full_size_model_is_supported() -> None:
 )
 def test_what_is_not_is_named(changes: dict[str, int], named: str) -> None:
     assert named in unsupported(changed(**changes), torch.bfloat16)
+
+
+def test_the_full_size_model_takes_spread_steps() -> None:
+    assert spread_problem(CONFIG) == ""
+
+
+@pytest.mark.parametrize(
+    ("config", "named"),
+    [
+        (changed(num_experts_per_tok=10), "num_experts_per_tok 10 "),
+        (changed(num_experts_per_tok=1), "num_experts_per_tok 1 "),
+        (changed(norm_topk_prob=False), "norm_topk_prob false"),
+        (changed(shared_expert_intermediate_size=0), "shared expert of another size"),
+        (CONFIG.rounded().packing(), "experts in NVFP4"),
+        (replace(CONFIG, layers=CONFIG.layers[:5]), "an odd number of layers, 5"),
+        (replace(CONFIG, layers=(LayerSpec(CONFIG.attention, Dense(64)),)), "model type qwen3_5"),
+    ],
+)
+def test_what_prevents_spread_steps_is_named(config: ModelConfig, named: str) -> None:
+    assert named in spread_problem(config)
 
 
 def test_parts_of_other_models() -> None:
