@@ -2,7 +2,8 @@
 
 join     say hello until welcomed
 serve    rounds of the worker (worker.py), and heartbeats
-drain    after SIGTERM: finish what is held, or give it back at the deadline
+drain    after SIGTERM: finish what is held, or give it back at the deadline; an idle worker stays
+         until the coordinator has no prompt under way that only this worker could decode
 leave    say goodbye
 
 A worker whose GPU is unfit takes no new work, finishes what it can, and stays until it is told to
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 
 JOIN_TIMEOUT_S = 60.0
-IDLE_S = 1.0
+IDLE_S, LEAVING_S = 1.0, 0.1
 _LOOK_AT_MEMORY_S = 0.5
 
 log = logging.getLogger(__name__)
@@ -93,7 +94,7 @@ class WorkerLoop:
                 self._stall.moved()
                 # NOTE: Python runs a signal's handler before a wait, or when the signal interrupts
                 # it. A signal that arrives in between is handled after the wait, hence IDLE_S.
-                self._worker.round(IDLE_S)
+                self._worker.round(self._longest_wait_s)
                 self._session.beat(self._worker.gauges, self._worker.held, self._gpu.health)
                 self._report_ready()
                 self._drain_if_gpu_unfit()
@@ -152,6 +153,12 @@ class WorkerLoop:
         self._stop_requested = True
         self._session.wake()
 
+    @property
+    def _longest_wait_s(self) -> float:
+        """An idle worker that drains looks often whether its coordinator is gone."""
+        leaving = self._drain_deadline is not None and self._worker.empty
+        return LEAVING_S if leaving else IDLE_S
+
     def _drained(self) -> bool:
         if not self._stop_requested:
             return False
@@ -162,4 +169,4 @@ class WorkerLoop:
         if time.monotonic() >= self._drain_deadline:
             self._worker.give_back()
             return True
-        return self._worker.empty
+        return self._worker.empty and self._session.dismissed

@@ -12,6 +12,7 @@ from transport.wire.layout import CacheLayout, PoolSize
 from transport.wire.memory_export import MemoryExport
 from transport.wire.messages import (
     Decode,
+    Dismissed,
     Failed,
     Generate,
     Hello,
@@ -87,7 +88,8 @@ class Desk:
 
     def orders(self) -> list[tuple[str, object]]:
         """What was sent about requests since the last time."""
-        return [(to, message) for to, message in self.sent() if not isinstance(message, PeerLeft)]
+        of_workers = PeerLeft | Dismissed
+        return [(to, message) for to, message in self.sent() if not isinstance(message, of_workers)]
 
     def take_effects(self) -> list[Effect]:
         """What was carried out since the last time."""

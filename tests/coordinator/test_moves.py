@@ -3,10 +3,20 @@
 import pytest
 
 from coordinator.core.request import Request, State
+from coordinator.core.requests.departures import TOGETHER_S
 from coordinator.core.requests.moves import AGAIN_AFTER_S, MAX_AT_ONCE
 from coordinator.core.workers.load import HEADROOM_LEN
 from tests.coordinator.desk import LAYOUT, Desk, fail
-from transport.wire.messages import Cancel, Decode, Failed, Move, Prefill, Release, Settled
+from transport.wire.messages import (
+    Cancel,
+    Decode,
+    Dismissed,
+    Failed,
+    Move,
+    Prefill,
+    Release,
+    Settled,
+)
 from transport.wire.offers import Offer
 
 ENOUGH = 2 * LAYOUT.pages_for(HEADROOM_LEN)
@@ -32,6 +42,11 @@ def drain(desk: Desk, instance: str) -> list[tuple[str, object]]:
     return desk.sent()
 
 
+def dismissed(desk: Desk) -> list[str]:
+    """The workers that were told since the last time that they may end."""
+    return [to for to, message in desk.sent() if isinstance(message, Dismissed)]
+
+
 def settle(desk: Desk, request: Request) -> list[tuple[str, object]]:
     """Its worker offers it."""
     offer = Offer(request.decode_worker, (0,), 2, 3, request.num_tokens - 1)
@@ -51,7 +66,7 @@ def test_a_request_moves_and_goes_on_with_its_next_token(workers: tuple[str, ...
     assert (target != source, order.offer.num_tokens) == (True, request.num_tokens - 1)
     assert request.state is State.HANDOFF
     desk.land(request)
-    assert desk.sent() == [(source, Release("r", 1, 3))]
+    assert desk.sent() == [(source, Release("r", 1, 3)), (source, Dismissed())]
     desk.step(request, token=4)
     assert list(request.output_ids) == [1, 2, 3, 4]
     assert (request.attempt, request.num_moves, request.faults) == (1, 1, 0)
@@ -166,7 +181,7 @@ def test_a_cancelled_request_is_dropped_at_both_ends() -> None:
     drain(desk, source)
     ((target, _),) = settle(desk, request)
     desk.life.cancel(request)
-    assert sorted(desk.sent(), key=str) == sorted(
+    assert sorted(desk.orders(), key=str) == sorted(
         [(source, Cancel("r", 1)), (target, Cancel("r", 1))], key=str
     )
 
@@ -230,3 +245,49 @@ def grown(desk: Desk, request: Request, num_pages: int) -> None:
     length = request.num_tokens + num_pages * layout.page_size
     request.output_ids.extend([2] * (length - request.num_tokens - 1))
     desk.step(request)
+
+
+def test_an_idle_worker_is_dismissed_at_once_while_others_decode() -> None:
+    desk = Desk(SPLIT)
+    desk.submit()
+    desk.sent()
+    assert drain(desk, "d-1") == [("d-1", Dismissed())]
+    desk.life.tick()
+    assert dismissed(desk) == [], "once"
+
+
+@pytest.mark.parametrize("prefill_first", [True, False])
+def test_the_last_worker_that_decodes_stays_for_a_prompt_whose_worker_drains_too(
+    prefill_first: bool,
+) -> None:
+    desk = Desk(("p-1", "d-1"))
+    request = desk.submit()
+    desk.sent()
+    for instance in ("p-1", "d-1") if prefill_first else ("d-1", "p-1"):
+        assert drain(desk, instance) == []
+    desk.now += 2 * TOGETHER_S
+    desk.life.tick()
+    assert dismissed(desk) == []
+    desk.prefill(request)
+    desk.land(request)
+    assert dismissed(desk) == ["p-1"]
+    desk.step(request, token=7, finish="stop")
+    assert dismissed(desk) == ["d-1"]
+    assert request.state is State.FINISHED
+
+
+def test_the_last_worker_that_decodes_does_not_stay_long_for_a_worker_that_goes_on() -> None:
+    desk = Desk(("p-1", "d-1"))
+    desk.submit()
+    desk.sent()
+    assert drain(desk, "d-1") == []
+    desk.now += 2 * TOGETHER_S
+    desk.life.tick()
+    assert dismissed(desk) == ["d-1"]
+
+
+def test_idle_workers_that_all_drain_are_dismissed_at_once() -> None:
+    desk = Desk(("p-1", "d-1"))
+    assert drain(desk, "d-1") == [("d-1", Dismissed())]
+    assert drain(desk, "p-1") == [("p-1", Dismissed())]
+    assert drain(desk, "d-1") == [("d-1", Dismissed())], "asked again, as after a lost answer"

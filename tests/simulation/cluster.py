@@ -37,7 +37,7 @@ from transport.copy.tensors import CacheTensors
 from transport.wire.errors import PeerGone
 from transport.wire.layout import PoolSize
 from transport.wire.memory_export import MemoryExport
-from transport.wire.messages import Decode, Generate, Heartbeat, Hello, Prefill
+from transport.wire.messages import Decode, Dismissed, Generate, Heartbeat, Hello, Prefill
 from transport.wire.sampling import Constraint, SamplingParams, StopRule
 from transport.wire.token_ids import packed
 from worker.capabilities import capabilities_of
@@ -102,6 +102,7 @@ class Cluster:
         self.num_moved: Counter[str] = Counter()  # moves by outcome, and by reason
         self.num_crossed: Counter[str] = Counter()
         self.num_retried = self.num_preempted = 0
+        self.dismissed = set[str]()  # draining workers that may end
         self._count = 0
 
     # ---- workers
@@ -326,6 +327,8 @@ class Cluster:
         effects, self.effects[:] = list(self.effects), []
         for effect in effects:
             match effect:
+                case Send(instance=instance, message=Dismissed()):
+                    self.dismissed.add(instance)
                 case Send(instance=instance, message=message):
                     self.num_placed[instance] += isinstance(message, Prefill | Decode | Generate)
                     if instance in self.nodes:

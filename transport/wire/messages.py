@@ -44,7 +44,7 @@ from transport.wire.sampling import FinishReason, SamplingParams, StopRule
 from transport.wire.spread import SpreadExport, SpreadGroup, SpreadJoined
 from transport.wire.token_ids import ID_BYTES
 
-PROTOCOL = "baton/19"
+PROTOCOL = "baton/20"
 
 Role = Literal["prefill", "decode", "colocated"]
 ReusedFrom = Literal["", "gpu", "host", "peer"]
@@ -202,7 +202,8 @@ class PeerTested(WireStruct, frozen=True, tag="peer-tested"):
 
 
 class Goodbye(WireStruct, frozen=True, tag="goodbye"):
-    """The worker leaves and has no requests; with ``draining`` it stays, but takes no new work.
+    """The worker leaves and has no requests; with ``draining`` it stays, but takes no new work, and
+    waits to be ``Dismissed``.
 
     ``unfit`` says why its GPU must compute nothing more for a while; "" if it is fit.
     """
@@ -237,6 +238,11 @@ class Alive(WireStruct, frozen=True, tag="alive"):
     """The coordinator's heartbeat. A worker that joined another coordinator sends Hello again."""
 
     coordinator: str
+
+
+class Dismissed(WireStruct, frozen=True, tag="dismissed"):
+    """The answer to a draining worker's Goodbye, at once or later: nothing under way needs the
+    worker, so it may end once it has no requests."""
 
 
 class PeerJoined(WireStruct, frozen=True, tag="peer-joined"):
@@ -340,7 +346,7 @@ class DropPrefix(WireStruct, frozen=True, tag="drop-prefix"):
 
 
 ToWorker = (
-    Welcome | Refused | Alive | PeerJoined | PeerLeft | SpreadGroup
+    Welcome | Refused | Alive | Dismissed | PeerJoined | PeerLeft | SpreadGroup
     | Prefill | ExpectHandoff | Decode | Generate | Move | Cancel | Release | DropPrefix
 )  # fmt: skip
 

@@ -20,6 +20,7 @@ from transport.wire.messages import (
     Alive,
     Cancel,
     Decode,
+    Dismissed,
     DropPrefix,
     ExpectHandoff,
     FromWorker,
@@ -106,6 +107,9 @@ class Session:
         self._next_beat_at = clock()
         self._looked_at = clock()
         self.in_socket_s = 0.0
+        self.dismissed = False
+        """True if the coordinator that was told that this worker drains needs it no more, or is
+        lost."""
         self._early: list[Work | Lost] = []  # came with the welcome, while joining
 
     @property
@@ -175,6 +179,7 @@ class Session:
         self._channel.wake()
 
     def leave(self, *, draining: bool = False, unfit: str = "") -> None:
+        self.dismissed = self._welcome is None
         self.send(Goodbye(draining=draining, unfit=unfit))
 
     def _look(self, timeout_s: float, awake_s: float) -> list[ToWorker]:
@@ -222,6 +227,8 @@ class Session:
                 else:
                     former = self._former.coordinator
                     log.info("joined coordinator %s after %s", message.coordinator, former)
+            case Dismissed():
+                self.dismissed = True
             case Refused(reason=reason):
                 raise JoinRefused(reason)
             case Alive(coordinator=coordinator):
@@ -235,7 +242,7 @@ class Session:
 
     def _lose(self, work: list[Work | Lost]) -> None:
         assert self._welcome is not None, "lost without having joined"
-        self._former, self._welcome = self._welcome, None
+        self._former, self._welcome, self.dismissed = self._welcome, None, True
         self._next_beat_at = self._clock()
         work.clear()
         work.append(LOST)

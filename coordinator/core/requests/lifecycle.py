@@ -32,6 +32,7 @@ from coordinator.core.effects import Effect, HandedOff, Outbox, WorkerJoined, Wo
 from coordinator.core.placement.dispatcher import Dispatcher
 from coordinator.core.request import Clocks, Request, State
 from coordinator.core.requests.attempts import Attempts
+from coordinator.core.requests.departures import Departures
 from coordinator.core.requests.failures import Failures
 from coordinator.core.requests.faults import Faults
 from coordinator.core.requests.moves import Moves
@@ -42,6 +43,7 @@ from coordinator.core.soft_pools import SoftPools
 from coordinator.core.workers.registry import Registry
 from coordinator.core.workers.worker import Departure, Worker
 from transport.wire.messages import (
+    Dismissed,
     ExpectHandoff,
     Failed,
     LastChunk,
@@ -93,6 +95,7 @@ class Lifecycle:
             registry, self._attempts, faults, self._quarantine, outbox, retries.max_faults
         )
         self._moves = Moves(registry, self._dispatcher, monotonic, soft)
+        self._departures = Departures(registry, self._attempts.requests, monotonic)
         self._overdue = Overdue(settings or HubSettings(), self._attempts.requests)
 
     @property
@@ -278,7 +281,8 @@ class Lifecycle:
     def worker_draining(self, worker: Worker) -> None:
         """Give a worker no new work; others may get what waits for it."""
         with self._outbox:
-            worker.draining = True
+            worker.draining, worker.dismissed = True, False
+            worker.drains_since = self._clocks.monotonic()
             self._place()
 
     def roles_changed(self) -> None:
@@ -320,6 +324,7 @@ class Lifecycle:
             self._attempts.recount(computed)
         self._compute()
         self._move()
+        self._dismiss()
         for _ in range(MAX_FAVOURED):
             victims = self._dispatcher.victims()
             if not victims:
@@ -342,6 +347,11 @@ class Lifecycle:
     def _move(self) -> None:
         for request, reason in self._moves.due():
             self._attempts.move(request, reason)
+
+    def _dismiss(self) -> None:
+        for worker in self._departures.due():
+            worker.dismissed = True
+            self._outbox.send(worker.instance, Dismissed())
 
     def _current(
         self, instance: str, request_id: str, attempt: int, state: State

@@ -31,6 +31,10 @@ class Worker:
     role: Role = field(init=False)
     """The present role: that of the hello, until another one is assigned."""
     draining: bool = False
+    drains_since: float = -inf
+    """When it said that it drains."""
+    dismissed: bool = False
+    """True once a draining worker was told that it may end."""
     settled: bool = False
     """True once the worker has sent more than its hello."""
     keeps_prefixes: bool = False
