@@ -2,9 +2,10 @@
 
     python -m bench.docs_plots --out docs
 
-writes throughput.svg, step.svg, spread-step.svg, interference.svg, pools.svg, agent-turns.svg,
-faults.svg and scale.svg. Each says on the picture what was measured, when and on what. Colours
-follow the reader's light or dark setting (``prefers-color-scheme``).
+writes throughput.svg, step.svg, quantised-step.svg, drafts-speed.svg, first-token.svg,
+spread-step.svg, interference.svg, pools.svg, agent-turns.svg, faults.svg and scale.svg. Each says
+on the picture what was measured, when and on what. Colours follow the reader's light or dark
+setting (``prefers-color-scheme``).
 """
 
 import io
@@ -18,6 +19,7 @@ import typer
 from bench.harness.html.charts import COLOURS, STYLE, Chart, Line, embedded, matplotlib
 from bench.plot_frame import framed, measured
 from bench.plots_of_services import agent_turns, faults, scale
+from bench.plots_of_steps import decode_step, drafts, first_tokens, quantised_steps, spread_step
 
 BENCH = Path(__file__).parent
 RESULTS = BENCH / "results"
@@ -49,44 +51,6 @@ def throughput(baton: dict[str, Path], others: Sequence[str], references: Path) 
     title = f"Qwen3.5-35B-A3B, BF16, random weights, {lengths}, 4 × H200"
     first = f"Baton: through HTTP, no drafts, {measured(documents)}"
     return framed(drawn, title, [first, *notes])
-
-
-def decode_step(file: Path) -> str:
-    """Milliseconds of a decode step over the batch, beside vLLM's and the floor: a step's bytes at
-    the speed of a device copy. ``file``: a result of ``bench.step``, which has their ratios."""
-    document = json.loads(file.read_text())
-    batches = document["batches"]
-    ratios = {"vLLM 0.25.1, offline": "times_vllm", "floor: reading the bytes": "times_floor"}
-    lines = [Line("Baton", [(each["batch"], each["step_ms"]) for each in batches])]
-    for name, ratio in ratios.items():
-        points = [(each["batch"], each["step_ms"] / each[ratio]) for each in batches]
-        lines.append(Line(name, points, quiet=True))
-    ticks = [each["batch"] for each in batches]
-    drawn = Chart(lines, "sequences", "ms per decode step", x_ticks=ticks).svg()
-    lengths = f"{document['input_len']:,} tokens in, {document['output_len']:,} out"
-    notes = [
-        f"No drafts, {lengths}, {measured({file.name: document})}",
-        "vLLM: the same load and kind of GPU, its own CUDA graphs; raw output not kept",
-    ]
-    return framed(drawn, "A decode step of one H200, Qwen3.5-35B-A3B, BF16, random weights", notes)
-
-
-def spread_step(file: Path) -> str:
-    """Milliseconds of local steps and of steps that two members compute together, over the
-    sequences of both, from a result of ``bench.spread_step --table``."""
-    document = json.loads(file.read_text())
-    lines = [
-        Line(
-            name,
-            [(2 * each, ms) for members, each, drafts, ms in document["steps"]
-             if (members, drafts) == (of, 0)],
-        )
-        for name, of in (("two local steps, at the same time", 1), ("one spread step", 2))
-    ]  # fmt: skip
-    ticks = [x for x, _ in lines[0].points]
-    drawn = Chart(lines, "sequences of both GPUs together", "ms per step", x_ticks=ticks).svg()
-    notes = [f"1,024 tokens of context, no drafts, {measured({file.name: document})}"]
-    return framed(drawn, "A decode step of two H200s, Qwen3.5-35B-A3B, BF16, random weights", notes)
 
 
 PERCENTILES = {"p50": "itl_p50_ms", "p99": "itl_p99_ms", "max": "itl_max_ms"}
@@ -178,6 +142,21 @@ def main(
     plots = {
         "throughput.svg": throughput(baton, others, BENCH / "references.json"),
         "step.svg": decode_step(RESULTS / "h200-step.json"),
+        "quantised-step.svg": quantised_steps(
+            {
+                "BF16, H200": RESULTS / "h200-step-256-2.json",
+                "FP8, H200": RESULTS / "h200-step-fp8-256-3.json",
+                "FP8, H100": RESULTS / "h100-step-fp8-256.json",
+                "NVFP4, H100": RESULTS / "h100-step-nvfp4-256.json",
+            }
+        ),
+        "drafts-speed.svg": drafts(RESULTS / "h200-drafts.json", acceptance=0.8),
+        "first-token.svg": first_tokens(
+            {
+                "with CUDA graphs": RESULTS / "h200-step.json",
+                "launched by the host": RESULTS / "h200-prompts-launched.json",
+            }
+        ),
         "spread-step.svg": spread_step(RESULTS / "h200x2-spread-table.json"),
         "interference.svg": interference(
             [RESULTS / f"h200-{name}-interference.json" for name in ("split-1-3", "both-4")]

@@ -11,10 +11,11 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from bench.docs_plots import decode_step, interference, main, pools, spread_step, throughput
+from bench.docs_plots import interference, main, pools, throughput
 from bench.harness.html.charts import COLOURS, Chart, Line
 from bench.plot_frame import framed
 from bench.plots_of_services import KINDS, agent_turns, faults, scale
+from bench.plots_of_steps import decode_step, drafts, first_tokens, quantised_steps, spread_step
 
 SVG = "{http://www.w3.org/2000/svg}"
 ROOT = Path(__file__).resolve().parents[2]
@@ -86,6 +87,47 @@ def test_spread_steps_without_drafts_over_the_sequences_of_both(tmp_path: Path) 
     assert "9" not in found, "drafts belong to no line"
 
 
+def test_formats_of_weights_each_have_a_line(tmp_path: Path) -> None:
+    files = {}
+    for name, factor in (("A", 2.0), ("B", 1.0)):
+        batches = [{"batch": n, "step_ms": factor * n} for n in (1, 3)]
+        document = {
+            "environment": ENVIRONMENT, "input_len": 10, "output_len": 20, "batches": batches,
+        }  # fmt: skip
+        files[name] = write(tmp_path / f"{name}.json", document)
+    found = texts(quantised_steps(files))
+    assert {"A", "B", "1", "3"} <= {*found}
+    assert "A.json, B.json" in " ".join(found)
+
+
+def test_drafts_of_the_acceptance_asked_for(tmp_path: Path) -> None:
+    steps = [
+        {"batch": n, "drafts": drafted, "acceptance": share, "times_off": times}
+        for n in (1, 4)
+        for drafted, share, times in (
+            ("0", 0.0, 9.0),
+            ("1", 0.8, 1.5),
+            ("2", 0.8, 2.0),
+            ("auto", 0.8, 9.0),
+        )
+    ]
+    document = {"environment": ENVIRONMENT, "input_len": 10, "steps": steps}
+    found = texts(drafts(write(tmp_path / "drafts.json", document), 0.8))
+    assert {"K = 1", "K = 2", "1", "4"} <= {*found}
+    assert "K = 0" not in found
+    assert "9" not in found, "automatic and no drafts belong to no line"
+
+
+def test_first_tokens_over_powers_of_two(tmp_path: Path) -> None:
+    document = {
+        "environment": ENVIRONMENT,
+        "single_prompts_ms": {"64": 10.0, "128": 20.0, "150": 22.0},
+    }
+    found = texts(first_tokens({"graphs": write(tmp_path / "one.json", document)}))
+    assert {"64", "128"} <= {*found}
+    assert "150" not in found
+
+
 def test_gaps_between_tokens_have_labelled_bars(tmp_path: Path) -> None:
     quiet = {"itl_p50_ms": 5.0, "itl_p99_ms": 6.0, "itl_max_ms": 10.0}
     disturbed = {"itl_p50_ms": 5.5, "itl_p99_ms": 40.0, "itl_max_ms": 80.0}
@@ -117,6 +159,9 @@ def test_colours_follow_the_readers_setting() -> None:
     [
         "throughput.svg",
         "step.svg",
+        "quantised-step.svg",
+        "drafts-speed.svg",
+        "first-token.svg",
         "spread-step.svg",
         "interference.svg",
         "agent-turns.svg",
