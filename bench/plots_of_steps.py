@@ -58,7 +58,7 @@ def quantised_steps(files: dict[str, Path]) -> str:
     one = next(iter(documents.values()))
     lengths = f"{one['input_len']:,} tokens in, {one['output_len']:,} out"
     notes = [f"No drafts, {lengths}, {measured(documents)}"]
-    title = "A decode step of one GPU by the format of the weights, Qwen3.5-35B-A3B, random weights"
+    title = "A decode step by the format of weights, Qwen3.5-35B-A3B, random weights"
     return framed(drawn, title, notes)
 
 
