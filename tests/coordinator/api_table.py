@@ -33,9 +33,9 @@ _HEAD = """\
 
 Each endpoint, and each field of its request that OpenAI or Anthropic, vLLM or Baton have. *Works*:
 Baton acts on it. *Refused*: a 400 that names the field, unless its value is empty (null, false,
-`""`, `[]`, `{}`) or one of those named. *Ignored*: on purpose, for the reason given. Unknown fields
-are ignored. What the fields mean is in [api.md](api.md). vLLM is its main branch of 2026; *before
-0.12*: only older versions.
+`""`, `[]`, `{}`) or the one in brackets. *Ignored*: on purpose; the reason is where the field comes
+first. Unknown fields are ignored. What the fields mean: [api.md](api.md). vLLM is its main branch
+of 2026; *before 0.12*: only older versions.
 
 `python -m tests.coordinator.api_table` writes this page.
 """
@@ -54,21 +54,34 @@ _BODIES: Mapping[str, tuple[type[RequestBody], frozenset[str], frozenset[str]]] 
 
 
 def page(app: FastAPI) -> str:
-    parts = [_HEAD, _endpoints(app)]
+    parts, told = [_HEAD, _endpoints(app)], set[tuple[str, str]]()
     for title, (schema, vllm, original) in _BODIES.items():
         rows = list(_fields(schema, vllm, original))
-        counts = Counter(baton.split(" ")[0].rstrip(",:") for _, baton, _ in rows)
-        told = ", ".join(f"{counts[word]} {word}" for word in ("works", "refused", "ignored"))
-        told = told.replace(" works", " work")
-        parts.append(f"## `{title}`\n\n{told}.\n\n{_table('fields', rows)}")
+        counts = Counter(baton for _, baton, _, _ in rows)
+        summary = ", ".join(f"{counts[word]} {word}" for word in ("works", "refused", "ignored"))
+        summary = summary.replace(" works", " work")
+        named = [
+            (f"`{name}`{_bracket(name, baton, detail, told)}", baton, of_vllm)
+            for name, baton, detail, of_vllm in rows
+        ]
+        parts.append(f"## `{title}`\n\n{summary}.\n\n{_table('fields', named)}")
     return "\n".join(parts)
+
+
+def _bracket(name: str, baton: str, detail: str, told: set[tuple[str, str]]) -> str:
+    """The bracket behind a field's name. ``told``: (field, reason to ignore it) that earlier tables
+    have; this one's are added."""
+    repeated = (name, detail) in told
+    if baton == "ignored":
+        told.add((name, detail))
+    return f" ({detail})" if detail and not repeated else ""
 
 
 def _table(heading: str, rows: Iterable[tuple[str, str, str]]) -> str:
     """A table with one row for all names that have the same answers of Baton and vLLM."""
     names: dict[tuple[str, str], list[str]] = {}
     for name, baton, vllm in rows:
-        names.setdefault((baton, vllm), []).append(f"`{name}`")
+        names.setdefault((baton, vllm), []).append(name)
     lines = [
         f"| {' | '.join(each)} | {', '.join(names[each])} |" for each in sorted(names, reverse=True)
     ]
@@ -77,9 +90,9 @@ def _table(heading: str, rows: Iterable[tuple[str, str, str]]) -> str:
 
 def _fields(
     schema: type[RequestBody], vllm: frozenset[str], original: frozenset[str]
-) -> Iterator[tuple[str, str, str]]:
-    """(name, what Baton does, what vLLM does) by name; ``original`` are the fields of the API that
-    vLLM follows."""
+) -> Iterator[tuple[str, str, str, str]]:
+    """(name, what Baton does, its range, exceptions or reason, what vLLM does) by name;
+    ``original`` are the fields of the API that vLLM follows."""
     unsupported = unsupported_fields(schema)
     described = msgspec.json.schema(schema)["$defs"][schema.__name__]["properties"]
     before = others.VLLM_BEFORE if issubclass(schema, GenerationRequest) else frozenset()
@@ -87,15 +100,15 @@ def _fields(
     known = set(schema.__struct_fields__) | (set(ignored) & (vllm | original | before))
     for name in sorted(known):
         if name in ignored and name not in schema.__struct_fields__:
-            baton = f"ignored: {ignored[name]}"
+            baton, detail = "ignored", ignored[name]
         elif name in WARNED and issubclass(schema, KnownFields):
-            baton = f"ignored, with a warning: {WARNED[name]}"
+            baton, detail = "ignored", f"with a warning: {WARNED[name]}"
         elif name in unsupported:
             passing = [_json(value) for value in unsupported[name][_EMPTY:]]
-            baton = f"refused, but for {' and '.join(passing)}" if passing else "refused"
+            baton, detail = "refused", " and ".join(passing)
         else:
-            baton = f"works{_range(described[name])}"
-        yield name, baton, _vllm(schema, name, vllm)
+            baton, detail = "works", _range(described[name])
+        yield name, baton, detail, _vllm(schema, name, vllm)
 
 
 def _vllm(schema: type[RequestBody], name: str, fields: frozenset[str]) -> str:
@@ -109,7 +122,7 @@ def _range(described: Mapping[str, Any]) -> str:
     for option in described.get("anyOf", [described]):
         least, most = option.get("minimum"), option.get("maximum")
         if most is not None and most < _UNBOUNDED:
-            return f", {least} to {most}"
+            return f"{least} to {most}"
     return ""
 
 
@@ -125,7 +138,7 @@ def _endpoints(app: FastAPI) -> str:
     known = {path: [m.upper() for m, p in sorted(served) if p == path] for path in paths}
     known |= {"/ping": ["GET", "POST"], "/openapi.json": ["GET"], "/invocations": ["POST"]}
     rows = (
-        (path, ", ".join(known[path]) or "no", "yes" if path in others.VLLM_PATHS else "no")
+        (f"`{path}`", ", ".join(known[path]) or "no", "yes" if path in others.VLLM_PATHS else "no")
         for path in sorted(paths)
     )
     return f"## Endpoints\n\n{_table('paths', rows)}"
