@@ -70,16 +70,16 @@ def pools(total_bytes: int, role: Role, kind: str, *, drafts: bool) -> PoolSize:
 
 
 def rows() -> list[str]:
-    """The rows of the table."""
+    """The rows of the table: sequences and tokens by role, without drafts and with them."""
     found = []
     for name, mib in GPUS_MIB.items():
         for weights in WEIGHTS:
+            cells = [f"{name}, {weights}"]
             for role in ROLES:
-                cells = [name, weights, role.name]
                 for drafts in (False, True):
                     fit = pools(mib << 20, role, weights, drafts=drafts)
-                    cells += [f"{fit.num_state_slots}", f"{fit.num_pages * PAGE_LEN:,}"]
-                found.append(f"| {' | '.join(cells)} |")
+                    cells.append(f"{fit.num_state_slots}; {fit.num_pages * PAGE_LEN:,}")
+            found.append(f"| {' | '.join(cells)} |")
     return found
 
 
