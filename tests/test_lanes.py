@@ -1,5 +1,6 @@
 """The order of the tests names files that exist."""
 
+import ast
 import fcntl
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from tests import lanes
 
 ROOT = Path(__file__).resolve().parents[1]
+FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def test_every_file_that_is_named_exists() -> None:
@@ -20,6 +22,19 @@ def test_tests_of_a_parcel_have_one_scope_and_others_their_file() -> None:
     assert shared == {lanes.CLIENTS}
     assert lanes.parcel("tests/e2e/test_history.py::test_a[1]") == lanes.BATON
     assert lanes.parcel("tests/e2e/test_end.py::test_a") == "tests/e2e/test_end.py"
+
+
+@pytest.mark.parametrize(
+    "file", sorted((ROOT / "tests/e2e").glob("test_*.py")), ids=lambda f: f.stem
+)
+def test_a_file_that_uses_a_shared_stack_is_in_its_parcel(file: Path) -> None:
+    functions = [node for node in ast.parse(file.read_text()).body if isinstance(node, FUNCTION)]
+    own = {function.name for function in functions}
+    asked = {argument.arg for function in functions for argument in function.args.args
+             if function.name.startswith("test_") or function.decorator_list}  # fmt: skip
+    for fixture, parcel in {"baton": lanes.BATON, "tiny": lanes.TINY, "cold": lanes.TINY}.items():
+        if fixture in asked - own:
+            assert lanes.parcel(str(file.relative_to(ROOT))) == parcel, fixture
 
 
 def test_every_other_process_begins_with_files_that_start_workers() -> None:
