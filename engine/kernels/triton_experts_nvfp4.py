@@ -18,6 +18,7 @@ import triton.language as tl
 
 from engine.kernels.triton_expert_bands import all_tokens, down_band
 from engine.kernels.triton_expert_tiles import pairs_of
+from engine.kernels.triton_experts import whole
 from engine.kernels.triton_fp8 import BLOCK_K
 from engine.kernels.triton_nvfp4 import COLUMNS, GROUP, add_nvfp4
 from engine.kernels.triton_overlap import overlap, wait_for_inputs
@@ -322,7 +323,8 @@ def experts_nvfp4(
 
     x [tokens, hidden]; ids int32 and weights float32 [tokens, top_k], -1 for no expert: such
     contributions are undefined. gate_up [experts, 2 * dim, hidden] with a matrix scale for gate and
-    one for up; down [experts, hidden, dim] with one. hidden and dim are multiples of 64.
+    one for up; down [experts, hidden, dim] with one. hidden is a multiple of 256, and dim of 64,
+    with a shared expert of 128.
     shared: the shared expert's scaled activation [tokens, dim] and its down [hidden, dim].
     """
     (num_tokens, hidden), (num_experts, _, dim) = x.shape, down.shape
@@ -337,6 +339,8 @@ def experts_nvfp4(
     assert all(t.is_contiguous() for t in (x, ids, weights))
     in_tiles, out_tiles = tiles or tiles_of(num_tokens)
     assert in_tiles.pairs >= 16 or num_tokens <= in_tiles.pairs
+    assert hidden % (COLUMNS.value * PARTS.value) == 0, "each part of a sum is as long"
+    assert dim % COLUMNS.value == 0, dim
     assert dim % in_tiles.rows == hidden % out_tiles.rows == 0
     planned = num_tokens > UNPLANNED
     lists, counts = plan(ids, num_experts) if planned else (ids, ids)
@@ -344,13 +348,12 @@ def experts_nvfp4(
     slots, shared_tiles, shared_h, shared_w, shared_scales = top_k, 0, x, x, x
     shared_fp8 = False
     if shared is not None:
-        shared_h, matrix = shared
+        shared_h, shared_down = shared
+        shared_w, shared_scales, shared_fp8 = whole(shared_down)
         assert shared_h.shape == (num_tokens, dim)
-        assert matrix.shape == (hidden, dim)
+        assert shared_down.shape == (hidden, dim)
         assert shared_h.is_contiguous()
-        assert not matrix.num_fp8 or not matrix.plain.shape[-2], "rows of both kinds"
-        shared_fp8 = matrix.num_fp8 > 0
-        shared_w, shared_scales = matrix.fp8 if shared_fp8 else matrix.plain, matrix.scales
+        assert dim % BLOCK_K.value == 0, dim
         slots, shared_tiles = top_k + 1, triton.cdiv(num_tokens, out_tiles.pairs)
     h = torch.empty((num_tokens * top_k, dim), dtype=x.dtype, device=x.device)
     y = torch.empty((num_tokens, slots, hidden), dtype=torch.float32, device=x.device)
