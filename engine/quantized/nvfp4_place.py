@@ -45,7 +45,8 @@ class Nvfp4Place:
     def copy(self, source: torch.Tensor) -> None:
         require(self.rounds, "experts in NVFP4 would be rounded, which --quantize nvfp4 asks for")
         if self.expert is not None:
-            self.into.fill(slice(self.expert, self.expert + 1), self.run, *_led(converted(source)))
+            one = slice(self.expert, self.expert + 1)
+            self.into.fill(one, self.run, *(part[None] for part in converted(source)))
             return
         step = max(1, CONVERTED_AT_ONCE // source[0].numel())
         for first in range(0, len(source), step):
@@ -60,16 +61,17 @@ class Nvfp4Place:
         """Write what a checkpoint stores (engine/quantized/nvfp4.py). A matrix scale of experts in
         one tensor is [experts], or has one more dimension with one for each matrix."""
         if self.expert is not None:
-            experts, first = slice(self.expert, self.expert + 1), self.run
-            self.into.fill(experts, first, *_led((packed, scales, matrix_scale.reshape(()))))
+            require(matrix_scale.numel() == 1, f"{matrix_scale.numel()} scales for one matrix")
+            one = slice(self.expert, self.expert + 1)
+            self.into.fill(one, self.run, packed[None], scales[None], matrix_scale.reshape(1))
             return
         num, runs = len(packed), self.into.runs
-        matrix_scale = matrix_scale.reshape(num if matrix_scale.numel() > 1 else 1, -1)
         require(
-            matrix_scale.shape[1] in (1, len(runs)),
-            f"{matrix_scale.shape[1]} matrix scales for {len(runs)} matrices of an expert",
+            matrix_scale.numel() in (1, num, num * len(runs)),
+            f"{matrix_scale.numel()} matrix scales for {num} experts of {len(runs)} matrices",
         )
-        matrix_scale = matrix_scale.expand(num, len(runs))
+        lead = num if matrix_scale.numel() > 1 else 1
+        matrix_scale = matrix_scale.reshape(lead, -1).expand(num, len(runs))
         parts = zip(packed.split(runs, 1), scales.split(runs, 1), strict=True)
         for run, (own, own_scales) in enumerate(parts):
             for i in range(num):  # one at a time: a code takes several bytes meanwhile
@@ -78,11 +80,3 @@ class Nvfp4Place:
 
     def draw(self, generator: torch.Generator) -> None:
         self.into.draw(generator)
-
-
-def _led(
-    parts: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """A matrix as one expert."""
-    packed, scales, matrix_scale = parts
-    return packed[None], scales[None], matrix_scale[None]

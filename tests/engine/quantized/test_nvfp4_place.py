@@ -32,9 +32,17 @@ def test_experts_in_one_tensor(shape: tuple[int, ...]) -> None:
     assert torch.allclose(experts.dequantised(), truth, rtol=1e-6)
 
 
-def test_matrix_scales_that_fit_no_matrices_are_refused() -> None:
-    with pytest.raises(ValueError, match="4 matrix scales for 2 matrices of an expert"):
-        Nvfp4Place(empty()).copy_packed(*stored(), torch.ones(NUM, 4))
+@pytest.mark.parametrize("shape", [(NUM, 4), (2,)])
+def test_matrix_scales_that_fit_no_matrices_are_refused(shape: tuple[int, ...]) -> None:
+    scales = torch.ones(shape)
+    with pytest.raises(ValueError, match=f"^{scales.numel()} matrix scales for 3 experts of 2"):
+        Nvfp4Place(empty()).copy_packed(*stored(), scales)
+
+
+def test_several_matrix_scales_of_one_matrix_are_refused() -> None:
+    packed, scales = (each[0, :DIM] for each in stored())
+    with pytest.raises(ValueError, match="2 scales for one matrix"):
+        Nvfp4Place(empty(), 0).copy_packed(packed, scales, torch.ones(2))
 
 
 def test_experts_one_by_one_and_whole_are_converted_alike() -> None:
