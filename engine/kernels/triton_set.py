@@ -40,6 +40,7 @@ from engine.kernels.triton_rope_cache import cache_kv, rope_cache
 from engine.kernels.triton_split import Split
 from engine.kernels.triton_step_start import embed
 from engine.model.config import ModelConfig
+from engine.model.layers import Attention
 from engine.model.matrix import Matrix
 from engine.model.weights import AttentionWeights, DeltaNetWeights, DenseWeights, MoeWeights
 from transport.wire.layout import CacheLayout
@@ -77,8 +78,11 @@ class TritonKernels:
         attention = config.attention
         self.cudnn_problem = cudnn_attention.unsupported(torch.bfloat16, attention.head_dim)
         group = attention.num_attention_heads // attention.num_key_value_heads
-        if not attention.gated or group & (group - 1):
-            self.cudnn_problem = "it is for gated attention, and 2, 4, 8 or 16 heads a KV head"
+        mixers = [layer.mixer for layer in config.layers if isinstance(layer.mixer, Attention)]
+        if not all(each.gated and each.window is None and each.scale is None for each in mixers):
+            self.cudnn_problem = "it is for gated attention to all tokens, by the default scale"
+        elif group & (group - 1):
+            self.cudnn_problem = f"{group} heads per KV head are no power of two"
         """Why prompts behind deep contexts are not computed in pieces; "" if they are."""
 
     @cached_property
@@ -278,6 +282,7 @@ class TritonKernels:
         layer: int,
         inputs: Inputs,
     ) -> None:
+        assert weights.bias is None, "no draft layer has a bias"
         kv_heads, head_dim = kv.shape[-2:]
         weight = weights.in_proj.first(2 * kv_heads * head_dim)
         positions, n = self._before_rope(inputs), inputs.num_decode

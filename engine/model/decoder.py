@@ -192,6 +192,7 @@ def attention_kv(
     inputs: Inputs,
 ) -> None:
     """Store only the k and v of ``attention``, of a draft layer: normed, without a bias."""
+    assert weights.bias is None, "no draft layer has a bias"
     kv_heads, head_dim = kv.shape[-2:]
     rows = weights.in_proj.first(2 * kv_heads * head_dim)
     v, k = ops.linear(x, rows).view(x.shape[0], 2, kv_heads, head_dim).unbind(1)

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -23,6 +24,7 @@ from engine.kernels.triton_attention_pieces import DeepRows, attention_in_pieces
 from engine.kernels.triton_dot import INTERPRETED
 from engine.kernels.triton_prefill_plan import PrefillPlan
 from engine.kernels.triton_set import TritonKernels
+from engine.model.layers import Attention
 from engine.model.registry import read_config
 from engine.runner import Engine
 from tests.kernels import cuda_path
@@ -113,6 +115,32 @@ def test_triton_computes_what_cudnn_refuses_to_plan(
     assert num_planned == (1 if refuses else 4)
     assert ("no execution plan" in kernels.cudnn_problem) == refuses
     assert ("no execution plan" in caplog.text) == refuses
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"gated": False}, "gated attention"),
+        ({"window": 64}, "to all tokens"),
+        ({"scale": 0.5}, "the default scale"),
+        ({"num_attention_heads": 6}, "3 heads per KV head"),
+    ],
+)
+def test_attention_that_pieces_do_not_compute_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any], named: str
+) -> None:
+    monkeypatch.setattr(cudnn_attention, "unsupported", lambda *_: "")
+    cuda_path.write_config(tmp_path, num_attention_heads=4, num_key_value_heads=2)
+    config = read_config(tmp_path)
+    layers = tuple(
+        replace(layer, mixer=replace(layer.mixer, **change))
+        if isinstance(layer.mixer, Attention)
+        else layer
+        for layer in config.layers
+    )
+    assert TritonKernels(config, torch.device("cpu"), 4).cudnn_problem == ""
+    kernels = TritonKernels(replace(config, layers=layers), torch.device("cpu"), 4)
+    assert named in kernels.cudnn_problem
 
 
 @pytest.mark.skipif(not INTERPRETED, reason="for Triton's interpreter")
