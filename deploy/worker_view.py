@@ -39,6 +39,8 @@ def headline(status: dict[str, Any]) -> str:
     redis = "connected" if status["redis_connected"] else "not connected"
     if why := status.get("pools_why"):
         state += f"; {why}"
+    if moves := status.get("moves_last_minute"):
+        state += f"; {moves} moves in the last minute"
     return f"{state} ({status['queued']} queued, {status['running']} running, Redis {redis})"
 
 

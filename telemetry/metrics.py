@@ -50,6 +50,11 @@ class Metrics:
             "baton_moves", "Requests that were to go on at another worker, by reason and outcome.",
             ["reason", "outcome"], registry=r,
         )  # fmt: skip
+        self.move_s = Histogram(
+            "baton_move_seconds",
+            "From the order to move a request until another worker decodes it.",
+            ["reason"], buckets=_HANDOFF_S, registry=r,
+        )  # fmt: skip
         self.crossed_pools = Counter(
             "baton_crossed_pools", "Prompts computed by decode workers, and sequences decoded by "
             "prefill workers.", ["what"], registry=r,

@@ -168,6 +168,8 @@ class ServiceStatus:
     workers: tuple[WorkerStatus, ...] = field(default=())
     pools_why: str = ""
     """Why the pools changed last, where they follow the load; "" before."""
+    moves_last_minute: int = 0
+    """Requests that another worker went on decoding."""
 
     @property
     def prompts_waiting(self) -> int:

@@ -53,12 +53,13 @@ class HandedOff(Struct, frozen=True):
 
 
 class Moved(Struct, frozen=True):
-    """A request that was to move for ``reason`` is decoded again: elsewhere, or where it was if it
-    ``stayed``."""
+    """A request that was to move for ``reason`` is decoded again, ``seconds`` after the order:
+    elsewhere, or where it was if it ``stayed``."""
 
     request: Request
     reason: str
     stayed: bool
+    seconds: float
 
 
 class Crossed(Struct, frozen=True):

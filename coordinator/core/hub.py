@@ -156,6 +156,7 @@ class Hub:
             redis_connected=self._observer.redis_connected,
             workers=workers,
             pools_why=self._follow.why if self._follow else "",
+            moves_last_minute=self._observer.num_moved_last_minute(),
         )
 
     async def set_pools(self, prefill: int, decode: int) -> PoolChange:

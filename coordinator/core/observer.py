@@ -4,6 +4,7 @@ Nothing here can fail or slow a request. worker_report.py reports workers.
 """
 
 import logging
+from collections import deque
 from collections.abc import Sequence
 from typing import Protocol, assert_never
 
@@ -34,6 +35,8 @@ from telemetry.metrics import Metrics
 from transport.wire.errors import WireError
 
 log = logging.getLogger(__name__)
+
+MINUTE_S = 60.0
 
 
 class Records(WorkerEntries, Protocol):
@@ -71,6 +74,7 @@ class Observer:
         self.workers = WorkerReport(metrics, records, self.clock)
         self._load = LoadHistory()
         self._token_at: dict[str, float] = {}
+        self._moved_at = deque[float]()
         self._dropped = 0
         self._stale = 0
         self._replaced = 0
@@ -89,8 +93,8 @@ class Observer:
                 self._records.put(to_record(request, self._instance))
             case HandedOff(request=request):
                 self.handed_off(request)
-            case Moved(request=request, reason=reason, stayed=stayed):
-                self.moved(request, reason, stayed=stayed)
+            case Moved(request=request, reason=reason, stayed=stayed, seconds=seconds):
+                self.moved(request, reason, seconds, stayed=stayed)
             case Crossed(what=what):
                 self._metrics.crossed_pools.labels(what).inc()
             case Retried(request=request, code=code, message=why):
@@ -181,10 +185,18 @@ class Observer:
         if copy_s > 0:
             metrics.handoff_gb_per_s.observe(request.handoff_bytes / copy_s / 1e9)
 
-    def moved(self, request: Request, reason: str, *, stayed: bool) -> None:
-        """Count a move by its reason and outcome."""
+    def moved(self, request: Request, reason: str, seconds: float, *, stayed: bool) -> None:
+        """Count a move by its reason and outcome, and how long it took."""
         self._metrics.moves.labels(reason, "stayed" if stayed else "moved").inc()
+        if not stayed:
+            self._metrics.move_s.labels(reason).observe(seconds)
+            self._moved_at.append(self.clock())
         log.debug("moved", extra={**request.log_fields, "reason": reason, "stayed": stayed})
+
+    def num_moved_last_minute(self) -> int:
+        while self._moved_at and self.clock() - self._moved_at[0] > MINUTE_S:
+            self._moved_at.popleft()
+        return len(self._moved_at)
 
     def rejected(self, error: WireError) -> None:
         self._metrics.stale_dropped.labels(type(error).__name__).inc()

@@ -8,7 +8,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from coordinator.core.contract import SequenceRequest, ServiceStatus, WorkerStatus
-from coordinator.core.effects import Ended, Retried
+from coordinator.core.effects import Ended, Moved, Retried
 from coordinator.core.load_history import PERIOD_S
 from coordinator.core.observer import Observer
 from coordinator.record.redis_link import Damage
@@ -133,3 +133,20 @@ def test_the_last_hour_shows_prompts_that_wait_at_a_worker_too() -> None:
     observer.tick(ServiceStatus(True, (), False, 7, 73, True, workers), 0, 0)
     now += PERIOD_S
     assert [point.queued for point in observer.load_series().points] == [7 + 40 + 5]
+
+
+def test_moves_are_counted_by_reason_and_outcome_and_those_of_the_last_minute() -> None:
+    metrics = Metrics("m")
+    observer, now = Observer(metrics, Mock(), "c1"), 100.0
+    observer.clock = lambda: now
+    request = Desk().submit()
+    for _ in range(2):
+        observer.report(Moved(request, "drain", stayed=False, seconds=0.02))
+    observer.report(Moved(request, "memory", stayed=True, seconds=0.01))
+    assert observer.num_moved_last_minute() == 2
+    now += 61.0
+    assert observer.num_moved_last_minute() == 0
+    text = metrics.render().decode()
+    assert 'baton_moves_total{outcome="moved",reason="drain"} 2.0' in text
+    assert 'baton_moves_total{outcome="stayed",reason="memory"} 1.0' in text
+    assert 'baton_move_seconds_count{reason="drain"} 2.0' in text

@@ -53,6 +53,12 @@ def once(url: str, **environ: str) -> Result:
     return CliRunner().invoke(app, [*TOP, "--once", "--url", url], env=environ)
 
 
+def test_the_first_line_says_how_many_requests_have_moved(service: Service) -> None:
+    service.api.pages["/status"] = {**STATUS, "moves_last_minute": 4}
+    ready, *_ = once(service.url).stdout.splitlines()
+    assert ready == "ready; 4 moves in the last minute (3 queued, 2 running, Redis connected)"
+
+
 def test_once_prints_the_rates_of_one_interval(service: Service) -> None:
     told = once(service.url, BATON_API_KEY="k1")
     assert (told.exit_code, told.stderr) == (0, "")

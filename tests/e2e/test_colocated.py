@@ -157,6 +157,7 @@ async def test_a_worker_drains_and_the_whole_drains(colocated: Stack, expected: 
     assert [s.seen for s in one_leaves] == expected
     await colocated.idle(NUM_WORKERS)
     assert (await colocated.moved())["moved"] >= 1, "its streams went on at the other worker"
+    assert (await colocated.status())["moves_last_minute"] >= 1
     assert colocated.pids()["colocated-2"] != leaving
     all_leave = streams(colocated)
     await some_reach(all_leave, 4, num_tokens=10)

@@ -145,7 +145,8 @@ class Attempts:
         if request.moving:
             request.moving = False
             request.num_moves += not stayed
-            self._outbox.add(Moved(request, request.move_reason, stayed))
+            seconds = self._clocks.monotonic() - request.moved_at
+            self._outbox.add(Moved(request, request.move_reason, stayed, seconds))
         request.state = State.DECODING
         request.progress_at = self._clocks.monotonic()
         load = self._registry.require(request.decode_worker).load

@@ -90,7 +90,8 @@ export function showStatus(status) {
   const { workers } = status;
   const [prompts, output] = ["prompt_tokens_per_s", "output_tokens_per_s"].map((n) => count(total(workers, n)));
   const found = hits(workers) ? ` · prefix hits ${hits(workers)}` : "";
-  say($("speed"), `${workers.length} workers · prompts ${prompts} tok/s · output ${output} tok/s${found}`);
+  const moves = status.moves_last_minute ? ` · ${status.moves_last_minute} moves in the last minute` : "";
+  say($("speed"), `${workers.length} workers · prompts ${prompts} tok/s · output ${output} tok/s${found}${moves}`);
   const others = [...new Set(workers.map((each) => each.role))].filter((role) => !ROLES.includes(role));
   const roles = [...ROLES, ...others].filter((role) => workers.some((each) => each.role === role));
   arrange(roles);
