@@ -25,19 +25,15 @@ from bench.environment import describe
 from bench.step_floor import floor_ms
 from engine.batch import Binding, ForwardBatch, Row
 from engine.config import EngineConfig, Quantize
+from engine.model.registry import read_config
 from engine.runner import Engine
 from engine.step import Step
 from transport.copy.memory import own_memory
 from transport.wire.sampling import Constraint, SamplingParams, StopRule
 
 FULL_SIZE = Path("bench/models/qwen3.5-35b-a3b")
-# Floors and vLLM's times are those of FULL_SIZE on an H200; step_floor.py computes other floors.
-FLOOR_MS = {
-    "none": {1: 1.41, 2: 1.89, 4: 2.83, 8: 4.54, 16: 7.43, 32: 11.58, 64: 16.15},
-    "nvfp4": {1: 0.74, 2: 0.90, 4: 1.22, 8: 1.80, 16: 2.81, 32: 4.36, 64: 6.44},
-    "fp8": {1: 0.84, 2: 1.10, 4: 1.61, 8: 2.54, 16: 4.12, 32: 6.47, 64: 9.31},
-}
 VLLM_MS = {1: 3.8, 2: 4.8, 4: 5.7, 8: 7.8, 16: 10.8, 32: 14.9, 64: 19.9}
+"""vLLM's steps of FULL_SIZE on an H200, by number of sequences."""
 
 
 CONSTRAINT = Constraint(
@@ -191,11 +187,9 @@ def main(
     free, total = torch.cuda.mem_get_info()
     print(f"ready in {ready_s:.1f} s; {(total - free) / 2**30:.1f} GiB of GPU memory in use")
     bench = Bench(engine)
-    floors: dict[int, float | None] = {**FLOOR_MS[quantize]}
-    vllm, context, gpu = VLLM_MS, input_len + output_len // 2, torch.cuda.get_device_name()
-    if not engine.model_config.is_hybrid_moe:
-        vllm = {}
-        floors = {size: floor_ms(engine.model_config, size, context, gpu) for size in sizes}
+    context, gpu = input_len + output_len // 2, torch.cuda.get_device_name()
+    floors = {size: floor_ms(engine.model_config, size, context, gpu) for size in sizes}
+    vllm = VLLM_MS if engine.model_config.layers == read_config(FULL_SIZE).layers else {}
     results = []
     numbers = [int(number) for number in constrained.split(",")]
     print("batch  constrained  step ms  host ms  x floor  x vLLM  decode tok/s  prefill tok/s")

@@ -6,8 +6,10 @@ Routing is taken to be uniform, as it is with random weights.
 import torch
 
 from engine.model.config import ModelConfig
-from engine.model.layers import Attention, Moe
+from engine.model.layers import Attention
+from engine.model.nvfp4_experts import Nvfp4Experts
 from engine.model.registry import build
+from engine.model.weights import MoeWeights, Weights
 
 COPY_BYTES_PER_S = {"H100": 3.0e12, "H200": 4.3e12}
 """A device copy, by a part of the GPU's name."""
@@ -17,22 +19,32 @@ ITEM_BYTES, STATE_ITEM_BYTES = 2, 4
 def step_bytes(config: ModelConfig, rows: int, context: int) -> float:
     """Bytes of weights, pages and states that a step of ``rows`` rows moves, each row with
     ``context`` tokens in the cache. Of the input embeddings it reads next to nothing."""
-    moved = float(build(config, torch.bfloat16, torch.device("meta")).num_bytes)
+    model = build(config.without_drafts(), torch.bfloat16, torch.device("meta"))
+    moved = model.num_bytes - _unread_bytes(model.weights, rows)
     if not config.tie_word_embeddings:
         moved -= config.vocab_size * config.hidden_size * ITEM_BYTES
     for layer in config.layers:
-        if isinstance(layer.mlp, Moe):
-            moe = layer.mlp
-            idle = moe.num_experts * (1 - moe.num_experts_per_tok / moe.num_experts) ** rows
-            moved -= 3 * idle * config.hidden_size * moe.moe_intermediate_size * ITEM_BYTES
         mixer = layer.mixer
         if isinstance(mixer, Attention):
             per_token = 2 * mixer.num_key_value_heads * mixer.head_dim * ITEM_BYTES
-            moved += rows * context * per_token
+            moved += rows * min(context, mixer.window or context) * per_token
         else:
             state = mixer.value_dim * mixer.linear_key_head_dim * STATE_ITEM_BYTES
             moved += 2 * rows * state
     return moved
+
+
+def _unread_bytes(weights: Weights, rows: int) -> float:
+    """Bytes of experts that no row is expected to choose, and of memory for dequantised ones."""
+    unread, scratches = 0.0, dict[int, int]()
+    for layer in weights.layers:
+        if isinstance(mlp := layer.mlp, MoeWeights):
+            share = (1 - mlp.top_k / mlp.gate_up.shape[0]) ** rows
+            for experts in (mlp.gate_up, mlp.down):
+                unread += share * experts.nbytes
+                if isinstance(experts, Nvfp4Experts):
+                    scratches[id(experts.scratch)] = experts.scratch.nbytes
+    return unread + sum(scratches.values())
 
 
 def floor_ms(config: ModelConfig, rows: int, context: int, gpu: str) -> float | None:

@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from argparse import ArgumentParser
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +34,11 @@ from engine.graphs import DecodeGraphs, Trunk
 from engine.inputs import Inputs
 from engine.kernels.attention_pieces import CHUNK_LENS, PIECE_LENS
 from engine.kernels.triton_attention_pieces import DeepRows, attention_in_pieces
-from engine.kernels.triton_experts_nvfp4 import experts_nvfp4
+from engine.kernels.triton_experts_nvfp4 import FEW, UNPLANNED, experts_nvfp4
 from engine.kernels.triton_nvfp4 import widened_experts
 from engine.kernels.triton_prefill_plan import PrefillPlan
 from engine.kernels.triton_set import TritonKernels
+from engine.model.matrix import Matrix
 from engine.model.nvfp4_experts import Nvfp4Experts
 from engine.model.registry import read_config
 from engine.runner import Engine
@@ -209,7 +211,7 @@ def launch_family(name: str) -> None:
 
 
 def launch_nvfp4() -> None:
-    """Experts in NVFP4."""
+    """Experts in NVFP4, without a shared expert, with one in BF16 and with one in FP8."""
     num_experts, top_k, hidden, dim = 32, 8, 2048, 512
     gate_up, down = (
         Nvfp4Experts.empty(
@@ -218,10 +220,13 @@ def launch_nvfp4() -> None:
         )
         for runs, columns in (((dim, dim), hidden), ((hidden,), dim))
     )  # fmt: skip
-    for num_tokens in (*BUCKETS, 512):
+    w = torch.zeros(hidden, dim, dtype=torch.bfloat16)
+    kinds = None, Matrix.of(w), Matrix.converted(w)
+    for num_tokens, shared_down in product((1, FEW, UNPLANNED, 64, 512), kinds):
         x = torch.zeros(num_tokens, hidden, dtype=torch.bfloat16)
         ids = torch.zeros(num_tokens, top_k, dtype=torch.int32)
-        experts_nvfp4(x, ids, torch.zeros(num_tokens, top_k), gate_up, down)
+        shared = None if shared_down is None else (x[:, :dim].contiguous(), shared_down)
+        experts_nvfp4(x, ids, torch.zeros(num_tokens, top_k), gate_up, down, shared)
     widened_experts(gate_up)
 
 
