@@ -165,4 +165,4 @@ def test_long_answers_move_to_the_worker_that_has_pages(roles: tuple[str, ...]) 
         cluster.assert_all_free()
         num_moved += cluster.num_moved["memory"]
         num_preempted += cluster.num_preempted
-    assert num_moved > 2 * num_preempted, "27 are preempted without these moves"
+    assert num_moved > 1.5 * num_preempted, "27 are preempted without these moves"

@@ -224,7 +224,7 @@ class Lifecycle:
             worker = self._registry.get(instance)
             if has_room:
                 self._place()
-            elif worker is not None and worker.load.is_short_of_pages:
+            elif worker is not None and self._moves.may_relieve(worker):
                 self._move()
 
     def failed(self, instance: str, message: Failed) -> None:

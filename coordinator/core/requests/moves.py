@@ -24,6 +24,8 @@ MAX_AT_ONCE = 8
 """Most requests that move away from one worker at a time: the others are decoded meanwhile."""
 AGAIN_AFTER_S = 1.0
 """How long a request that stayed where it was is not asked to move again."""
+LOOK_S = 0.02
+"""How often it is looked, at most, whether a worker's sequences that run out of pages can move."""
 ROOM_FACTOR = 2
 """How many times the ``headroom`` of its sequences a worker has free to which a request moves for
 lack of pages, so that it does not soon move back."""
@@ -55,6 +57,17 @@ class Moves:
             elif worker.load.is_short_of_pages:
                 for request in self._relieving(worker):
                     yield request, "memory"
+
+    def may_relieve(self, worker: Worker) -> bool:
+        """True if a worker is short of pages, and nothing has been looked for since a moment ago.
+        Each step of a full worker asks."""
+        if not worker.load.is_short_of_pages:
+            return False
+        now = self._monotonic()
+        due = now - worker.short_seen_at >= LOOK_S
+        if due:
+            worker.short_seen_at = now
+        return due
 
     def _leaving(self, worker: Worker) -> Iterator[Request]:
         """What a worker is to be rid of, oldest first."""

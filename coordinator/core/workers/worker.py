@@ -33,6 +33,8 @@ class Worker:
     draining: bool = False
     drains_since: float = -inf
     """When it said that it drains."""
+    short_seen_at: float = -inf
+    """When it was last looked whether its sequences, which run out of pages, can move."""
     dismissed: bool = False
     """True once a draining worker was told that it may end."""
     settled: bool = False
