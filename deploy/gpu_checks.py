@@ -12,6 +12,7 @@ import msgspec
 
 from deploy.findings import Finding, last_line
 from deploy.gpus import ListedGpu, listed_gpus
+from deploy.known_models import models_that_fit
 from worker.gpu_locks.folder import DEFAULT, SETTING
 from worker.gpu_locks.marks import how_to_clear, unfit_gpus
 
@@ -33,6 +34,7 @@ def driver(environ: Mapping[str, str]) -> tuple[list[ListedGpu], list[Finding]]:
     if not gpus:
         return [], []
     findings = [finding for gpu in gpus for finding in _one(gpu)]
+    findings.append(models_that_fit(min(gpu.total_mib for gpu in gpus) << 20))
     if int(gpus[0].driver.partition(".")[0]) < _MIN_DRIVER:
         advice = f"update it to {_MIN_DRIVER} or newer, which CUDA 13 needs"
         findings.append(Finding("fail", "driver", f"version {gpus[0].driver}", advice))

@@ -238,7 +238,8 @@ def test_gpus_that_are_well(smi) -> None:
     smi()
     gpus, findings = gpu_checks.driver({})
     assert [gpu.uuid for gpu in gpus] == ["GPU-aa", "GPU-bb"]
-    assert levels(findings) == [("ok", "gpus"), ("ok", "gpus"), ("ok", "driver")]
+    well = [("ok", "gpus"), ("ok", "gpus"), ("ok", "models"), ("ok", "driver")]
+    assert levels(findings) == well
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,67 @@
+"""Which models fit a GPU, by the sizes of their weights and caches. Without torch: ``baton doctor``
+asks before anything is loaded.
+
+The sizes are the engine's own (tests/deploy/test_known_models.py). The whole model is on each GPU.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from deploy.findings import Finding
+
+GIB = 1 << 30
+WORKING_BYTES = 9 * GIB + GIB // 8
+"""What the engine keeps free to work in, and the CUDA context."""
+NUM_REQUESTS, NUM_TOKENS = 8, 8_192
+"""A model fits if so many requests of this length can be served at once."""
+
+
+@dataclass(frozen=True)
+class KnownModel:
+    """``weights``: bytes by the values of ``--quantize``, without drafts ("none": in BF16).
+    ``token_bytes`` of the cache for each token, ``state_bytes`` for each request."""
+
+    name: str
+    weights: Mapping[str, int]
+    token_bytes: int
+    state_bytes: int
+
+    def formats_for(self, gpu_bytes: int) -> list[str]:
+        """The formats of weights with which the model fits."""
+        cache = NUM_REQUESTS * (NUM_TOKENS * self.token_bytes + self.state_bytes)
+        room = gpu_bytes - WORKING_BYTES - cache
+        return [name for name, num_bytes in self.weights.items() if num_bytes <= room]
+
+
+KNOWN = {
+    "qwen3.5-35b-a3b": KnownModel(
+        "Qwen3.5-35B-A3B",
+        {"none": 69_324_196_352, "fp8": 35_715_057_152, "nvfp4": 23_225_067_008},
+        20_480,
+        64_389_120,
+    ),
+    "qwen3.5-9b": KnownModel(
+        "Qwen3.5-9B", {"none": 17_908_303_872, "fp8": 10_997_778_432}, 32_768, 51_511_296
+    ),
+    "qwen3-30b-a3b": KnownModel(
+        "Qwen3-30B-A3B",
+        {"none": 61_065_502_720, "fp8": 31_175_802_880, "nvfp4": 19_693_182_976},
+        98_304,
+        0,
+    ),
+    "llama-3.1-8b": KnownModel(
+        "Llama-3.1-8B", {"none": 16_061_054_976, "fp8": 9_083_437_056}, 131_072, 0
+    ),
+}
+"""By the folder in bench/models that has the model's configuration."""
+
+
+def models_that_fit(gpu_bytes: int) -> Finding:
+    """What a GPU of so much memory can serve, of the models whose sizes are known."""
+    found = [(model.name, model.formats_for(gpu_bytes)) for model in KNOWN.values()]
+    names = [f"{name} ({', '.join(formats)})" for name, formats in found if formats]
+    what = f"{NUM_REQUESTS} requests of {NUM_TOKENS:,} tokens at once on {gpu_bytes / GIB:.0f} GiB"
+    if names:
+        return Finding("ok", "models", f"room for {what}, by --quantize: {'; '.join(names)}")
+    advice = "smaller models may fit: docs/models.md"
+    return Finding("warn", "models", f"no known model has room for {what}", advice)
