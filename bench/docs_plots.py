@@ -3,9 +3,9 @@
     python -m bench.docs_plots --out docs
 
 writes throughput.svg, step.svg, quantised-step.svg, drafts-speed.svg, first-token.svg,
-spread-step.svg, interference.svg, pools.svg, agent-turns.svg, faults.svg and scale.svg. Each says
-on the picture what was measured, when and on what. Colours follow the reader's light or dark
-setting (``prefers-color-scheme``).
+spread-step.svg, interference.svg, pools.svg, predicted-pools.svg, agent-turns.svg, faults.svg and
+scale.svg. Each says on the picture what was measured, when and on what. Colours follow the
+reader's light or dark setting (``prefers-color-scheme``).
 """
 
 import io
@@ -18,7 +18,7 @@ import typer
 
 from bench.harness.html.charts import COLOURS, STYLE, Chart, Line, embedded, matplotlib
 from bench.plot_frame import framed, measured
-from bench.plots_of_services import agent_turns, faults, scale
+from bench.plots_of_services import agent_turns, faults, predicted_pools, scale
 from bench.plots_of_steps import decode_step, drafts, first_tokens, quantised_steps, spread_step
 
 BENCH = Path(__file__).parent
@@ -163,6 +163,21 @@ def main(
         ),
         "pools.svg": pools(
             RESULTS / "h100x2-pools-shift.json", "auto:1+1", "colocated:2", "shift:6"
+        ),
+        "predicted-pools.svg": predicted_pools(
+            {
+                f"{load}, {gpus} GPUs": RESULTS / f"plan-changes-{name}.json"
+                for load, gpus, name in (
+                    ("Azure, conversation", 2, "azure-2"),
+                    ("Azure, conversation", 8, "azure"),
+                    ("Azure, code", 8, "azure-code"),
+                    ("Mooncake, conversation", 2, "mooncake-2"),
+                    ("Mooncake, conversation", 8, "mooncake"),
+                    ("shift", 2, "shift-2"),
+                    ("shift", 4, "shift-4"),
+                    ("shift", 8, "shift-8"),
+                )
+            }
         ),
         "agent-turns.svg": agent_turns(
             {

@@ -1,4 +1,4 @@
-"""Plots of whole services: turns of conversations, requests open at once, faults under load."""
+"""Plots of whole services: turns of conversations, pools, requests open at once, faults."""
 
 import io
 import json
@@ -40,6 +40,42 @@ def agent_turns(files: dict[str, Path], prefixes: Sequence[int]) -> str:
     gpu = next(iter(documents.values()))["environment"]["gpus"][0].partition(",")[0]
     notes = [f"Qwen3.5-35B-A3B, BF16, random weights, {gpu}, {measured(documents)}"]
     return framed(drawn, "Time to the first token of an agent that adds 256 tokens a turn", notes)
+
+
+def predicted_pools(files: dict[str, Path]) -> str:
+    """Requests per second within the targets, with pools that follow the load and with the best
+    fixed set-up: results of ``bench.predict.changes`` by the names of their loads."""
+    documents = {file.name: json.loads(file.read_text()) for file in files.values()}
+    rates: dict[str, list[float]] = {"the best fixed pools": [], "pools that follow the load": []}
+    for file in files.values():
+        by_setup = documents[file.name]["results"].items()
+        found = [(setup, each["requests_per_s"]) for setup, each in by_setup]
+        for name, of_auto in zip(rates, (False, True), strict=True):
+            chosen = [rate for setup, rate in found if setup.startswith("auto") == of_auto]
+            rates[name].append(max(chosen))
+    lib, out = matplotlib(), io.BytesIO()
+    with lib.rc_context({**STYLE, "axes.grid.axis": "x"}):
+        figure = lib.figure.Figure(figsize=(6.4, 3.4), layout="constrained")
+        axes = figure.subplots()
+        for offset, colour, (name, values) in zip(
+            (-0.2, 0.2), COLOURS, rates.items(), strict=False
+        ):
+            places = [row + offset for row in range(len(files))]
+            bars = axes.barh(places, values, 0.38, color=colour, label=name)
+            axes.bar_label(bars, fmt="%.1f", padding=3, fontsize=8)
+        axes.set_yticks(range(len(files)), list(files))
+        axes.invert_yaxis()
+        axes.margins(x=0.1)
+        axes.set_xlabel("requests per second within the targets, 90 % of them")
+        axes.legend()
+        figure.savefig(out, format="svg", transparent=True, metadata={"Date": None})
+    notes = [
+        "Predicted by simulation of H200s, not measured. Targets of TTFT and TPOT: Azure 0.5 s, "
+        "15 ms; Mooncake 5 s, 15 ms; shift (8,192 to 32, then 256 to 1,024 tokens) 2 s, 20 ms",
+        measured(documents),
+    ]
+    title = "Pools that follow the load beside the best fixed ones, Qwen3.5-35B-A3B"
+    return framed(embedded(out.getvalue()), title, notes)
 
 
 def scale(file: Path) -> str:

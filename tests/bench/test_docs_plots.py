@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from bench.docs_plots import interference, main, pools, throughput
 from bench.harness.html.charts import COLOURS, Chart, Line
 from bench.plot_frame import framed
-from bench.plots_of_services import KINDS, agent_turns, faults, scale
+from bench.plots_of_services import KINDS, agent_turns, faults, predicted_pools, scale
 from bench.plots_of_steps import decode_step, drafts, first_tokens, quantised_steps, spread_step
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -128,6 +128,16 @@ def test_first_tokens_over_powers_of_two(tmp_path: Path) -> None:
     assert "150" not in found
 
 
+def test_predicted_pools_are_drawn_beside_the_best_fixed_ones(tmp_path: Path) -> None:
+    rates = {"colocated:2": 3.0, "split:1+1": 4.5, "auto:2": 5.25}
+    results = {setup: {"requests_per_s": rate} for setup, rate in rates.items()}
+    file = write(tmp_path / "plan.json", {"environment": ENVIRONMENT, "results": results})
+    found = texts(predicted_pools({"a load, 2 GPUs": file}))
+    assert {"a load, 2 GPUs", "4.5", "5.2"} <= {*found}
+    assert "3.0" not in found, "a fixed set-up that is not the best"
+    assert "not measured" in " ".join(found)
+
+
 def test_gaps_between_tokens_have_labelled_bars(tmp_path: Path) -> None:
     quiet = {"itl_p50_ms": 5.0, "itl_p99_ms": 6.0, "itl_max_ms": 10.0}
     disturbed = {"itl_p50_ms": 5.5, "itl_p99_ms": 40.0, "itl_max_ms": 80.0}
@@ -162,6 +172,7 @@ def test_colours_follow_the_readers_setting() -> None:
         "quantised-step.svg",
         "drafts-speed.svg",
         "first-token.svg",
+        "predicted-pools.svg",
         "spread-step.svg",
         "interference.svg",
         "agent-turns.svg",
