@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 
+from engine import shared_pages
 from engine.batch import Binding, ForwardBatch, Row
 from engine.config import EngineConfig
 from engine.draft_graphs import DraftGraphs
@@ -43,7 +44,9 @@ def settings(
 
 @pytest.fixture
 def on_cuda(settings: EngineConfig, monkeypatch: pytest.MonkeyPatch) -> Engine:
+    """A sequence's tokens of a step read its pages together, though they are few."""
     cuda_path.on_the_cpu(monkeypatch)
+    monkeypatch.setattr(shared_pages, "MIN_TOKENS", 0)
     return cuda_path.load(settings)
 
 
@@ -92,3 +95,4 @@ def test_steps_with_drafts_give_the_tokens_of_plain_decoding(
         num_steps += 1
     assert [own[: NUM_TOKENS + 1] for own in tokens] == truth
     assert num_accepted > 0
+    assert int(drafts._memory.shared.reads.num_items) > 0
