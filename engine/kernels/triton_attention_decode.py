@@ -21,14 +21,17 @@ import triton
 import triton.language as tl
 
 from engine.kernels import shared_reads
-from engine.kernels.shared_reads import MAX_CHUNKS, MIN_BLOCKS, SharedReads
+from engine.kernels.shared_reads import MAX_CHUNKS, SharedReads
+from engine.kernels.triton_attention_chunks import (
+    CHUNKS,
+    attend_row_chunks,
+    attend_tile_chunks,
+    chunks_of,
+)
 from engine.kernels.triton_overlap import LOADS_FIRST, overlap, wait_for_inputs
 from engine.kernels.triton_split import PARTS, Split, store_group
 
 LOG2_E = 1.4426950408889634
-CHUNKS, BLOCKS = tl.constexpr(MAX_CHUNKS), tl.constexpr(MIN_BLOCKS)
-CHUNK_BITS = tl.constexpr(shared_reads.CHUNK_BITS)
-CHUNK_MASK = tl.constexpr((1 << shared_reads.CHUNK_BITS) - 1)
 MERGED = tl.constexpr(16)
 """Number of chunks that are loaded and added up at a time."""
 MIN_HEADS = 16
@@ -144,189 +147,6 @@ def attention_decode(
     return out
 
 
-@triton.jit
-def _chunks(end, BLOCK: tl.constexpr, WINDOW: tl.constexpr):
-    """(number of chunks, blocks per chunk) of a context of ``end`` tokens, as ``blocks_each``; from
-    the block on in which the window begins."""
-    num_blocks = tl.cdiv(end, BLOCK)
-    if WINDOW > 0:
-        num_blocks -= tl.maximum(end - WINDOW, 0) // BLOCK
-    least = tl.maximum(tl.cdiv(num_blocks, CHUNKS), BLOCKS)
-    power = least - 1
-    power |= power >> 1
-    power |= power >> 2
-    power |= power >> 4
-    power |= power >> 8
-    power += 1
-    blocks_each = tl.where(power * 3 // 4 >= least, power * 3 // 4, power)
-    return tl.cdiv(num_blocks, blocks_each), blocks_each
-
-
-@triton.jit
-def _attend_chunk(
-    p_q,
-    p_kv,
-    p_table,
-    p_partials,
-    p_stats,
-    b_row,
-    b_head,
-    b_valid,
-    chunk,
-    low,
-    high,
-    b_high,
-    begin,
-    kv_head,
-    page_stride,
-    layer_offset,
-    v_offset,
-    scale,
-    HEADS: tl.constexpr,
-    KV_HEADS: tl.constexpr,
-    DIM: tl.constexpr,
-    PAGE: tl.constexpr,
-    BLOCK: tl.constexpr,
-    STAGES: tl.constexpr,
-    WINDOW: tl.constexpr,
-):
-    """Attend from query heads ``b_head`` of ``b_row`` to tokens from ``low`` to their ``b_high``,
-    ``high`` at most, whose pages are in the table at ``p_table``; with a window only from ``begin``
-    on."""
-    o_d, o_j = tl.arange(0, DIM), tl.arange(0, BLOCK)
-    b_place = b_row.to(tl.int64) * HEADS + b_head
-    b_q = tl.load(p_q + b_place[:, None] * DIM + o_d[None, :], mask=b_valid[:, None], other=0.0)
-    o_kv = layer_offset + (o_j * KV_HEADS + kv_head)[:, None] * DIM + o_d[None, :]
-    b_o = tl.zeros([b_row.shape[0], DIM], tl.float32)
-    b_max = tl.full([b_row.shape[0]], float("-inf"), tl.float32)
-    b_sum = tl.zeros([b_row.shape[0]], tl.float32)
-    for j in tl.range(low, high, BLOCK, num_stages=STAGES):
-        page = tl.load(p_table + j // PAGE).to(tl.int64)
-        p_k = p_kv + page * page_stride + (j % PAGE) * (KV_HEADS * DIM) + o_kv
-        m_j = j + o_j < high
-        if WINDOW > 0:
-            m_j &= j + o_j >= begin
-        b_k = tl.load(p_k, mask=m_j[:, None], other=0.0)
-        b_v = tl.load(p_k + v_offset, mask=m_j[:, None], other=0.0)
-        b_score = tl.dot(b_q, tl.trans(b_k)) * scale
-        b_score = tl.where((j + o_j)[None, :] < b_high[:, None], b_score, float("-inf"))
-        if WINDOW > 0:
-            b_score = tl.where(m_j[None, :], b_score, float("-inf"))
-        b_new = tl.maximum(b_max, tl.max(b_score, 1))
-        b_p = tl.exp2(b_score - b_new[:, None])
-        b_shrink = tl.exp2(b_max - b_new)
-        b_sum = b_sum * b_shrink + tl.sum(b_p, 1)
-        b_o = tl.dot(b_p.to(b_v.dtype), b_v, b_o * b_shrink[:, None])
-        b_max = b_new
-    o_out = (b_row.to(tl.int64) * CHUNKS + chunk) * HEADS + b_head
-    tl.store(p_partials + o_out[:, None] * DIM + o_d[None, :], b_o, mask=b_valid[:, None])
-    tl.store(p_stats + o_out * 2, b_max, mask=b_valid)
-    tl.store(p_stats + o_out * 2 + 1, b_sum, mask=b_valid)
-
-
-@triton.jit
-def _row_chunks(
-    p_q,
-    p_kv,
-    p_tables,
-    p_ends,
-    p_partials,
-    p_stats,
-    p_own,
-    row,
-    table_stride,
-    page_stride,
-    layer_offset,
-    v_offset,
-    scale,
-    HEADS: tl.constexpr,
-    KV_HEADS: tl.constexpr,
-    GROUP: tl.constexpr,
-    ROWS: tl.constexpr,
-    DIM: tl.constexpr,
-    PAGE: tl.constexpr,
-    BLOCK: tl.constexpr,
-    STAGES: tl.constexpr,
-    WINDOW: tl.constexpr,
-    SHARES: tl.constexpr,
-):
-    """The chunks that ``row`` reads itself."""
-    kv_head, first = tl.program_id(1), tl.program_id(0)
-    end = tl.load(p_ends + row).to(tl.int32)
-    num_chunks, blocks_each = _chunks(end, BLOCK, WINDOW)
-    if SHARES:
-        own = tl.load(p_own + 2 * row)
-        first += tl.where(tl.load(p_own + 2 * row + 1) == blocks_each, own, 0)
-    o_g = tl.arange(0, ROWS)
-    b_row = row + tl.zeros([ROWS], tl.int32)
-    p_table = p_tables + row.to(tl.int64) * table_stride
-    for chunk in range(first, num_chunks, tl.num_programs(0)):
-        low = chunk * blocks_each * BLOCK
-        if WINDOW > 0:
-            low += tl.maximum(end - WINDOW, 0) // BLOCK * BLOCK
-        high = tl.minimum(low + blocks_each * BLOCK, end)
-        _attend_chunk(
-            p_q, p_kv, p_table, p_partials, p_stats, b_row, kv_head * GROUP + o_g, o_g < GROUP,
-            chunk, low, high, high + tl.zeros([ROWS], tl.int32), end - WINDOW, kv_head,
-            page_stride, layer_offset, v_offset, scale,
-            HEADS, KV_HEADS, DIM, PAGE, BLOCK, STAGES, WINDOW,
-        )  # fmt: skip
-
-
-@triton.jit
-def _tile_chunks(
-    p_q,
-    p_kv,
-    p_tables,
-    p_ends,
-    p_partials,
-    p_stats,
-    p_tiles,
-    p_items,
-    p_num_items,
-    program,
-    num_programs,
-    table_stride,
-    page_stride,
-    layer_offset,
-    v_offset,
-    scale,
-    HEADS: tl.constexpr,
-    KV_HEADS: tl.constexpr,
-    GROUP: tl.constexpr,
-    DIM: tl.constexpr,
-    PAGE: tl.constexpr,
-    BLOCK: tl.constexpr,
-    STAGES: tl.constexpr,
-    MEMBERS: tl.constexpr,
-    PADDED: tl.constexpr,
-):
-    """Each ``num_programs``-th item from ``program`` on."""
-    kv_head = tl.program_id(1)
-    o_r = tl.arange(0, MEMBERS * PADDED)
-    for place in range(program, tl.load(p_num_items), num_programs):
-        item = tl.load(p_items + place)
-        p_tile = p_tiles + (item >> CHUNK_BITS) * (1 + MEMBERS)
-        chunk, blocks_each = item & CHUNK_MASK, tl.load(p_tile)
-        b_row = tl.load(p_tile + 1 + o_r // PADDED)
-        b_end = tl.load(p_ends + b_row, mask=b_row >= 0, other=0).to(tl.int32)
-        b_num_chunks, b_blocks_each = _chunks(b_end, BLOCK, 0)
-        b_valid = (b_row >= 0) & (b_blocks_each == blocks_each) & (chunk < b_num_chunks)
-        low = chunk * blocks_each * BLOCK
-        b_high = tl.where(b_valid, tl.minimum(low + blocks_each * BLOCK, b_end), low)
-        high = tl.max(b_high, 0)
-        if high > low:
-            row = tl.max(tl.where(b_valid, b_row, -1), 0)
-            o_g = o_r % PADDED
-            _attend_chunk(
-                p_q, p_kv, p_tables + row.to(tl.int64) * table_stride, p_partials, p_stats,
-                tl.maximum(b_row, 0), kv_head * GROUP + o_g, b_valid & (o_g < GROUP),
-                chunk, low, high, b_high, low, kv_head,
-                page_stride, layer_offset, v_offset, scale,
-                HEADS, KV_HEADS, DIM, PAGE, BLOCK, STAGES, 0,
-            )  # fmt: skip
-
-
 @triton.jit(do_not_specialize=["num_shared"])
 def _chunk_kernel(
     p_q,
@@ -362,13 +182,13 @@ def _chunk_kernel(
     wait_for_inputs(PDL)
     row = tl.program_id(2) - num_shared
     if row >= 0:
-        _row_chunks(
+        attend_row_chunks(
             p_q, p_kv, p_tables, p_ends, p_partials, p_stats, p_own, row,
             table_stride, page_stride, layer_offset, v_offset, scale,
             HEADS, KV_HEADS, GROUP, ROWS, DIM, PAGE, BLOCK, STAGES, WINDOW, MEMBERS > 0,
         )  # fmt: skip
     elif MEMBERS > 0:
-        _tile_chunks(
+        attend_tile_chunks(
             p_q, p_kv, p_tables, p_ends, p_partials, p_stats, p_tiles, p_items, p_num_items,
             tl.program_id(2) * tl.num_programs(0) + tl.program_id(0),
             num_shared * tl.num_programs(0),
@@ -400,7 +220,7 @@ def _merge_kernel(
     column, row = tl.program_id(0) * DIMS, tl.program_id(1).to(tl.int64)
     head = column // DIM
     o_d = column % DIM + tl.arange(0, DIMS)
-    used, _ = _chunks(tl.load(p_ends + row).to(tl.int32), BLOCK, WINDOW)
+    used, _ = chunks_of(tl.load(p_ends + row).to(tl.int32), BLOCK, WINDOW)
     if GATED:
         b_gate = tl.load(p_gate + row * gate_stride + head * DIM + o_d).to(tl.float32)
     o_s = tl.arange(0, CHUNKS)
