@@ -125,6 +125,9 @@ def services(
         # So many tokens keep a core busy, and the first prompts of a burst end before the others.
         for name, tokens in (("MAX_BATCH_TOKENS", "256"), ("MAX_TOKENS_BESIDE_DECODE", "128")):
             for_worker[f"BATON_{name}"] = inherited.get(f"BATON_{name}", tokens)
+        # By default a thread that waits for another one spins, also on a core that the other one,
+        # the coordinator or another program wants.
+        for_worker["OMP_WAIT_POLICY"] = inherited.get("OMP_WAIT_POLICY", "PASSIVE")
     numbers = {
         "prefill": settings.num_prefill,
         "decode": settings.num_decode,

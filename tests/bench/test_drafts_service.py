@@ -1,8 +1,6 @@
 """Service with drafts at a given acceptance, measured by one command."""
 
-import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +20,6 @@ def call(left_s: float) -> Call:
     return Call(Path("/m"), ["--device", "cpu"], "auto", 0, LOADS, Path("/out"), "x-", ends_at)
 
 
-@pytest.fixture
-def _one_core() -> Iterator[None]:
-    """What is started computes with one thread. A lone worker has one for each core, and where the
-    cores are busy these wait for each other, spinning: seven times the CPU time."""
-    cores = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {min(cores)})
-    yield
-    os.sched_setaffinity(0, cores)
-
-
-@pytest.mark.usefixtures("_one_core")
 def test_both_parts_are_measured_with_drafts(tmp_path: Path) -> None:
     words = [
         "bench.drafts_service", "--model", str(TINY), "--acceptances", "0.9", "--speculate", "3",

@@ -151,6 +151,23 @@ def test_services_get_their_settings_by_the_environment_alone(checkpoint):
     assert int(decode[0].env["BATON_THREADS"]) >= 1
 
 
+@pytest.mark.parametrize(
+    ("device", "inherited", "expected"),
+    [
+        ("cpu", {}, "PASSIVE"),
+        ("cpu", {"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE"),
+        ("cuda", {}, None),
+    ],
+)
+def test_threads_of_workers_on_a_cpu_do_not_spin(checkpoint, device, inherited, expected):
+    settings = resolve(num_gpus=1, model=checkpoint, device=device, role="colocated", workers=1)
+    *_, coordinator, worker = services(
+        settings, port=1, run_dir=Path("/run/x"), inherited=inherited
+    )
+    assert worker.env.get("OMP_WAIT_POLICY") == expected
+    assert coordinator.env.get("OMP_WAIT_POLICY") == inherited.get("OMP_WAIT_POLICY")
+
+
 def test_a_lone_worker_has_nobody_to_spread_steps_over(checkpoint):
     for number, expected in ((1, "off"), (2, "auto")):
         settings = resolve(num_gpus=2, model=checkpoint, role="colocated", workers=number)
