@@ -107,20 +107,28 @@ def test_all_chunks_may_be_planned() -> None:
 class Step:
     """Attention of one step over random pages; pages that no sequence has are NaN."""
 
-    def __init__(self, tree: Tree, ends: list[int], device: torch.device) -> None:
+    def __init__(
+        self,
+        tree: Tree,
+        ends: list[int],
+        device: torch.device,
+        num_heads: int = HEADS,
+        num_kv_heads: int = KV_HEADS,
+    ) -> None:
         torch.manual_seed(0)
         self.ends = torch.tensor(ends, device=device).int()
         width = max(len(table) for table in tree.tables)
         rows_each = len(ends) // len(tree.tables)
         tables = [[*t, *[t[0]] * (width - len(t))] for t in tree.tables for _ in range(rows_each)]
         self.tables = torch.tensor(tables, device=device).int()
-        shape = tree.num_pages, 1, 2, PAGE, KV_HEADS, DIM
+        shape = tree.num_pages, 1, 2, PAGE, num_kv_heads, DIM
         self.kv = torch.randn(shape, device=device).bfloat16()
-        self.q = torch.randn(len(ends), HEADS, DIM, device=device).bfloat16()
-        self.gate = torch.randn(len(ends), HEADS * DIM, device=device).bfloat16()
+        self.q = torch.randn(len(ends), num_heads, DIM, device=device).bfloat16()
+        self.gate = torch.randn(len(ends), num_heads * DIM, device=device).bfloat16()
 
     def attend(self, pages: SharedPages | None) -> torch.Tensor:
-        workspace = AttentionWorkspace.allocate(len(self.q), HEADS, DIM, self.q.device)
+        num_rows, num_heads, _ = self.q.shape
+        workspace = AttentionWorkspace.allocate(num_rows, num_heads, DIM, self.q.device)
         workspace.partials.fill_(float("nan"))
         workspace.stats.fill_(float("nan"))
         return attention_decode(
@@ -150,7 +158,8 @@ def rows_of(tree: Tree, starts: list[int]) -> list[Row]:
 
 
 @pytest.mark.usefixtures("short")
-def test_rows_with_a_common_prefix(device: torch.device) -> None:
+@pytest.mark.parametrize("heads", [(HEADS, KV_HEADS), (7, 1), (3, 3), (16, 1)])
+def test_rows_with_a_common_prefix(heads: tuple[int, int], device: torch.device) -> None:
     """Nine rows of three groups, the last of which is much longer, so that its chunks are."""
     tree = Tree()
     tree.add(0, 0, 40)
@@ -160,7 +169,8 @@ def test_rows_with_a_common_prefix(device: torch.device) -> None:
     tree.add(0, 33, 110)
     tree.add(7, 130, 20)
     ends = [len(table) * PAGE - i for i, table in enumerate(tree.tables)]
-    step, pages = Step(tree, ends, device), SharedPages(LAYOUT, TILE_ROWS, 12, device)
+    step = Step(tree, ends, device, *heads)
+    pages = SharedPages(LAYOUT, rows_of_tile(*heads), 12, device)
     pages.write(rows_of(tree, [end - 1 for end in ends]), 1)
     assert int(pages.reads.num_items) > 0
     assert torch.equal(step.attend(pages), step.attend(None))
