@@ -1,28 +1,21 @@
 """FP8 weights on the GPU against float32 of the same weights: reduced depth, the real widths."""
 
 import json
-from dataclasses import fields, is_dataclass, replace
-from pathlib import Path
-from typing import Literal
+from dataclasses import fields, is_dataclass
 
 import pytest
 import torch
 
-from engine.batch import Row
-from engine.config import EngineConfig
-from engine.inputs import Inputs
-from engine.kernels.reference import ReferenceKernels
 from engine.kernels.triton_large_linear import large_linear
 from engine.model.matrix import Matrix
 from engine.runner import Engine
+from tests.gpu import references
 from tests.gpu.teacher_forced import (
     MARGIN,
-    PAGES_EACH,
     Forced,
     alone_and_among,
     four_layers,
     kl,
-    pages,
     teacher_forced,
 )
 from tests.kernels.closeness import relative_error
@@ -31,6 +24,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
 
 PROMPT_LENS = (1, 65, 600, 3000)
 NUM_DECODED = 128
+NUM_SLOTS = len(PROMPT_LENS) + 2
 MAX_KL = 0.02
 MIN_SAME_TOP1 = 0.97
 
@@ -39,18 +33,7 @@ MIN_SAME_TOP1 = 0.97
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
     folder = tmp_path_factory.mktemp("model")
     (folder / "config.json").write_text(json.dumps(four_layers()))
-    return load(folder, "bfloat16")
-
-
-def load(folder: Path, dtype: Literal["float32", "bfloat16"]) -> Engine:
-    config = EngineConfig(
-        folder, PAGES_EACH * (len(PROMPT_LENS) + 2), len(PROMPT_LENS) + 2, load_format="dummy",
-        device="cuda", dtype=dtype, quantize="fp8", poison=True,
-    )  # fmt: skip
-    kernels = ReferenceKernels() if dtype == "float32" else None
-    return Engine.load(
-        config, lambda n: torch.empty(n, dtype=torch.uint8, device="cuda"), kernels=kernels
-    )
+    return references.drawn(folder, NUM_SLOTS, "bfloat16", "fp8")
 
 
 def copy_weights(source: object, into: object) -> None:
@@ -69,17 +52,10 @@ def copy_weights(source: object, into: object) -> None:
 @pytest.fixture(scope="module")
 def reference(engine: Engine, texts: list[list[int]]) -> list[torch.Tensor]:
     """float32 logits of the same weights at the positions that our engine samples."""
-    twin = load(engine.config.model_dir, "float32")
-    found = []
+    twin = references.drawn(engine.config.model_dir, NUM_SLOTS, "float32", "fp8")
     with torch.inference_mode():
         copy_weights(engine._model.weights, twin._model.weights)
-        for slot, (text, length) in enumerate(zip(texts, PROMPT_LENS, strict=True)):
-            row = Row(slot, pages(slot), 0, tuple(text[:-1]))
-            inputs = Inputs.of((row,), twin.layout, torch.device("cuda"))
-            index = torch.arange(length - 1, len(text) - 1, device="cuda")
-            inputs = replace(inputs, sample_index=index)
-            hidden = twin._model.forward(inputs, inputs.prefill_ids, twin.cache, twin._kernels)
-            found.append(twin._model.logits(hidden, twin.num_ids, twin._kernels))
+    found = references.of_engine(twin, texts, PROMPT_LENS)
     del twin
     torch.cuda.empty_cache()
     return found

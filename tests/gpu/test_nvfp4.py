@@ -5,26 +5,20 @@ Not run on a GPU yet; ``values`` is checked by tests/kernels/test_nvfp4_set.py.
 
 import json
 from dataclasses import fields, is_dataclass, replace
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 import torch
 
-from engine.batch import Row
-from engine.config import EngineConfig, Quantize
-from engine.inputs import Inputs
-from engine.kernels.reference import ReferenceKernels
 from engine.model.matrix import Matrix, dequantise
 from engine.model.nvfp4_experts import Nvfp4Experts
 from engine.runner import Engine
+from tests.gpu import references
 from tests.gpu.teacher_forced import (
-    PAGES_EACH,
     Forced,
     alone_and_among,
     four_layers,
     kl,
-    pages,
     teacher_forced,
 )
 
@@ -32,6 +26,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
 
 PROMPT_LENS = (1, 65, 600, 3000)
 NUM_DECODED = 128
+NUM_SLOTS = len(PROMPT_LENS) + 2
 MAX_KL = 0.02
 
 
@@ -39,18 +34,7 @@ MAX_KL = 0.02
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
     folder = tmp_path_factory.mktemp("model")
     (folder / "config.json").write_text(json.dumps(four_layers()))
-    return load(folder, "bfloat16", "nvfp4")
-
-
-def load(folder: Path, dtype: Literal["float32", "bfloat16"], quantize: Quantize) -> Engine:
-    config = EngineConfig(
-        folder, PAGES_EACH * (len(PROMPT_LENS) + 2), len(PROMPT_LENS) + 2, load_format="dummy",
-        device="cuda", dtype=dtype, quantize=quantize, poison=True,
-    )  # fmt: skip
-    kernels = ReferenceKernels() if dtype == "float32" else None
-    return Engine.load(
-        config, lambda n: torch.empty(n, dtype=torch.uint8, device="cuda"), kernels=kernels
-    )
+    return references.drawn(folder, NUM_SLOTS, "bfloat16", "nvfp4")
 
 
 def values(weights: Any) -> Any:
@@ -73,17 +57,10 @@ def values(weights: Any) -> Any:
 @pytest.fixture(scope="module")
 def reference(engine: Engine, texts: list[list[int]]) -> list[torch.Tensor]:
     """float32 logits of the same weights at the positions that our engine samples."""
-    twin = load(engine.config.model_dir, "float32", "none")
-    found = []
+    twin = references.drawn(engine.config.model_dir, NUM_SLOTS, "float32", "none")
     with torch.inference_mode():
         twin._model.weights = values(engine._model.weights)
-        for slot, (text, length) in enumerate(zip(texts, PROMPT_LENS, strict=True)):
-            row = Row(slot, pages(slot), 0, tuple(text[:-1]))
-            inputs = Inputs.of((row,), twin.layout, torch.device("cuda"))
-            index = torch.arange(length - 1, len(text) - 1, device="cuda")
-            inputs = replace(inputs, sample_index=index)
-            hidden = twin._model.forward(inputs, inputs.prefill_ids, twin.cache, twin._kernels)
-            found.append(twin._model.logits(hidden, twin.num_ids, twin._kernels))
+    found = references.of_engine(twin, texts, PROMPT_LENS)
     del twin
     torch.cuda.empty_cache()
     return found

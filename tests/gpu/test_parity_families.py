@@ -5,12 +5,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.config import EngineConfig
 from engine.runner import Engine
+from tests.gpu import references
 from tests.gpu.family_configs import four_layers
 from tests.gpu.teacher_forced import (
     MARGIN,
-    PAGES_EACH,
     Forced,
     alone_and_among,
     kl,
@@ -62,29 +61,14 @@ def checkpoint(name: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def reference(checkpoint: Path, texts: list[list[int]]) -> list[torch.Tensor]:
     """transformers' float32 logits at the positions that our engine samples."""
-    from transformers import AutoModelForCausalLM
-
-    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32).cuda().eval()
-    found = []
-    with torch.inference_mode():
-        for text, length in zip(texts, PROMPT_LENS, strict=True):
-            logits = model(torch.tensor([text], device="cuda")).logits[0]
-            found.append(logits[length - 1 : -1].clone())
-    del model
+    found = references.of_transformers(checkpoint, texts, PROMPT_LENS)
     torch.cuda.empty_cache()
     return found
 
 
 @pytest.fixture(scope="module")
 def engine(checkpoint: Path, reference: list[torch.Tensor]) -> Engine:
-    config = EngineConfig(
-        model_dir=checkpoint,
-        device="cuda",
-        num_pages=PAGES_EACH * (len(PROMPT_LENS) + 2),
-        num_state_slots=len(PROMPT_LENS) + 2,
-        poison=True,
-    )
-    return Engine.load(config, lambda n: torch.empty(n, dtype=torch.uint8, device="cuda"))
+    return references.loaded(checkpoint, len(PROMPT_LENS) + 2)
 
 
 def test_teacher_forced_logits(

@@ -1,0 +1,67 @@
+"""float32 logits that engines on the GPU are compared with, at the positions that these sample:
+those behind each prompt and behind all later tokens of a text but the last."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from engine.batch import Row
+from engine.config import EngineConfig, Quantize
+from engine.inputs import Inputs
+from engine.kernels.reference import ReferenceKernels
+from engine.runner import Engine
+from tests.gpu.teacher_forced import PAGES_EACH, pages
+
+
+def of_transformers(
+    checkpoint: Path, texts: Sequence[list[int]], prompt_lens: Sequence[int], device: str = "cuda"
+) -> list[torch.Tensor]:
+    """The logits of transformers' model."""
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
+    model, found = model.to(device).eval(), []
+    with torch.inference_mode():
+        for text, length in zip(texts, prompt_lens, strict=True):
+            logits = model(torch.tensor([text], device=device)).logits[0]
+            found.append(logits[length - 1 : -1].clone())
+    return found
+
+
+def of_engine(
+    twin: Engine, texts: Sequence[list[int]], prompt_lens: Sequence[int]
+) -> list[torch.Tensor]:
+    """The logits of an engine in float32, with each text computed as one prompt."""
+    device, found = twin.cache.kv.device, []
+    with torch.inference_mode():
+        for slot, (text, length) in enumerate(zip(texts, prompt_lens, strict=True)):
+            row = Row(slot, pages(slot), 0, tuple(text[:-1]))
+            inputs = Inputs.of((row,), twin.layout, device)
+            index = torch.arange(length - 1, len(text) - 1, device=device)
+            inputs = replace(inputs, sample_index=index)
+            hidden = twin._model.forward(inputs, inputs.prefill_ids, twin.cache, twin._kernels)
+            found.append(twin._model.logits(hidden, twin.num_ids, twin._kernels))
+    return found
+
+
+def loaded(checkpoint: Path, num_slots: int) -> Engine:
+    """The engine of a checkpoint, whose memory is poisoned."""
+    config = EngineConfig(checkpoint, PAGES_EACH * num_slots, num_slots, device="cuda", poison=True)
+    return Engine.load(config, lambda n: torch.empty(n, dtype=torch.uint8, device="cuda"))
+
+
+def drawn(
+    folder: Path, num_slots: int, dtype: Literal["float32", "bfloat16"], quantize: Quantize
+) -> Engine:
+    """An engine with random weights, in float32 with the reference kernels."""
+    config = EngineConfig(
+        folder, PAGES_EACH * num_slots, num_slots, load_format="dummy", device="cuda",
+        dtype=dtype, quantize=quantize, poison=True,
+    )  # fmt: skip
+    kernels = ReferenceKernels() if dtype == "float32" else None
+    return Engine.load(
+        config, lambda n: torch.empty(n, dtype=torch.uint8, device="cuda"), kernels=kernels
+    )
