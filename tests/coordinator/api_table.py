@@ -4,7 +4,7 @@ and the routes of the app. A test compares the page with them."""
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import msgspec
 from fastapi import FastAPI
@@ -33,9 +33,9 @@ _HEAD = """\
 
 Each endpoint, and each field of its request that OpenAI or Anthropic, vLLM or Baton have. *Works*:
 Baton acts on it. *Refused*: a 400 that names the field, unless its value is empty (null, false,
-`""`, `[]`, `{}`) or the one in brackets. *Ignored*: on purpose; the reason is where the field comes
-first. Unknown fields are ignored. What the fields mean: [api.md](api.md). vLLM is its main branch
-of 2026; *before 0.12*: only older versions.
+`""`, `[]`, `{}`) or the one in brackets. *Ignored*: on purpose, for that reason. *As chats*: as
+`/v1/chat/completions` has the field. Unknown fields are ignored. What the fields mean:
+[api.md](api.md). vLLM is its main branch of 2026; *before 0.12*: only older versions.
 
 `python -m tests.coordinator.api_table` writes this page.
 """
@@ -54,27 +54,34 @@ _BODIES: Mapping[str, tuple[type[RequestBody], frozenset[str], frozenset[str]]] 
 
 
 def page(app: FastAPI) -> str:
-    parts, told = [_HEAD, _endpoints(app)], set[tuple[str, str]]()
+    parts, of_chats = [_HEAD, _endpoints(app)], set[Field]()
     for title, (schema, vllm, original) in _BODIES.items():
-        rows = list(_fields(schema, vllm, original))
-        counts = Counter(baton for _, baton, _, _ in rows)
+        fields = list(_fields(schema, vllm, original))
+        counts = Counter(field.baton for field in fields)
         summary = ", ".join(f"{counts[word]} {word}" for word in ("works", "refused", "ignored"))
-        summary = summary.replace(" works", " work")
-        named = [
-            (f"`{name}`{_bracket(name, baton, detail, told)}", baton, of_vllm)
-            for name, baton, detail, of_vllm in rows
-        ]
-        parts.append(f"## `{title}`\n\n{summary}.\n\n{_table('fields', named)}")
+        rows = [_row(field, field in of_chats) for field in fields]
+        parts.append(
+            f"## `{title}`\n\n{summary.replace(' works', ' work')}.\n\n{_table('fields', rows)}"
+        )
+        of_chats = of_chats or set(fields)
     return "\n".join(parts)
 
 
-def _bracket(name: str, baton: str, detail: str, told: set[tuple[str, str]]) -> str:
-    """The bracket behind a field's name. ``told``: (field, reason to ignore it) that earlier tables
-    have; this one's are added."""
-    repeated = (name, detail) in told
-    if baton == "ignored":
-        told.add((name, detail))
-    return f" ({detail})" if detail and not repeated else ""
+class Field(NamedTuple):
+    """A field of a request, and what Baton and vLLM do with it. ``detail``: its range, the values
+    that pass though it is refused, or why it is ignored."""
+
+    name: str
+    baton: str
+    detail: str
+    vllm: str
+
+
+def _row(field: Field, as_for_chats: bool) -> tuple[str, str, str]:
+    if as_for_chats:
+        return f"`{field.name}`", "as chats", "as chats"
+    bracket = f" ({field.detail})" if field.detail else ""
+    return f"`{field.name}`{bracket}", field.baton, field.vllm
 
 
 def _table(heading: str, rows: Iterable[tuple[str, str, str]]) -> str:
@@ -90,9 +97,8 @@ def _table(heading: str, rows: Iterable[tuple[str, str, str]]) -> str:
 
 def _fields(
     schema: type[RequestBody], vllm: frozenset[str], original: frozenset[str]
-) -> Iterator[tuple[str, str, str, str]]:
-    """(name, what Baton does, its range, exceptions or reason, what vLLM does) by name;
-    ``original`` are the fields of the API that vLLM follows."""
+) -> Iterator[Field]:
+    """All fields by name; ``original`` are those of the API that vLLM follows."""
     unsupported = unsupported_fields(schema)
     described = msgspec.json.schema(schema)["$defs"][schema.__name__]["properties"]
     before = others.VLLM_BEFORE if issubclass(schema, GenerationRequest) else frozenset()
@@ -108,7 +114,7 @@ def _fields(
             baton, detail = "refused", " and ".join(passing)
         else:
             baton, detail = "works", _range(described[name])
-        yield name, baton, detail, _vllm(schema, name, vllm)
+        yield Field(name, baton, detail, _vllm(schema, name, vllm))
 
 
 def _vllm(schema: type[RequestBody], name: str, fields: frozenset[str]) -> str:
