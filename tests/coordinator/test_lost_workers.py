@@ -51,7 +51,7 @@ def test_a_decode_worker_that_gives_back_before_landing_costs_no_second_prefill(
     desk.registry.get(first).draining = code == "draining"
     desk.sent()
     desk.life.failed(first, Failed("r", 1, code, "", True))
-    ((second, message),) = desk.sent()  # and no Cancel: the first has let go of it
+    ((second, message),) = desk.orders()  # and no Cancel: the first has let go of it
     assert isinstance(message, Decode)
     assert second == request.decode_worker != first
     assert not desk.registry.get(first).load.requests
@@ -59,7 +59,7 @@ def test_a_decode_worker_that_gives_back_before_landing_costs_no_second_prefill(
     desk.registry.get(second).draining = code == "draining"
     desk.sent()
     desk.life.failed(second, Failed("r", 1, code, "", True))
-    ((_, message),) = desk.sent()
+    ((_, message),) = desk.orders()
     assert isinstance(message, Prefill), "what had landed is there no more"
     assert (request.attempt, request.faults) == (2, 0)
 

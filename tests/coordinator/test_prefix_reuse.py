@@ -135,7 +135,7 @@ def test_a_decode_worker_that_stands_in_pulls_what_it_may_pull_for_handoffs() ->
     desk.life.worker_draining(desk.registry.require("p-1"))
     desk.life.worker_draining(desk.registry.require("d-2"))
     desk.submit("r", 400)
-    ((at, order),) = desk.sent()
+    ((at, order),) = desk.orders()
     assert (at, type(order), order.prefix.instance) == ("d-1", Generate, "p-1")
 
 
