@@ -18,8 +18,8 @@ from tests.e2e.stack import Stack
 GATE = 0.90
 
 
-async def test_held_out_problems_at_concurrency_8(tiny: Stack) -> None:
-    choices = await ask_all(tiny.url, concurrency=8)
+async def test_held_out_problems_16_at_once(tiny: Stack) -> None:
+    choices = await ask_all(tiny.url, concurrency=16)
     assert {choice["finish_reason"] for choice in choices} == {"stop"}
     right = [
         final_number(choice["message"]["content"]) == str(problem["final"])
