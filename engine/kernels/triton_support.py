@@ -53,7 +53,7 @@ def _of_layer(layer: LayerSpec, hidden_size: int, *, in_fp8: bool) -> Iterator[s
     if isinstance(layer.mixer, Attention):
         yield from _of_attention(layer.mixer, in_fp8=in_fp8)
     else:
-        yield from _of_deltanet(layer.mixer)
+        yield from _of_deltanet(layer.mixer, in_fp8=in_fp8)
     if isinstance(layer.mlp, Moe):
         yield from _of_moe(layer.mlp, hidden_size, in_fp8=in_fp8)
     else:
@@ -73,7 +73,9 @@ def _of_attention(attention: Attention, *, in_fp8: bool) -> Iterator[str]:
     yield from _not_powers({"rotary_dim": attention.rope.rotary_dim}, 2)
 
 
-def _of_deltanet(deltanet: DeltaNet) -> Iterator[str]:
+def _of_deltanet(deltanet: DeltaNet, *, in_fp8: bool) -> Iterator[str]:
+    if in_fp8 and deltanet.interleaved and deltanet.linear_key_head_dim % BLOCK:
+        yield f"FP8 blocks of linear_key_head_dim {deltanet.linear_key_head_dim} rows"
     if deltanet.linear_conv_kernel_dim != 4:
         yield f"linear_conv_kernel_dim {deltanet.linear_conv_kernel_dim}"
     if deltanet.linear_key_head_dim != deltanet.linear_value_head_dim:

@@ -97,6 +97,15 @@ def test_parts_of_other_models() -> None:
     assert with_all(attention, replace(moe, shared_expert_intermediate_size=5632)) == ""
 
 
+def test_fp8_needs_heads_of_whole_blocks() -> None:
+    small = {"linear_key_head_dim": 64, "linear_value_head_dim": 64}
+    for changes in ({"head_dim": 64}, small | {"interleaved": True}):
+        config = changed(**changes)
+        assert unsupported(config, torch.bfloat16) == ""
+        assert "head_dim 64 rows" in unsupported(config.quantised(), torch.bfloat16)
+    assert unsupported(changed(**small).quantised(), torch.bfloat16) == ""
+
+
 def test_sizes_of_released_models() -> None:
     """Llama-3-8B, Qwen2.5-7B and 0.5B, Qwen3-0.6B and 30B-A3B, Qwen1.5-MoE-A2.7B, Qwen3-Next, Gemma
     3 1B and 12B, by their heads and MLPs."""
