@@ -8,7 +8,6 @@ names contain one. It takes some minutes, so no test runs it.
 TRITON_INTERPRET must be off.
 """
 
-import json
 import random
 import sys
 import tempfile
@@ -20,13 +19,12 @@ from typing import Any
 
 import torch
 import triton
-from transformers import AutoConfig
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, make_backend
 from triton.runtime import jit
 
 from engine.batch import Binding, Pass
-from engine.config import EngineConfig, Quantize
+from engine.config import Quantize
 from engine.cuda_sampler import CudaSampler
 from engine.download import WrittenByKernels
 from engine.draft_graphs import DraftGraphs
@@ -40,7 +38,6 @@ from engine.kernels.triton_prefill_plan import PrefillPlan
 from engine.kernels.triton_set import TritonKernels
 from engine.model.matrix import Matrix
 from engine.model.nvfp4_experts import Nvfp4Experts
-from engine.model.registry import read_config
 from engine.runner import Engine
 from engine.speculation import draft_prompts
 from engine.spread.group_memory import GroupMemory
@@ -49,7 +46,7 @@ from engine.spread.lending import LendingSteps
 from engine.spread.memory import exchange_layout
 from engine.spread.shapes import GROUP_SIZES, plain_shapes
 from tests.engine import compiled_kernels as noted
-from tests.gpu.family_configs import NAMED, OTHERS, four_layers
+from tests.gpu.family_configs import NAMED, OTHERS
 from tests.kernels.spread_group import Memory
 from transport.wire.sampling import StopRule
 from transport.wire.spread import MAX_ROWS
@@ -57,9 +54,6 @@ from transport.wire.spread import MAX_ROWS
 QUANTIZE: tuple[Quantize, ...] = ("none", "fp8")
 BUCKETS = (1, 8, 64)
 MAX_DRAFTS, MAX_SEQ_LEN = 2, 4096
-SMALLER = {
-    "hidden_size": 512, "intermediate_size": 1024, "num_experts": 16, "vocab_size": 65_552,
-}  # fmt: skip
 
 
 class Compiled:
@@ -187,17 +181,9 @@ def launch_all(quantize: Quantize) -> None:
 
 def launch_family(name: str) -> None:
     """What prompts and decode steps of another family launch, with its own heads."""
-    config = AutoConfig.for_model(**four_layers(name)).to_dict()
-    head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
-    config |= {key: value for key, value in SMALLER.items() if key in config}
-    config |= {"head_dim": head_dim}
     with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "config.json").write_text(json.dumps(config))
-        settings = EngineConfig(
-            Path(folder), noted.PAGES, 64, load_format="dummy", dtype="bfloat16"
-        )
-        kernels = TritonKernels(read_config(Path(folder)), torch.device("cpu"), 64)
-        engine = Engine.load(settings, lambda n: torch.zeros(n, dtype=torch.uint8), kernels=kernels)
+        engine = noted.family_engine(Path(folder), name)
+        kernels = engine._kernels
         noted.as_on_a_gpu(engine)
         with torch.inference_mode():
             engine.warm_up()

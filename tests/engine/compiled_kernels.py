@@ -1,5 +1,5 @@
-"""``python -m tests.engine.compiled_kernels [none|fp8|nvfp4]``: which kernels do batches need that
-were not warm, with such weights?
+"""``python -m tests.engine.compiled_kernels [none|fp8|nvfp4|MODEL]``: which kernels do batches need
+that were not warm, with such weights, or for a model of tests/gpu/family_configs.py?
 
 Prints one line for each. Nothing is computed: instead of being launched, a kernel's variant (what
 Triton would compile for) is noted, on the CPU, as for a Hopper GPU. TRITON_INTERPRET must be off.
@@ -18,6 +18,7 @@ from typing import Any, cast
 
 import pytest
 import torch
+from transformers import AutoConfig
 from triton.backends.compiler import GPUTarget
 from triton.compiler import make_backend
 from triton.runtime import jit
@@ -31,6 +32,7 @@ from engine.kernels.triton_set import TritonKernels
 from engine.model.registry import read_config
 from engine.model_folder import read_model
 from engine.runner import Engine
+from tests.gpu.family_configs import NAMED, OTHERS, four_layers
 from tests.kernels.cuda_path import without_pinned_memory
 from transport.wire.sampling import SamplingParams, StopRule
 
@@ -39,6 +41,9 @@ SMALLER = {
     "hidden_size": 512, "num_experts": 16, "vocab_size": 65_552, "num_hidden_layers": 4,
     "num_attention_heads": 8, "num_key_value_heads": 1,
     "linear_num_key_heads": 4, "linear_num_value_heads": 8,
+}  # fmt: skip
+SMALLER_FAMILY = {
+    "hidden_size": 512, "intermediate_size": 1024, "num_experts": 16, "vocab_size": 65_552,
 }  # fmt: skip
 NUM_VALID_IDS = 65_541
 NUM_BATCHES = 60
@@ -99,6 +104,17 @@ def small_engine(
             lambda size: torch.zeros(size, dtype=torch.uint8, device=device),
             kernels=TritonKernels(model, torch.device(device), 64 * (1 + max_drafts)),
         )
+
+
+def family_engine(folder: Path, name: str) -> Engine:
+    """A model of tests/gpu/family_configs.py with its own heads, and little else."""
+    config = AutoConfig.for_model(**four_layers(name)).to_dict()
+    head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    config |= {key: value for key, value in SMALLER_FAMILY.items() if key in config}
+    (folder / "config.json").write_text(json.dumps(config | {"head_dim": head_dim}))
+    settings = EngineConfig(folder, PAGES, 64, load_format="dummy", dtype="bfloat16")
+    kernels = TritonKernels(read_config(folder), torch.device("cpu"), 64)
+    return Engine.load(settings, lambda n: torch.zeros(n, dtype=torch.uint8), kernels=kernels)
 
 
 def batches(engine: Engine, draw: random.Random) -> list[ForwardBatch]:
@@ -195,15 +211,20 @@ def without_arithmetic() -> None:
     torch.Tensor.normal_ = lambda weight, *_, **__: weight.zero_()  # type: ignore[assignment]
 
 
-def main(quantize: Quantize) -> None:
+def main(kind: str) -> None:
     torch.set_num_threads(1)
     variants = Variants()
     jit.JITFunction.run = lambda self, *args, **kwargs: variants.note(self, *args, **kwargs)
     without_arithmetic()
     with tempfile.TemporaryDirectory() as folder:
-        engine = small_engine(Path(folder), num_valid_ids=NUM_VALID_IDS, quantize=quantize)
+        if is_family := kind in (*NAMED, *OTHERS):
+            engine = family_engine(Path(folder), kind)
+        else:
+            quantize = cast(Quantize, kind)
+            engine = small_engine(Path(folder), num_valid_ids=NUM_VALID_IDS, quantize=quantize)
         as_on_a_gpu(engine)
-        plan_small_pieces(engine)
+        if not is_family:
+            plan_small_pieces(engine)
         engine.warm_up()
         warm = set(variants.seen)
         prompts = [*deep_batches(engine), *batches(engine, random.Random(0))]
@@ -220,8 +241,9 @@ def main(quantize: Quantize) -> None:
                 engine.launch(batch).result()
     for cold in sorted(variants.seen - warm):
         print(cold)
-    assert any("_rest_kernel" in each for each in warm), "no pieces were planned"
+    pieces = any("_rest_kernel" in each for each in warm)
+    assert pieces != is_family, "pieces are for the full-size model"
 
 
 if __name__ == "__main__":
-    main(cast(Quantize, sys.argv[1] if len(sys.argv) > 1 else "none"))
+    main(sys.argv[1] if len(sys.argv) > 1 else "none")
