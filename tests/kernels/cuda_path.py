@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from engine import draft_graphs, gpu, graphs
+from engine import draft_graphs, gpu, graphs, runner
 from engine.config import EngineConfig
 from engine.cuda_parts import CudaParts
 from engine.kernels import triton_conv_linear, triton_linear
@@ -22,7 +22,6 @@ from engine.kernels.triton_fp8 import BLOCK_K as FP8_K
 from engine.kernels.triton_rows import Tiles
 from engine.kernels.triton_set import TritonKernels
 from engine.model.matrix import Matrix
-from engine.model.registry import read_config
 from engine.runner import Engine
 from transport.wire.spread import MAX_ROWS
 
@@ -106,16 +105,11 @@ def write_config(folder: Path, **sizes: int) -> None:
 
 def load(settings: EngineConfig) -> Engine:
     """An engine on the CPU with the parts that one has on CUDA."""
-    folder, max_drafts, num_slots = (
-        settings.model_dir,
-        settings.max_drafts,
-        settings.num_state_slots,
-    )
+    max_drafts, num_slots = settings.max_drafts, settings.num_state_slots
     assert num_slots is not None
     device = torch.device("cpu")
     max_rows = max(num_slots * (1 + max_drafts), MAX_ROWS * settings.spread)
-    model = read_config(folder)
-    model = model.quantised() if settings.quantize == "fp8" else model
+    model, _ = runner.read_model(settings)
     kernels = TritonKernels(model, device, max_rows)
     engine = Engine.load(settings, lambda n: torch.zeros(n, dtype=torch.uint8), kernels=kernels)
     parts = CudaParts(

@@ -46,6 +46,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     tensors = {name: torch.randn(shape) * shape[-1] ** -0.5 for name, shape in shapes.items()}
     save_file(tensors, plain / "model.safetensors")
     monkeypatch.setattr(triton_moe, "MAX_UNPACKED_TOKENS", 16)
+    cuda_path.widen_tiles(monkeypatch)
     return plain
 
 
@@ -110,6 +111,22 @@ def test_a_model_of_the_values_gives_the_same_logits(
     with torch.inference_mode():
         ours, theirs = (logits_of(engine) for engine in (packed, plain))
     assert (ours - theirs).norm() < 0.02 * theirs.norm()
+
+
+def test_steps_with_drafts_give_the_tokens_of_steps_without(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The draft layer's experts are in BF16, as the official conversion keeps them."""
+    config = replace(settings(folder), quantize="nvfp4", max_drafts=2, decode_buckets=(2,))
+    truth = answers(as_on_a_gpu(config, monkeypatch))
+    cuda_path.on_the_cpu(monkeypatch)
+    engine = cuda_path.load(config)
+    assert engine._model.weights.mtp is not None
+    assert isinstance(engine._model.weights.mtp.layer.mlp, MoeWeights)
+    assert isinstance(engine._model.weights.mtp.layer.mlp.down, Matrix)
+    requests = [Request(prompt, NUM_TOKENS, GREEDY) for prompt in PROMPTS]
+    Driver(engine, num_drafts=lambda: 2).run(requests)
+    assert [request.tokens for request in requests] == truth
 
 
 @pytest.mark.parametrize("form", ["modelopt", "compressed-tensors"])
