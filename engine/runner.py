@@ -131,7 +131,7 @@ class Engine:
         phases = Phases()
         model_config, entries = read_model(config)
         if (config.spreads or config.lends) and (problem := spread_problem(model_config)):
-            log.warning("spread: all steps are computed locally with %s", problem)
+            log.info("spread: all steps are computed locally, because of %s", problem)
             config = replace(config, spread=False)
         if config.draft_acceptance is not None and not model_config.num_mtp_layers:
             raise ValueError("draft_acceptance: the checkpoint has no draft layer (mtp.*)")

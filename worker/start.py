@@ -167,7 +167,7 @@ def _spread_group(
         return Lender(engine.lending, instance, Records(OwnRecord(instance)))
     if engine.spread is None:
         level = logging.DEBUG if settings.spread == "auto" else logging.WARNING
-        why = "that takes a GPU, a model with Triton kernels, an even number of layers, no NVFP4"
+        why = "that takes a GPU, Triton kernels and a model that the engine's log does not refuse"
         log.log(level, "spread: this worker takes no spread steps: %s", why)
         return Alone()
     step_times: StepTimes = FixedTimes(settings.spread_table)
