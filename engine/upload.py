@@ -46,7 +46,7 @@ def reserve_pinned() -> None:
 
     Taking more from the driver waits for the step under way, which costs the loop milliseconds.
     """
-    sizes = [1 << power for power in range(3, 17)]
+    sizes = [1 << power for power in range(3, 19)]
     blocks = [
         torch.empty(size, dtype=torch.uint8, pin_memory=True)
         for size in sizes
