@@ -11,8 +11,9 @@ import torch
 M0, M1 = 0xD2511F53, 0xCD9E8D57
 W0, W1 = 0x9E3779B9, 0xBB67AE85
 MASK = 0xFFFFFFFF
-NOISE_STREAM = 0x42544E31
-"""Last counter word of sampling noise, so that other uses of a request's seed never collide."""
+NOISE_STREAM, ACCEPTANCE_STREAM = 0x42544E31, 0x42544E32
+"""Last counter words of sampling noise and of a given draft acceptance, so that the uses of a
+request's seed never collide."""
 
 Words = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
@@ -32,22 +33,34 @@ def philox(counter: Words, key: tuple[torch.Tensor, torch.Tensor]) -> Words:
     return c0, c1, c2, c3
 
 
+def words_at(
+    blocks: torch.Tensor, seeds: torch.Tensor, positions: torch.Tensor, stream: int
+) -> Words:
+    """The random words of counter (block, position low, position high, ``stream``) and key
+    ``seeds``; all int64, and broadcast."""
+    low, high = positions & MASK, (positions >> 32) & MASK
+    counter = blocks, low, high, torch.full_like(low, stream)
+    return philox(counter, (seeds & MASK, (seeds >> 32) & MASK))
+
+
+def to_uniform(words: torch.Tensor) -> torch.Tensor:
+    """Numbers in (0, 1), float32 in the shape of ``words``: (word >> 9 + 1/2) 2^-23.
+
+    NOTE: 23 bits, because with 24 the half does not fit float32 and the largest one rounds to 1,
+    whose Gumbel noise is infinite: some id of a large vocabulary would win against any logits.
+    """
+    return ((words >> 9).to(torch.float32) + 0.5) * 2.0**-23
+
+
 def gumbel_noise(seeds: torch.Tensor, positions: torch.Tensor, num_ids: int) -> torch.Tensor:
     """Gumbel(0, 1) noise for each row and token id, float32 [rows, num_ids].
 
     ``seeds`` int64 [rows] (the 64 bits of a request's seed), ``positions`` int64 [rows] (the index
     that the sampled token will have in its sequence). The noise of an id depends on seed,
     position and id alone: counter (id // 4, position low, position high, NOISE_STREAM), word
-    id % 4, u = (word >> 9 + 1/2) 2^-23, noise = -log(-log(u)).
-
-    NOTE: 23 bits, because with 24 the half does not fit float32 and the largest u rounds to 1,
-    whose noise is infinite: some id of a large vocabulary would win against any logits.
+    id % 4, u = ``to_uniform`` of it, noise = -log(-log(u)).
     """
     blocks = torch.arange((num_ids + 3) // 4, device=seeds.device).unsqueeze(0)
-    seeds, positions = seeds.unsqueeze(1), positions.unsqueeze(1)
-    low, high = positions & MASK, (positions >> 32) & MASK
-    stream = torch.full_like(low, NOISE_STREAM)
-    words = philox((blocks, low, high, stream), (seeds & MASK, (seeds >> 32) & MASK))
+    words = words_at(blocks, seeds.unsqueeze(1), positions.unsqueeze(1), NOISE_STREAM)
     word = torch.stack(words, -1).flatten(1)[:, :num_ids]
-    uniform = ((word >> 9).to(torch.float32) + 0.5) * 2.0**-23
-    return uniform.log_().neg_().log_().neg_()
+    return to_uniform(word).log_().neg_().log_().neg_()

@@ -2,19 +2,13 @@
 
 import torch
 
-from engine.kernels.philox import MASK, philox
-
-ACCEPTANCE_STREAM = 0x42544E32
-"""Last counter word of these draws, so that they never collide with sampling noise."""
+from engine.kernels.philox import ACCEPTANCE_STREAM, to_uniform, words_at
 
 
 def uniform(seeds: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
     """Uniform numbers in (0, 1), float32 [rows], from ``seeds`` and ``positions`` int64 [rows]."""
-    low, high = positions & MASK, (positions >> 32) & MASK
-    stream = torch.full_like(low, ACCEPTANCE_STREAM)
-    key = (seeds & MASK, (seeds >> 32) & MASK)
-    word = philox((torch.zeros_like(low), low, high, stream), key)[0]
-    return ((word >> 9).to(torch.float32) + 0.5) * 2.0**-23
+    words = words_at(torch.zeros_like(positions), seeds, positions, ACCEPTANCE_STREAM)
+    return to_uniform(words[0])
 
 
 def given_acceptance(

@@ -10,7 +10,10 @@ import torch
 import triton
 import triton.language as tl
 
-from engine.kernels.triton_sampling import philox
+from engine.kernels.philox import ACCEPTANCE_STREAM
+from engine.kernels.triton_sampling import philox, to_uniform
+
+STREAM = tl.constexpr(ACCEPTANCE_STREAM)
 
 
 def decide_drafts(
@@ -63,14 +66,11 @@ def _decide_kernel(
         zero,
         position.to(tl.uint32),
         (position >> 32).to(tl.uint32),
-        zero + 0x42544E32,
+        zero + STREAM,
         seed.to(tl.uint32),
         (seed >> 32).to(tl.uint32),
     )
-    # The high 23 bits as a float in [1, 2); what follows is exact.
-    u = ((word >> 9) | 0x3F800000).to(tl.float32, bitcast=True)
-    u = (u - 1.0) + 5.9604644775390625e-08
     rejected = tl.where(chosen == draft, tl.where(draft > 0, draft - 1, 1), chosen)
-    id = tl.where(u < probability, draft, rejected)
+    id = tl.where(to_uniform(word) < probability, draft, rejected)
     tl.store(p_chosen + row, id)
     tl.store(p_on_host + row, id)

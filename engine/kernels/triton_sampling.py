@@ -17,6 +17,9 @@ import torch
 import triton
 import triton.language as tl
 
+from engine.kernels.philox import NOISE_STREAM
+
+STREAM = tl.constexpr(NOISE_STREAM)
 TILE = 2048
 """Number of ids that a program takes at a time."""
 
@@ -117,6 +120,13 @@ def philox(b_0, b_1, b_2, b_3, k_0, k_1):
 
 
 @triton.jit
+def to_uniform(b_word):
+    """philox.to_uniform: the high 23 bits as a float in [1, 2); what follows is exact."""
+    b_u = ((b_word >> 9) | 0x3F800000).to(tl.float32, bitcast=True)
+    return (b_u - 1.0) + 5.9604644775390625e-08
+
+
+@triton.jit
 def _log(b_x):
     """Natural log of positive normal floats to 0.85 ulp.
 
@@ -207,14 +217,12 @@ def _run_kernel(
                 b_0,
                 b_zero + position.to(tl.uint32),
                 b_zero + (position >> 32).to(tl.uint32),
-                b_zero + 0x42544E31,
+                b_zero + STREAM,
                 seed.to(tl.uint32),
                 (seed >> 32).to(tl.uint32),
             )
             b_word = tl.reshape(tl.join(tl.join(b_0, b_2), tl.join(b_1, b_3)), [BLOCKS, 4])
-            # The high 23 bits as a float in [1, 2); what follows is exact.
-            b_u = ((b_word >> 9) | 0x3F800000).to(tl.float32, bitcast=True)
-            b_value -= _log(-_log((b_u - 1.0) + 5.9604644775390625e-08))
+            b_value -= _log(-_log(to_uniform(b_word)))
         better = b_value > b_best
         b_best = tl.where(better, b_value, b_best)
         b_best_id = tl.where(better, o_id, b_best_id)
