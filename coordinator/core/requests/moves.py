@@ -71,7 +71,7 @@ class Moves:
 
     def _leaving(self, worker: Worker) -> Iterator[Request]:
         """What a worker is to be rid of, oldest first."""
-        num_moving = _num_moving(worker)
+        num_moving = len(_moving(worker))
         for request in self._movable(worker):
             if num_moving >= MAX_AT_ONCE:
                 return
@@ -85,7 +85,7 @@ class Moves:
         if not worker.breaker.closed:
             return
         layout, load = worker.layout, worker.load
-        moving = [request for request in load.requests.values() if request.moving]
+        moving = _moving(worker)
         num_free = load.free_pages + sum(layout.pages_for(r.num_tokens + 1) for r in moving)
         num_staying = load.num_sequences - len(moving)
         for request in sorted(self._movable(worker), key=_arrival, reverse=True):
@@ -124,8 +124,8 @@ class Moves:
         return self._soft.releases(here, there, self._monotonic())
 
 
-def _num_moving(worker: Worker) -> int:
-    return sum(request.moving for request in worker.load.requests.values())
+def _moving(worker: Worker) -> list[Request]:
+    return [request for request in worker.load.requests.values() if request.moving]
 
 
 def _arrival(request: Request) -> int:
