@@ -7,8 +7,8 @@
 
 A stack is ``auto:P+D``, whose pools begin so, or a set-up of bench/setups.py. A load is
 
-    agents:N    N conversations of the harness's shape ``deep``, of ``--turns`` turns, which share
-                their context.
+    agents:N    N conversations of ``--turns`` turns behind a cached ``--context`` that they share.
+                Each turn adds ``--new`` tokens and is answered by ``--answer`` tokens.
     shift:RATE  RATE requests a second. 300 have 8,192 tokens in and 32 out, the next 300 have 256
                 in and 1,024 out, and so on (bench/predict/changes.py).
     FILE:RATE   A public trace at RATE requests a second.
@@ -27,6 +27,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -36,12 +37,27 @@ import httpx
 import typer
 
 from bench.commands import END_S, CommandFailed
-from bench.harness.agents.settings import SHAPES
 from bench.harness.workload.plan import Planned
 from bench.predict.changes import shift
 from bench.setups import Setup
 from bench.stack import Stack
 from bench.stack_runs import StackRuns, measured
+
+
+@dataclass(frozen=True)
+class Conversations:
+    """How long the conversations of ``agents`` are, in turns and tokens."""
+
+    turns: int = 3
+    context: int = 57_600
+    new: int = 6_400
+    answer: int = 400
+
+    def options(self) -> list[str]:
+        lengths = ["--agents-turn-len", str(self.new), "--output-len", str(self.answer)]
+        context = ["--agents-own-prefix", "0", "--agents-shared-prefix", str(self.context)]
+        return ["--turns", str(self.turns), "--agents-shape", "deep", *context, *lengths]
+
 
 COUNTERS = ("role_changes", "moves", "crossed_pools", "spread_steps", "spread_local_steps")
 LOAD_S = 400.0
@@ -58,14 +74,12 @@ def arguments_of(stack: str, targets: Sequence[str]) -> list[str]:
 
 
 def options_of(
-    load: str, folder: Path, turns: int, seconds: float, slo: Sequence[str]
+    load: str, folder: Path, conversations: Conversations, seconds: float, slo: Sequence[str]
 ) -> list[str]:
     """The options of ``baton bench load``. Raises ValueError."""
     kind, _, number = load.rpartition(":")
     if kind == "agents":
-        shared = ["--agents-shared-prefix", str(SHAPES["deep"].own_prefix)]
-        deep = ["--agents-shape", "deep", "--agents-own-prefix", "0", *shared]
-        return ["--agents", number, "--turns", str(turns), *deep]
+        return ["--agents", number, *conversations.options()]
     path = Path(kind)
     if kind == "shift":
         path = folder / "shift.csv"
@@ -121,10 +135,11 @@ def measured_load(
             served, COUNTERS, "load", "--tokenizer", str(model), "--seed", SEED, *options,
             within_s=LOAD_S,
         )  # fmt: skip
-    if "run" not in results:
-        raise CommandFailed("; ".join(problems))
+    figures = [*results.get("levels", ()), *filter(None, [results.get("run")])]
+    if not figures:
+        raise CommandFailed("; ".join(problems) or "the load has no figures")
     more = {"counters": results["counters"], "pools": pools, "timeline": results["timeline"]}
-    return results["run"] | more, problems
+    return figures[0] | more, problems
 
 
 def line(found: dict[str, Any]) -> str:
@@ -144,6 +159,9 @@ def main(
     stacks: Annotated[str, typer.Option(help="Commas between.")] = "auto:1+1,colocated:2",
     loads: Annotated[str, typer.Option(help="Commas between.")] = "agents:32",
     turns: int = 3,
+    context: Annotated[int, typer.Option(help="Tokens that all conversations share.")] = 57_600,
+    new: Annotated[int, typer.Option(help="Tokens that each turn adds.")] = 6_400,
+    answer: Annotated[int, typer.Option(help="Tokens of each answer.")] = 400,
     seconds: Annotated[float, typer.Option(help="Arrivals of shift and of traces.")] = 120.0,
     target_ttft_ms: float = 2_000.0,
     target_tpot_ms: float = 50.0,
@@ -152,8 +170,9 @@ def main(
     ttft, tpot = str(target_ttft_ms), str(target_tpot_ms)
     targets = ["--target-ttft-ms", ttft, "--target-tpot-ms", tpot]
     slo = ["--slo-ttft-ms", ttft, "--slo-tpot-ms", tpot]
+    conversations = Conversations(turns, context, new, answer)
     settings = {
-        "up": up or [], "turns": turns, "seconds": seconds,
+        "up": up or [], "conversations": asdict(conversations), "seconds": seconds,
         "targets_ms": [target_ttft_ms, target_tpot_ms],
     }  # fmt: skip
     runs = StackRuns("pools_service", settings, out)
@@ -161,7 +180,7 @@ def main(
     def load(name: str, served: Stack, row: dict[str, Any]) -> None:
         with tempfile.TemporaryDirectory() as at:
             for each in loads.split(","):
-                options = options_of(each, Path(at), turns, seconds, slo)
+                options = options_of(each, Path(at), conversations, seconds, slo)
                 row[each], wrong = measured_load(served, model, options)
                 runs.problems += [f"{name}, {each}: {problem}" for problem in wrong]
                 print(f"{name:12} {each}: {line(row[each])}", flush=True)
