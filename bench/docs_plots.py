@@ -138,7 +138,7 @@ def main(
         "Baton, 4 × colocated": RESULTS / "h200-both-4.json",
         "Baton, 1 prefill + 3 decode": RESULTS / "h200-split-1-3.json",
     }
-    others = ("SGLang 0.5.16, TP4", "vLLM 0.25.1, TP4")
+    others = ("vLLM 0.25.1, TP4", "vLLM 0.25.1, 4 x TP1")
     plots = {
         "throughput.svg": throughput(baton, others, BENCH / "references.json"),
         "step.svg": decode_step(RESULTS / "h200-step.json"),

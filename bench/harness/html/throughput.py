@@ -73,7 +73,10 @@ def throughput(runs: Sequence[Run], model: str | None = None) -> list[Section]:
         lines.append(Line(f"{reference['name']} ({reference['hardware']})", points, quiet=True))
     note = "bench/references.json has no figures of this model with these lengths."
     if beside:
-        note = "Dashed: others with the same model and the same lengths (bench/references.json)."
+        note = (
+            "Dashed: others with the same model and the same lengths, of which no raw output is "
+            "kept (bench/references.json says how they were measured, and when)."
+        )
     title = "Total tokens a second (prompt + completion)"
     output = _lines(runs, "output_tok_s")
     limits = _limits([*lines, *output])
