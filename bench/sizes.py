@@ -42,6 +42,7 @@ WEIGHTS: dict[str, Callable[[ModelConfig], ModelConfig]] = {
     "BF16": lambda config: config,
     "FP8": ModelConfig.quantised,
     "NVFP4": lambda config: config.rounded().packing(),
+    "NVFP4, lm_head too": lambda config: config.rounded(lm_head=True).packing(),
 }
 
 

@@ -7,7 +7,6 @@ import torch
 
 from engine.model.config import ModelConfig
 from engine.model.layers import Attention
-from engine.model.nvfp4_experts import Nvfp4Experts
 from engine.model.registry import build
 from engine.model.weights import MoeWeights, Weights
 
@@ -35,16 +34,13 @@ def step_bytes(config: ModelConfig, rows: int, context: int) -> float:
 
 
 def _unread_bytes(weights: Weights, rows: int) -> float:
-    """Bytes of experts that no row is expected to choose, and of memory for dequantised ones."""
-    unread, scratches = 0.0, dict[int, int]()
+    """Bytes of experts that no row is expected to choose."""
+    unread = 0.0
     for layer in weights.layers:
         if isinstance(mlp := layer.mlp, MoeWeights):
             share = (1 - mlp.top_k / mlp.gate_up.shape[0]) ** rows
-            for experts in (mlp.gate_up, mlp.down):
-                unread += share * experts.nbytes
-                if isinstance(experts, Nvfp4Experts):
-                    scratches[id(experts.scratch)] = experts.scratch.nbytes
-    return unread + sum(scratches.values())
+            unread += share * (mlp.gate_up.nbytes + mlp.down.nbytes)
+    return unread
 
 
 def floor_ms(config: ModelConfig, rows: int, context: int, gpu: str) -> float | None:

@@ -35,7 +35,7 @@ _ROWS = range(1, MAX_DECODE_ROWS + 1)
 
 LoadFormat = Literal["auto", "dummy"]
 Dtype = Literal["auto", "float32", "bfloat16"]
-Quantize = Literal["none", "fp8", "nvfp4", "dequantize"]
+Quantize = Literal["none", "fp8", "nvfp4", "nvfp4-lm-head", "dequantize"]
 Device = Literal["cpu", "cuda"]
 
 

@@ -10,7 +10,7 @@ from engine.kernels.triton_support import unsupported
 from engine.model.config import ModelConfig
 from engine.model.layers import Moe
 from engine.model.registry import build, read_config
-from engine.quantized.packed import packed_experts
+from engine.quantized.packed import packed_names
 
 
 def read_model(config: EngineConfig) -> tuple[ModelConfig, list[checkpoint.Entry]]:
@@ -36,8 +36,9 @@ def read_model(config: EngineConfig) -> tuple[ModelConfig, list[checkpoint.Entry
         model = model.quantised()
     elif config.quantize == "dequantize":
         model = model.dequantised()
-    elif config.quantize == "nvfp4":
-        model = _unpacked_by_kernels(model.rounded(), config)
+    elif config.quantize in ("nvfp4", "nvfp4-lm-head"):
+        rounded = model.rounded(lm_head=config.quantize == "nvfp4-lm-head")
+        model = _unpacked_by_kernels(rounded, config)
     elif model.stored.formats:
         model = _as_stored(model, entries, config)
     if config.load_format == "dummy":
@@ -50,7 +51,7 @@ def read_model(config: EngineConfig) -> tuple[ModelConfig, list[checkpoint.Entry
 
 
 def _unpacked_by_kernels(model: ModelConfig, config: EngineConfig) -> ModelConfig:
-    """The model with experts that stay in NVFP4 if it is for a GPU."""
+    """The model with weights that stay in NVFP4 if it is for a GPU."""
     if config.device != "cuda":
         return model
     if problem := unsupported(model, config.torch_dtype):
@@ -67,14 +68,14 @@ def _unpacked_by_kernels(model: ModelConfig, config: EngineConfig) -> ModelConfi
 def _as_stored(
     model: ModelConfig, entries: list[checkpoint.Entry], config: EngineConfig
 ) -> ModelConfig:
-    """The model of a quantised checkpoint: on a GPU with experts that stay in NVFP4. Raises
+    """The model of a quantised checkpoint: on a GPU with weights that stay in NVFP4. Raises
     ValueError for a GPU and weights that no kernel computes with."""
     plan = build(model, config.torch_dtype, torch.device("meta")).plan
-    experts = packed_experts(plan, entries, model.stored)
-    model = model.packed(tuple(experts))
+    packed = packed_names(plan, entries, model.stored)
+    model = model.packed(tuple(packed))
     if config.device != "cuda":
         return model
-    others = [each for each in plan.split if each not in experts and not each.startswith("mtp.")]
+    others = [each for each in plan.split if each not in packed and not each.startswith("mtp.")]
     problem = unsupported(model, config.torch_dtype)
     if not plan.split or others or problem:
         raise ValueError(

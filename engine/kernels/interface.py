@@ -185,10 +185,14 @@ class Kernels(Protocol):
         ...
 
     def logits(
-        self, hidden: torch.Tensor, lm_head: torch.Tensor, out: torch.Tensor | None = None
+        self,
+        hidden: torch.Tensor,
+        lm_head: Matrix,
+        num_ids: int,
+        out: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """``hidden @ lm_head.T`` in float32 -> [rows, ids]; written to ``out`` if given, whose rows
-        are contiguous."""
+        """``hidden @ lm_head.T`` in float32 for the first ``num_ids`` ids -> [rows, num_ids];
+        written to ``out`` if given, whose rows are contiguous."""
         ...
 
 

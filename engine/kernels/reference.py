@@ -152,9 +152,13 @@ class ReferenceKernels:
         return torch_norm.rms_norm(chosen, norm, eps)
 
     def logits(
-        self, hidden: torch.Tensor, lm_head: torch.Tensor, out: torch.Tensor | None = None
+        self,
+        hidden: torch.Tensor,
+        lm_head: Matrix,
+        num_ids: int,
+        out: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        logits = self._linear(hidden, lm_head)
+        logits = self._linear(hidden, self._linear.plain(lm_head)[:num_ids])
         return logits.float() if out is None else out.copy_(logits)
 
     # ---- operators

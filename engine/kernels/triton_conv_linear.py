@@ -20,7 +20,7 @@ import triton
 import triton.language as tl
 
 from engine.kernels.state_ring import StateRing
-from engine.kernels.triton_linear import linear, tiles_of
+from engine.kernels.triton_linear import linear, operands, tiles_of
 from engine.kernels.triton_overlap import overlap, wait_for_inputs
 from engine.kernels.triton_rows import Tiles, band_of, prefetch_rows, rows_product
 from engine.kernels.triton_split import Split
@@ -104,6 +104,7 @@ def _conv_linear_kernel(
     slot_stride,
     ring_slot_stride,
     FP8_ROWS: tl.constexpr,
+    PACKED: tl.constexpr,
     HAS_PLAIN: tl.constexpr,
     K: tl.constexpr,
     CHANNELS: tl.constexpr,
@@ -127,7 +128,10 @@ def _conv_linear_kernel(
     rows = band + tl.arange(0, BLOCK_N)
     tokens = tl.arange(0, BLOCK_T)
     in_batch = tokens < num_tokens
-    prefetch_rows(p_fp8, p_w, band, num_rows, FP8_ROWS, HAS_PLAIN, K, BLOCK_N, PREFETCHED, PDL)
+    prefetch_rows(
+        p_fp8, p_scales, p_w, band, num_rows,
+        FP8_ROWS, PACKED, HAS_PLAIN, K, BLOCK_N, PREFETCHED, PDL,
+    )  # fmt: skip
     b_slots = tl.load(p_slots + tokens // TOKENS, mask=in_batch, other=-1).to(tl.int64)
     live = (b_slots >= 0)[:, None]
     channels = tl.minimum(rows, CHANNELS - 1)
@@ -143,7 +147,7 @@ def _conv_linear_kernel(
     wait_for_inputs(PDL)
     b_y = rows_product(
         p_x, p_q, p_s, stride_x, 0, num_tokens, p_fp8, p_scales, p_w, band, num_rows,
-        FP8_ROWS, HAS_PLAIN, K, K, BLOCK_T, BLOCK_N, BLOCK_K, STAGES, FP8_STAGES,
+        FP8_ROWS, PACKED, HAS_PLAIN, K, K, BLOCK_T, BLOCK_N, BLOCK_K, STAGES, FP8_STAGES,
         WEIGHTS_FIRST, FP8_UNROLLED, IS_SPLIT, False,
     ).to(p_y.dtype.element_ty)  # fmt: skip
     p_y += tokens[:, None] * stride_y + rows[None, :]
@@ -275,11 +279,7 @@ def conv_linear(
     y = torch.empty((num_tokens, padded), dtype=x.dtype, device=x.device)
     _conv_linear_kernel[(triton.cdiv(width, tiles.rows),)](
         x,
-        x if split is None else split.q,
-        w.scales if split is None else split.s,
-        w.fp8,
-        w.scales,
-        w.plain,
+        *operands(x, w, split),
         y,
         taps,
         conv_state,

@@ -34,6 +34,9 @@ from engine.model.nvfp4_experts import Nvfp4Experts
 
 FEW = 4
 """The most tokens whose parts of sums are computed side by side."""
+SHARED_ROWS = 32
+"""Rows of the shared expert's ``down`` that are multiplied at once: with more, a program would take
+more memory of a multiprocessor than the experts' rows do."""
 UNPLANNED = 16
 """The most tokens for which each program looks for its pairs among all."""
 
@@ -47,6 +50,9 @@ class Tiles:
     stages: int
     pairs: int = 16
     """Pairs of one product; below 16 the parts of sums are computed side by side."""
+    weights_first: bool = False
+    """The order of a product's operands: with 64 rows and more the weights' bits are unpacked to
+    the registers from which the tensor cores read them. The results are the same."""
 
 
 @triton.jit(do_not_specialize=["num_tokens"])
@@ -66,6 +72,7 @@ def nvfp4_gate_up_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     STAGES: tl.constexpr,
+    WEIGHTS_FIRST: tl.constexpr,
     PLANNED: tl.constexpr,
     SINGLE: tl.constexpr,
     PDL: tl.constexpr,
@@ -79,7 +86,7 @@ def nvfp4_gate_up_kernel(
             b_pair = pairs_of(p_lists + expert * num_tokens, start, count, BLOCK_M)
             nvfp4_gate_up_band(
                 p_x, p_words, p_scales, p_matrix_scales, expert, p_h, b_pair, band,
-                K, DIM, TOP_K, BLOCK_N, STAGES,
+                K, DIM, TOP_K, BLOCK_N, STAGES, WEIGHTS_FIRST,
             )  # fmt: skip
     else:
         expert, is_first, b_pair = all_tokens(
@@ -93,7 +100,7 @@ def nvfp4_gate_up_kernel(
         elif is_first:
             nvfp4_gate_up_band(
                 p_x, p_words, p_scales, p_matrix_scales, expert, p_h, b_pair, band,
-                K, DIM, TOP_K, BLOCK_N, STAGES,
+                K, DIM, TOP_K, BLOCK_N, STAGES, WEIGHTS_FIRST,
             )  # fmt: skip
 
 
@@ -110,6 +117,7 @@ def nvfp4_down_kernel(
     p_shared_h,
     p_shared_w,
     p_shared_scales,
+    p_shared_factors,
     p_y,
     num_tokens,
     shared_tiles,
@@ -119,9 +127,12 @@ def nvfp4_down_kernel(
     SLOTS: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
+    SHARED_N: tl.constexpr,
     SHARED_K: tl.constexpr,
     SHARED_FP8: tl.constexpr,
+    SHARED_PACKED: tl.constexpr,
     STAGES: tl.constexpr,
+    WEIGHTS_FIRST: tl.constexpr,
     PLANNED: tl.constexpr,
     SINGLE: tl.constexpr,
     PDL: tl.constexpr,
@@ -130,34 +141,46 @@ def nvfp4_down_kernel(
     tile = tl.program_id(1) - shared_tiles
     o_m = tl.arange(0, BLOCK_M)
     band = tl.program_id(0) * BLOCK_N
-    wait_for_inputs(PDL)
     if tile < 0:
         b_token = (tile + shared_tiles) * BLOCK_M + o_m
         b_row = tl.where(b_token < num_tokens, b_token, -1)
         b_weight = tl.full((BLOCK_M,), 1.0, tl.float32)
-        down_band(
-            p_shared_h, p_shared_w, p_shared_scales, tile * 0, p_y,
-            b_row, b_token * SLOTS + TOP_K, b_weight, band,
-            HIDDEN, DIM, BLOCK_M, BLOCK_N, SHARED_K, SHARED_FP8,
-        )  # fmt: skip
+        b_out = b_token * SLOTS + TOP_K
+        wait_for_inputs(PDL)
+        if SHARED_PACKED:
+            nvfp4_down_band(
+                p_shared_h, p_shared_w, p_shared_scales, p_shared_factors, tile * 0, p_y,
+                b_row, b_out, b_weight, band, HIDDEN, DIM, BLOCK_N, STAGES, WEIGHTS_FIRST,
+            )  # fmt: skip
+        else:
+            for i in range(BLOCK_N // SHARED_N):
+                down_band(
+                    p_shared_h, p_shared_w, p_shared_scales, tile * 0, p_y,
+                    b_row, b_out, b_weight, band + i * SHARED_N,
+                    HIDDEN, DIM, BLOCK_M, SHARED_N, SHARED_K, SHARED_FP8,
+                )  # fmt: skip
     elif PLANNED:
         count = tl.load(p_counts + tile)
+        # One program always waits: this kernel must not end before its inputs are written.
+        if count > 0 or tile == 0:
+            wait_for_inputs(PDL)
         for start in range(0, count, BLOCK_M):
             b_pair = pairs_of(p_lists + tile * num_tokens, start, count, BLOCK_M)
             b_weight = tl.load(p_weights + b_pair, mask=b_pair >= 0, other=0.0)
             b_out = b_pair // TOP_K * SLOTS + b_pair % TOP_K
             nvfp4_down_band(
                 p_h, p_words, p_scales, p_matrix_scales, tile, p_y, b_pair, b_out, b_weight, band,
-                HIDDEN, DIM, BLOCK_N, STAGES,
+                HIDDEN, DIM, BLOCK_N, STAGES, WEIGHTS_FIRST,
             )  # fmt: skip
     else:
         expert, is_first, b_pair = all_tokens(p_ids, tile, num_tokens, TOP_K, BLOCK_M, SINGLE)
         b_weight = tl.load(p_weights + b_pair, mask=b_pair >= 0, other=0.0)
+        wait_for_inputs(PDL)
         if is_first:
             b_out = b_pair // TOP_K * SLOTS + b_pair % TOP_K
             nvfp4_down_band(
                 p_h, p_words, p_scales, p_matrix_scales, expert, p_y, b_pair, b_out, b_weight,
-                band, HIDDEN, DIM, BLOCK_N, STAGES,
+                band, HIDDEN, DIM, BLOCK_N, STAGES, WEIGHTS_FIRST,
             )  # fmt: skip
 
 
@@ -196,11 +219,17 @@ def experts_nvfp4(
     planned = num_tokens > UNPLANNED
     lists, counts = plan(ids, num_experts) if planned else (ids, ids)
     grid_m = num_experts if planned else ids.numel()
-    slots, shared_tiles, shared_h, shared_w, shared_scales = top_k, 0, x, x, x
-    shared_fp8 = False
+    slots, shared_tiles = top_k, 0
+    shared_h, shared_w, shared_scales, shared_factors = x, x, x, x
+    shared_fp8 = shared_packed = False
     if shared is not None:
         shared_h, shared_down = shared
-        shared_w, shared_scales, shared_fp8 = whole(shared_down)
+        if (packed := shared_down.packed) is not None:  # one tensor, with one matrix scale
+            shared_w, shared_scales = packed.words, packed.scales
+            shared_factors, shared_packed = packed.matrix_scales, True
+            assert not shared_down.plain.shape[0]
+        else:
+            shared_w, shared_scales, shared_fp8 = whole(shared_down)
         assert shared_h.shape == (num_tokens, dim)
         assert shared_down.shape == (hidden, dim)
         assert shared_h.is_contiguous()
@@ -229,6 +258,7 @@ def experts_nvfp4(
         BLOCK_M=in_tiles.pairs,
         BLOCK_N=in_tiles.rows,
         STAGES=in_tiles.stages,
+        WEIGHTS_FIRST=in_tiles.weights_first,
         num_warps=in_tiles.warps,
         **shape,
     )
@@ -244,6 +274,7 @@ def experts_nvfp4(
         shared_h,
         shared_w,
         shared_scales,
+        shared_factors,
         y,
         num_tokens,
         shared_tiles,
@@ -251,9 +282,12 @@ def experts_nvfp4(
         SLOTS=slots,
         BLOCK_M=out_tiles.pairs,
         BLOCK_N=out_tiles.rows,
+        SHARED_N=min(out_tiles.rows, SHARED_ROWS),
         SHARED_K=BLOCK_K.value,
         SHARED_FP8=shared_fp8,
+        SHARED_PACKED=shared_packed,
         STAGES=out_tiles.stages,
+        WEIGHTS_FIRST=out_tiles.weights_first,
         num_warps=out_tiles.warps,
         **shape,
     )
@@ -267,5 +301,5 @@ def tiles_of(num_tokens: int) -> tuple[Tiles, Tiles]:
     if num_tokens <= FEW:
         return Tiles(16, 4, 4, FEW), Tiles(64, 2, 4)
     if num_tokens <= 256:
-        return Tiles(64, 4, 5), Tiles(128, 4, 4)
+        return Tiles(64, 4, 5), Tiles(64, 2, 4)
     return Tiles(64, 4, 4, 32), Tiles(128, 4, 4)

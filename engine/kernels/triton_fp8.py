@@ -15,6 +15,7 @@ import triton
 import triton.language as tl
 
 from engine.kernels.triton_dot import INTERPRETED, dot
+from engine.kernels.triton_nvfp4 import widen
 from engine.kernels.triton_overlap import overlap, wait_for_inputs
 from engine.model.matrix import Matrix
 
@@ -85,9 +86,14 @@ def _widen_kernel(p_fp8, p_scales, p_out, K: tl.constexpr, BLOCK: tl.constexpr, 
 def widened_rows(w: Matrix) -> torch.Tensor:
     """Dequantise ``w`` [rows, k] to the plain rows' dtype, for a product that is so large that
     reading its weights twice costs little."""
+    num_rows, k = w.shape
+    if w.packed is not None:
+        out = torch.empty((num_rows, k), dtype=w.plain.dtype, device=w.plain.device)
+        widen(w.packed, out[None, : w.num_quantised])
+        out[w.num_quantised :].copy_(w.plain)
+        return out
     if not w.num_fp8:
         return w.plain
-    num_rows, k = w.shape
     block = BLOCK_K.value
     assert w.group == block
     assert w.num_fp8 % block == k % block == 0, w.shape

@@ -112,7 +112,7 @@ def gate_up(
     assert x.stride(1) == 1
     assert x.dtype == w.dtype
     h = torch.empty((num_tokens, dim), dtype=x.dtype, device=x.device)
-    if num_tokens > MAX_STREAMED or weight.num_fp8:
+    if num_tokens > MAX_STREAMED or weight.num_quantised:
         projected, block = linear(x, weight, split), min(COLUMNS, triton.next_power_of_2(dim))
         _activation_kernel[(triton.cdiv(dim, block), num_tokens)](
             projected, h, projected.stride(0), DIM=dim, BLOCK=block, GELU=gelu, num_warps=4,

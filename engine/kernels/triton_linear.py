@@ -21,6 +21,8 @@ import triton.language as tl
 from engine.kernels.interface import Activation
 from engine.kernels.triton_fp8 import BLOCK_K as FP8_K
 from engine.kernels.triton_large_linear import large_linear
+from engine.kernels.triton_nvfp4 import COLUMNS as PACKED_K
+from engine.kernels.triton_nvfp4 import widened_part
 from engine.kernels.triton_overlap import overlap, wait_for_inputs
 from engine.kernels.triton_rows import Tiles, band_of, prefetch_rows, rows_product
 from engine.kernels.triton_split import Split, split_rows
@@ -42,6 +44,7 @@ def _linear_kernel(
     stride_split,
     stride_y,
     FP8_ROWS: tl.constexpr,
+    PACKED: tl.constexpr,
     HAS_PLAIN: tl.constexpr,
     K: tl.constexpr,
     SPLITS: tl.constexpr,
@@ -67,16 +70,23 @@ def _linear_kernel(
     p_x += split * K_SPLIT
     p_q += split * K_SPLIT
     p_w += split * K_SPLIT
-    p_fp8 += split * K_SPLIT
-    p_scales += split * (K_SPLIT // FP8_K)
+    if PACKED:
+        p_fp8 += split * (K_SPLIT * FP8_ROWS // 4)
+        p_scales += split * (K_SPLIT // PACKED_K * FP8_ROWS)
+    else:
+        p_fp8 += split * K_SPLIT
+        p_scales += split * (K_SPLIT // FP8_K)
     if GROUPED:
         p_s += split * (K_SPLIT // FP8_K)
     in_batch = tokens[:, None] < num_tokens
-    prefetch_rows(p_fp8, p_w, band, num_rows, FP8_ROWS, HAS_PLAIN, K, BLOCK_N, PREFETCHED, PDL)
+    prefetch_rows(
+        p_fp8, p_scales, p_w, band, num_rows,
+        FP8_ROWS, PACKED, HAS_PLAIN, K, BLOCK_N, PREFETCHED, PDL,
+    )  # fmt: skip
     wait_for_inputs(PDL)
     b_y = rows_product(
         p_x, p_q, p_s, stride_x, first, num_tokens, p_fp8, p_scales, p_w, band, num_rows,
-        FP8_ROWS, HAS_PLAIN, K, K_SPLIT, BLOCK_T, BLOCK_N, BLOCK_K, STAGES, FP8_STAGES,
+        FP8_ROWS, PACKED, HAS_PLAIN, K, K_SPLIT, BLOCK_T, BLOCK_N, BLOCK_K, STAGES, FP8_STAGES,
         WEIGHTS_FIRST, FP8_UNROLLED, IS_SPLIT, GROUPED,
     )  # fmt: skip
     p_y += split.to(tl.int64) * stride_split + tokens[:, None] * stride_y + rows[None, :]
@@ -96,8 +106,9 @@ def stream_linear(
 
     x [tokens, k], w [rows, k], rows contiguous; k a multiple of ``splits * tiles.k``, and of 128
     where rows are in FP8. ``out`` [tokens, rows], rows contiguous, receives the product in its own
-    dtype; splits is then 1. ``split``: ``x`` split in two, at most 64 tokens, with one scale per
-    token or per 128 columns: rows in FP8 are multiplied with it on FP8 tensor cores.
+    dtype, of the first rows if it has fewer; splits is then 1. ``split``: ``x`` split in two, at
+    most 64 tokens, with one scale per token or per 128 columns: rows in FP8 are multiplied with it
+    on FP8 tensor cores.
     """
     (num_tokens, k), num_rows = x.shape, w.shape[0]
     assert w.shape == (num_rows, k)
@@ -108,7 +119,9 @@ def stream_linear(
         y = aligned_rows(splits, num_tokens, num_rows, dtype=dtype, device=x.device)
     else:
         assert splits == 1
-        assert out.shape == (num_tokens, num_rows)
+        num_rows = out.shape[1]
+        assert out.shape[0] == num_tokens
+        assert num_rows <= w.shape[0]
         assert out.stride(1) == 1
         y = out.unsqueeze(0)
     largest = MAX_FP8_T if w.num_fp8 and split is None else MAX_STREAMED
@@ -122,11 +135,7 @@ def stream_linear(
     grid = (triton.cdiv(num_tokens, block_t), triton.cdiv(num_rows, tiles.rows), splits)
     _linear_kernel[grid](
         x,
-        x if split is None else split.q,
-        w.scales if split is None else split.s,
-        w.fp8,
-        w.scales,
-        w.plain,
+        *operands(x, w, split),
         y,
         num_tokens,
         num_rows,
@@ -141,6 +150,17 @@ def stream_linear(
         **overlap(x),
     )
     return y
+
+
+def operands(x: torch.Tensor, w: Matrix, split: Split | None) -> tuple[torch.Tensor, ...]:
+    """The arguments (p_q, p_s, p_fp8, p_scales, p_w) of ``rows_product``."""
+    if w.packed is not None:
+        assert split is None
+        packed = w.packed
+        return x, packed.matrix_scales, packed.words, packed.scales, w.plain
+    if split is None:
+        return x, w.scales, w.fp8, w.scales, w.plain
+    return split.q, split.s, w.fp8, w.scales, w.plain
 
 
 def aligned(length: int) -> int:
@@ -185,20 +205,36 @@ def split_of(of: Activation, weight: Matrix, num_groups: int = 1) -> Split | Non
     return split_rows(of.tensor, num_groups)
 
 
-def float_linear(x: torch.Tensor, w: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
-    """``x @ w.T`` [tokens, rows] as unrounded float32 sums; written to ``out`` if given."""
-    (num_tokens, _), num_rows = x.shape, w.shape[0]
+def float_linear(
+    x: torch.Tensor, w: Matrix, num_rows: int, out: torch.Tensor | None = None
+) -> torch.Tensor:
+    """``x @ w.T`` [tokens, num_rows] for the first rows of ``w``, as unrounded float32 sums;
+    written to ``out`` if given. No row of ``w`` is in FP8."""
+    num_tokens = x.shape[0]
+    assert not w.num_fp8
     if out is None:
         out = aligned_rows(num_tokens, num_rows, dtype=torch.float32, device=x.device)
-    if num_tokens > MAX_STREAMED:
-        return torch.mm(x, w.t(), out_dtype=torch.float32, out=out)
-    weight = Matrix.of(w)
-    stream_linear(x, weight, 1, tiles_of(num_tokens, weight, 1), out)
+    assert out.shape == (num_tokens, num_rows)
+    if w.packed is None:
+        w = Matrix.of(w.plain[:num_rows])
+    if num_tokens <= MAX_STREAMED:
+        stream_linear(x, w, 1, tiles_of(num_tokens, w, 1), out)
+        return out
+    if w.packed is None:
+        return torch.mm(x, w.plain.t(), out_dtype=torch.float32, out=out)
+    for first in range(0, num_rows, WIDENED_AT_ONCE):
+        rows = min(WIDENED_AT_ONCE, w.shape[0] - first)
+        values = widened_part(w.packed, first, rows, x.dtype)[: num_rows - first]
+        columns = out[:, first : first + len(values)]
+        torch.mm(x, values.t(), out_dtype=torch.float32, out=columns)
     return out
 
 
 MAX_STREAMED = 64
 """The most tokens for which the streaming kernels are faster than cuBLAS."""
+
+WIDENED_AT_ONCE = 1 << 15
+"""Rows in NVFP4 that are dequantised at a time for float32 sums of many tokens."""
 
 MAX_FP8_T = 32
 """The most tokens of a program if rows are in FP8. With 64, dot(x, wᵀ) would use other
@@ -236,6 +272,11 @@ def _best_tiles(num_tokens: int, w: Matrix, splits: int, is_split: bool) -> Tile
     if is_split:
         stages, prefetched = 6 if num_tokens <= 32 or splits > 1 else 4, 8 if splits > 1 else 2
         return Tiles(64, 64, 4, 4, True, prefetched, stages)
+    if w.packed is not None:
+        if num_tokens > 16:
+            return Tiles(64, LEAST_K, 4, 4, True, fp8_stages=4)
+        rows = 64 if w.shape[0] > 65536 else 32
+        return Tiles(rows, LEAST_K, 4, 2, False, fp8_stages=4 if rows == 64 else 6)
     if w.num_fp8:
         rows, k = 32 if num_tokens <= 16 else 64, 128 if splits > 1 else 64
         return Tiles(rows, k, 6, 4, True, fp8_stages=3, fp8_unrolled=2)

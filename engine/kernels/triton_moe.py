@@ -23,9 +23,10 @@ from engine.model.nvfp4_experts import Nvfp4Experts
 from engine.model.weights import Experts, MoeWeights
 
 MAX_STREAMED_TOKENS = 512
-MAX_UNPACKED_TOKENS = 2048
+MAX_UNPACKED_TOKENS = 4096
 """The most tokens of a pass that multiplies experts in NVFP4 as they are. It unpacks them once per
-32 tokens of an expert; for more tokens it takes less time to dequantise all experts first."""
+32 tokens of an expert; for more tokens it takes less time to dequantise all experts first. Graphs
+of prompts have no more tokens, so none holds memory for dequantised experts."""
 
 
 def add_experts(
@@ -60,8 +61,8 @@ def add_experts(
         if streamed:
             y = experts_nvfp4(x, ids, chosen, w_in, nvfp4(w_out), together)
         else:
-            values = widened_experts(w_in), widened_experts(nvfp4(w_out))
-            y = experts_prefill(x, ids, chosen, *values)
+            gate_up, down = (widened_experts(each, x.dtype) for each in (w_in, nvfp4(w_out)))
+            y = experts_prefill(x, ids, chosen, gate_up, down)
     elif streamed:
         split = split_of(normed, w_in)
         y = experts(x, ids, chosen, w_in, plain(w_out), together, split=split)

@@ -83,7 +83,7 @@ def suits_norm_linear(hidden: torch.Tensor, w: Matrix) -> bool:
     num_tokens, dim = hidden.shape
     columns = dim // SPLITS
     has_tiles = dim & (dim - 1) == 0 and 16 <= columns <= MAX_COLUMNS
-    return num_tokens == 1 and not w.num_fp8 and w.shape[0] <= MANY_ROWS and has_tiles
+    return num_tokens == 1 and not w.num_quantised and w.shape[0] <= MANY_ROWS and has_tiles
 
 
 def norm_linear(

@@ -21,6 +21,7 @@ a product differs from that with dequantised weights in the rounding of sums alo
 Reference: engine/quantized/nvfp4.py; test: tests/kernels/test_triton_nvfp4.py.
 """
 
+import torch
 import triton
 import triton.language as tl
 
@@ -32,8 +33,10 @@ from engine.model.nvfp4_experts import Nvfp4Experts
 GROUP = tl.constexpr(16)
 COLUMNS = tl.constexpr(64)
 """Columns that four planes of words hold."""
-WIDENED_ROWS = 64
+WIDENED_ROWS = 32
 """Rows that a program dequantises."""
+WIDENED_STAGES = 4
+"""Rounds in flight meanwhile."""
 
 
 @triton.jit
@@ -100,15 +103,33 @@ def unpacked(b_words, b_scales, DTYPE: tl.constexpr):
 
 
 @triton.jit
-def add_nvfp4(b_sum, b_x0, b_x1, b_x2, b_x3, p_words, p_scales):
+def zero_sums(TOKENS: tl.constexpr, ROWS: tl.constexpr, WEIGHTS_FIRST: tl.constexpr):
+    """Zeros in the shape of ``add_nvfp4``'s sums."""
+    if WEIGHTS_FIRST:
+        b_sum = tl.zeros((ROWS, TOKENS), tl.float32)
+    else:
+        b_sum = tl.zeros((TOKENS, ROWS), tl.float32)
+    return b_sum
+
+
+@triton.jit
+def add_nvfp4(b_sum, b_x0, b_x1, b_x2, b_x3, p_words, p_scales, WEIGHTS_FIRST: tl.constexpr):
     """``b_sum`` [tokens, rows] plus inputs [tokens, 16] of the four planes times weights.
 
-    ``p_words`` [rows, 16] and ``p_scales`` [rows, 1] are the pointers of 64 columns."""
+    ``p_words`` [rows, 16] and ``p_scales`` [rows, 1] are the pointers of 64 columns.
+    WEIGHTS_FIRST: the sum is [rows, tokens]."""
     b_0, b_1, b_2, b_3 = unpacked(tl.load(p_words), tl.load(p_scales), b_x0.dtype)
-    b_sum = dot(b_x0, tl.trans(b_0), b_sum)
-    b_sum = dot(b_x1, tl.trans(b_1), b_sum)
-    b_sum = dot(b_x2, tl.trans(b_2), b_sum)
-    return dot(b_x3, tl.trans(b_3), b_sum)
+    if WEIGHTS_FIRST:
+        b_sum = dot(b_0, tl.trans(b_x0), b_sum)
+        b_sum = dot(b_1, tl.trans(b_x1), b_sum)
+        b_sum = dot(b_2, tl.trans(b_x2), b_sum)
+        b_sum = dot(b_3, tl.trans(b_x3), b_sum)
+    else:
+        b_sum = dot(b_x0, tl.trans(b_0), b_sum)
+        b_sum = dot(b_x1, tl.trans(b_1), b_sum)
+        b_sum = dot(b_x2, tl.trans(b_2), b_sum)
+        b_sum = dot(b_x3, tl.trans(b_3), b_sum)
+    return b_sum
 
 
 @triton.jit
@@ -117,40 +138,61 @@ def _widen_kernel(
     p_scales,
     p_matrix_scales,
     p_out,
+    first,
+    stride_out,
     K: tl.constexpr,
     ROWS: tl.constexpr,
     RUNS: tl.constexpr,
     BLOCK: tl.constexpr,
+    STAGES: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """Dequantise BLOCK rows of one expert."""
+    """Dequantise BLOCK rows of one expert; the result begins with the row ``first``."""
     expert = tl.program_id(1).to(tl.int64)
-    rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)[:, None]
+    rows = first + tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)[:, None]
     o_k = tl.arange(0, GROUP)[None, :]
     p_scales += expert * (K // COLUMNS * ROWS) + rows
     p_words += (expert * (K // COLUMNS * ROWS) + rows) * GROUP + o_k
-    p_out += (expert * ROWS + rows) * K + o_k
+    p_out += expert * stride_out + (rows - first).to(tl.int64) * K + o_k
     wait_for_inputs(PDL)
     b_scale = tl.load(p_matrix_scales + expert * RUNS + rows // (ROWS // RUNS))
-    for _ in tl.range(0, K // COLUMNS):
-        b_0, b_1, b_2, b_3 = unpacked(tl.load(p_words), tl.load(p_scales), p_out.dtype.element_ty)
-        tl.store(p_out, (b_0.to(tl.float32) * b_scale).to(p_out.dtype.element_ty))
-        tl.store(p_out + GROUP, (b_1.to(tl.float32) * b_scale).to(p_out.dtype.element_ty))
-        tl.store(p_out + 2 * GROUP, (b_2.to(tl.float32) * b_scale).to(p_out.dtype.element_ty))
-        tl.store(p_out + 3 * GROUP, (b_3.to(tl.float32) * b_scale).to(p_out.dtype.element_ty))
+    DTYPE: tl.constexpr = p_out.dtype.element_ty
+    for _ in tl.range(0, K // COLUMNS, num_stages=STAGES):
+        b_0, b_1, b_2, b_3 = unpacked(tl.load(p_words), tl.load(p_scales), DTYPE)
+        tl.store(p_out, (b_0.to(tl.float32) * b_scale).to(DTYPE))
+        tl.store(p_out + GROUP, (b_1.to(tl.float32) * b_scale).to(DTYPE))
+        tl.store(p_out + 2 * GROUP, (b_2.to(tl.float32) * b_scale).to(DTYPE))
+        tl.store(p_out + 3 * GROUP, (b_3.to(tl.float32) * b_scale).to(DTYPE))
         p_words += ROWS * GROUP
         p_scales += ROWS
         p_out += COLUMNS
 
 
-def widened_experts(w: Nvfp4Experts) -> Matrix:
-    """Dequantise experts to their scratch memory, for a product that is so large that reading its
-    weights twice costs little. The next layer's experts overwrite the result."""
-    num, rows, k = w.shape
-    assert w.scratch.shape == w.shape
+def widen(w: Nvfp4Experts, out: torch.Tensor, first: int = 0) -> None:
+    """Dequantise rows of ``w`` [experts, rows, k] from ``first`` on to ``out`` [experts, some rows,
+    k], contiguous in each expert."""
+    (num, rows, k), some = w.shape, out.shape[1]
+    assert out.shape == (num, some, k)
+    assert out.stride()[1:] == (k, 1)
     assert len(set(w.runs)) == 1, w.runs
-    _widen_kernel[(rows // WIDENED_ROWS, num)](
-        w.words, w.scales, w.matrix_scales, w.scratch,
-        K=k, ROWS=rows, RUNS=len(w.runs), BLOCK=WIDENED_ROWS, num_warps=4, **overlap(w.scratch),
+    assert first % WIDENED_ROWS == some % WIDENED_ROWS == 0, (first, some)
+    _widen_kernel[(some // WIDENED_ROWS, num)](
+        w.words, w.scales, w.matrix_scales, out, first, out.stride(0),
+        K=k, ROWS=rows, RUNS=len(w.runs), BLOCK=WIDENED_ROWS, STAGES=WIDENED_STAGES,
+        num_warps=4, **overlap(out),
     )  # fmt: skip
-    return Matrix.of(w.scratch)
+
+
+def widened_part(w: Nvfp4Experts, first: int, num_rows: int, dtype: torch.dtype) -> torch.Tensor:
+    """Rows of a matrix [1, rows, k] in NVFP4 as [num_rows, k]."""
+    out = torch.empty((1, num_rows, w.shape[2]), dtype=dtype, device=w.words.device)
+    widen(w, out, first)
+    return out[0]
+
+
+def widened_experts(w: Nvfp4Experts, dtype: torch.dtype) -> Matrix:
+    """Dequantise experts, for a product that is so large that reading its weights twice costs
+    little."""
+    out = torch.empty(w.shape, dtype=dtype, device=w.words.device)
+    widen(w, out)
+    return Matrix.of(out)

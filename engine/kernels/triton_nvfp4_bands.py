@@ -10,7 +10,7 @@ Used by triton_experts_nvfp4.py, whose tests are those of this file.
 import triton
 import triton.language as tl
 
-from engine.kernels.triton_nvfp4 import COLUMNS, GROUP, add_nvfp4
+from engine.kernels.triton_nvfp4 import COLUMNS, GROUP, add_nvfp4, zero_sums
 
 PARTS = tl.constexpr(4)
 """Equal parts of a row of gate and up whose sums are added last."""
@@ -31,7 +31,9 @@ def nvfp4_gate_up_band(
     TOP_K: tl.constexpr,
     BLOCK_N: tl.constexpr,
     STAGES: tl.constexpr,
+    WEIGHTS_FIRST: tl.constexpr,
 ):
+    BLOCK_M: tl.constexpr = b_pair.shape[0]
     ROWS: tl.constexpr = 2 * DIM
     PART: tl.constexpr = K // COLUMNS // PARTS
     o_n = band + tl.arange(0, BLOCK_N)
@@ -40,28 +42,31 @@ def nvfp4_gate_up_band(
     p_rows = p_x + (tl.maximum(b_pair, 0) // TOP_K)[:, None] * K + o_k
     p_scales += expert.to(tl.int64) * (K // COLUMNS * ROWS) + o_n[:, None]
     p_words += (expert.to(tl.int64) * (K // COLUMNS * ROWS) + o_n[:, None]) * GROUP + o_k
-    b_gate = tl.zeros((b_pair.shape[0], BLOCK_N), tl.float32)
-    b_up = tl.zeros((b_pair.shape[0], BLOCK_N), tl.float32)
-    b_all_gate = tl.zeros((b_pair.shape[0], BLOCK_N), tl.float32)
-    b_all_up = tl.zeros((b_pair.shape[0], BLOCK_N), tl.float32)
+    b_gate = zero_sums(BLOCK_M, BLOCK_N, WEIGHTS_FIRST)
+    b_up = zero_sums(BLOCK_M, BLOCK_N, WEIGHTS_FIRST)
+    b_all_gate = zero_sums(BLOCK_M, BLOCK_N, WEIGHTS_FIRST)
+    b_all_up = zero_sums(BLOCK_M, BLOCK_N, WEIGHTS_FIRST)
     for block in tl.range(0, K // COLUMNS, num_stages=STAGES):
         b_x0 = tl.load(p_rows, mask=valid, other=0.0)
         b_x1 = tl.load(p_rows + GROUP, mask=valid, other=0.0)
         b_x2 = tl.load(p_rows + 2 * GROUP, mask=valid, other=0.0)
         b_x3 = tl.load(p_rows + 3 * GROUP, mask=valid, other=0.0)
-        b_gate = add_nvfp4(b_gate, b_x0, b_x1, b_x2, b_x3, p_words, p_scales)
-        b_up = add_nvfp4(b_up, b_x0, b_x1, b_x2, b_x3, p_words + DIM * GROUP, p_scales + DIM)
+        b_gate = add_nvfp4(b_gate, b_x0, b_x1, b_x2, b_x3, p_words, p_scales, WEIGHTS_FIRST)
+        p_up, p_up_scales = p_words + DIM * GROUP, p_scales + DIM
+        b_up = add_nvfp4(b_up, b_x0, b_x1, b_x2, b_x3, p_up, p_up_scales, WEIGHTS_FIRST)
         p_rows += COLUMNS
         p_words += ROWS * GROUP
         p_scales += ROWS
         if block - block // PART * PART == PART - 1:
             b_all_gate += b_gate
             b_all_up += b_up
-            b_gate = tl.zeros((b_pair.shape[0], BLOCK_N), tl.float32)
-            b_up = tl.zeros((b_pair.shape[0], BLOCK_N), tl.float32)
+            b_gate = zero_sums(BLOCK_M, BLOCK_N, WEIGHTS_FIRST)
+            b_up = zero_sums(BLOCK_M, BLOCK_N, WEIGHTS_FIRST)
     b_gate = b_all_gate * tl.load(p_matrix_scales + 2 * expert)
     b_up = b_all_up * tl.load(p_matrix_scales + 2 * expert + 1)
     b_h = b_gate / (1.0 + tl.exp(-b_gate)) * b_up
+    if WEIGHTS_FIRST:
+        b_h = tl.trans(b_h)
     tl.store(p_h + b_pair[:, None] * DIM + o_n[None, :], b_h.to(p_h.dtype.element_ty), mask=valid)
 
 
@@ -119,8 +124,9 @@ def nvfp4_gate_up_parts(
         b_x1 = tl.load(p_rows + GROUP, mask=valid, other=0.0)
         b_x2 = tl.load(p_rows + 2 * GROUP, mask=valid, other=0.0)
         b_x3 = tl.load(p_rows + 3 * GROUP, mask=valid, other=0.0)
-        b_gate = add_nvfp4(b_gate, b_x0, b_x1, b_x2, b_x3, p_words, p_scales)
-        b_up = add_nvfp4(b_up, b_x0, b_x1, b_x2, b_x3, p_words + DIM * GROUP, p_scales + DIM)
+        b_gate = add_nvfp4(b_gate, b_x0, b_x1, b_x2, b_x3, p_words, p_scales, False)
+        p_up, p_up_scales = p_words + DIM * GROUP, p_scales + DIM
+        b_up = add_nvfp4(b_up, b_x0, b_x1, b_x2, b_x3, p_up, p_up_scales, False)
         p_rows += COLUMNS
         p_words += ROWS * GROUP
         p_scales += ROWS
@@ -147,23 +153,27 @@ def nvfp4_down_band(
     DIM: tl.constexpr,
     BLOCK_N: tl.constexpr,
     STAGES: tl.constexpr,
+    WEIGHTS_FIRST: tl.constexpr,
 ):
+    BLOCK_M: tl.constexpr = b_pair.shape[0]
     o_n = band + tl.arange(0, BLOCK_N)
     valid = (b_pair >= 0)[:, None]
     o_k = tl.arange(0, GROUP)[None, :]
     p_rows = p_h + tl.maximum(b_pair, 0)[:, None] * DIM + o_k
     p_scales += expert.to(tl.int64) * (DIM // COLUMNS * HIDDEN) + o_n[:, None]
     p_words += (expert.to(tl.int64) * (DIM // COLUMNS * HIDDEN) + o_n[:, None]) * GROUP + o_k
-    b_y = tl.zeros((b_pair.shape[0], BLOCK_N), tl.float32)
+    b_y = zero_sums(BLOCK_M, BLOCK_N, WEIGHTS_FIRST)
     for _ in tl.range(0, DIM // COLUMNS, num_stages=STAGES):
         b_x0 = tl.load(p_rows, mask=valid, other=0.0)
         b_x1 = tl.load(p_rows + GROUP, mask=valid, other=0.0)
         b_x2 = tl.load(p_rows + 2 * GROUP, mask=valid, other=0.0)
         b_x3 = tl.load(p_rows + 3 * GROUP, mask=valid, other=0.0)
-        b_y = add_nvfp4(b_y, b_x0, b_x1, b_x2, b_x3, p_words, p_scales)
+        b_y = add_nvfp4(b_y, b_x0, b_x1, b_x2, b_x3, p_words, p_scales, WEIGHTS_FIRST)
         p_rows += COLUMNS
         p_words += HIDDEN * GROUP
         p_scales += HIDDEN
+    if WEIGHTS_FIRST:
+        b_y = tl.trans(b_y)
     b_y *= (tl.load(p_matrix_scales + expert) * b_weight)[:, None]
     p_out = p_y + b_out.to(tl.int64) * HIDDEN
     tl.store(p_out[:, None] + o_n[None, :], b_y, mask=valid)

@@ -1,8 +1,10 @@
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 """A band of rows of a matrix times a few tokens, for kernels that read the weights once.
 
-The products run on the tensor cores, tokens padded to 16. A matrix has rows in FP8 and plain ones
-(engine/model/matrix.py); a band is of one kind.
+The products run on the tensor cores, tokens padded to 16. A matrix has rows in FP8 or NVFP4, and
+plain ones (engine/model/matrix.py); a band is of one kind. In kernels ``p_fp8`` and ``p_scales``
+are the words and scales of rows in NVFP4 if there are any (PACKED), and ``p_s`` their matrix
+scales.
 
 Reference: x @ Matrix.dequantised().T; test: tests/kernels/test_fp8.py, test_shared_functions.py.
 """
@@ -16,9 +18,13 @@ import triton.language as tl
 from engine.kernels.triton_dot import dot
 from engine.kernels.triton_fp8 import BLOCK_K as FP8_K
 from engine.kernels.triton_fp8 import add_product
+from engine.kernels.triton_nvfp4_rows import packed_product, prefetch_packed
 from engine.kernels.triton_overlap import prefetch
 from engine.kernels.triton_split import PARTS, sum_of_parts
 from engine.model.matrix import Matrix
+
+PACKED_ROUNDS = tl.constexpr(4)
+"""Blocks of columns of rows in NVFP4 that are prefetched into the L2 cache."""
 
 
 @dataclass(frozen=True)
@@ -48,10 +54,11 @@ class Tiles:
             assert num_columns % FP8_K.value == 0, num_columns
             assert FP8_K.value % self.rows == 0, "a tile's rows in FP8 share their scales"
         assert k % num_columns == num_columns % self.k == 0, (k, num_columns, self)
-        assert w.num_fp8 % self.rows == 0, (w.shape, self)
+        assert w.num_quantised % self.rows == 0, (w.shape, self)
         assert all(each.is_contiguous() for each in (w.fp8, w.scales, w.plain))
         return {
-            "FP8_ROWS": w.num_fp8,
+            "FP8_ROWS": w.num_quantised,
+            "PACKED": w.packed is not None,
             "HAS_PLAIN": w.plain.shape[0] > 0,
             "K": k,
             "BLOCK_N": self.rows,
@@ -154,10 +161,12 @@ def band_of(program, num_programs, FP8_ROWS: tl.constexpr, BLOCK_N: tl.constexpr
 @triton.jit
 def prefetch_rows(
     p_fp8,
+    p_scales,
     p_w,
     band,
     num_rows,
     FP8_ROWS: tl.constexpr,
+    PACKED: tl.constexpr,
     HAS_PLAIN: tl.constexpr,
     K: tl.constexpr,
     BLOCK_N: tl.constexpr,
@@ -167,10 +176,12 @@ def prefetch_rows(
     """Prefetch the first ``COLUMNS`` of a band of rows, for ``rows_product`` of the same
     arguments."""
     rows = band + tl.arange(0, BLOCK_N)
-    p_fp8 += rows.to(tl.int64)[:, None] * K
     p_w += (tl.minimum(rows, num_rows - 1) - FP8_ROWS).to(tl.int64)[:, None] * K
     if FP8_ROWS > 0 and (not HAS_PLAIN or band < FP8_ROWS):
-        prefetch(p_fp8, COLUMNS, PDL)
+        if PACKED:
+            prefetch_packed(p_fp8, p_scales, band, FP8_ROWS, BLOCK_N, PACKED_ROUNDS, PDL)
+        else:
+            prefetch(p_fp8 + rows.to(tl.int64)[:, None] * K, COLUMNS, PDL)
     else:
         prefetch(p_w, COLUMNS * 2, PDL)
 
@@ -189,6 +200,7 @@ def rows_product(
     band,
     num_rows,
     FP8_ROWS: tl.constexpr,
+    PACKED: tl.constexpr,
     HAS_PLAIN: tl.constexpr,
     K: tl.constexpr,
     K_SPLIT: tl.constexpr,
@@ -207,19 +219,24 @@ def rows_product(
     rows in FP8 are multiplied by ``p_q`` and ``p_s``, and ``first`` is 0. GROUPED: ``p_s`` has a
     scale per FP8_K columns."""
     rows = band + tl.arange(0, BLOCK_N)
-    p_fp8 += rows.to(tl.int64)[:, None] * K
-    p_scales += band // FP8_K * (K // FP8_K)
     # Past the last row, read the last row again: this needs no mask on the loads of weights.
     p_w += (tl.minimum(rows, num_rows - 1) - FP8_ROWS).to(tl.int64)[:, None] * K
     if FP8_ROWS > 0 and (not HAS_PLAIN or band < FP8_ROWS):
-        if IS_SPLIT:
+        p_rows = p_fp8 + rows.to(tl.int64)[:, None] * K
+        p_row_scales = p_scales + band // FP8_K * (K // FP8_K)
+        if PACKED:
+            b_y = packed_product(
+                p_x, stride_x, first, num_tokens, p_fp8, p_scales, p_s, band,
+                FP8_ROWS, K_SPLIT, BLOCK_T, BLOCK_N, FP8_STAGES, WEIGHTS_FIRST,
+            )  # fmt: skip
+        elif IS_SPLIT:
             b_y = _stream_split(
-                p_q, p_s, num_tokens, p_fp8, p_scales,
+                p_q, p_s, num_tokens, p_rows, p_row_scales,
                 K, K_SPLIT, BLOCK_T, BLOCK_N, FP8_STAGES, GROUPED,
             )  # fmt: skip
         else:
             b_y = _stream(
-                p_x, stride_x, first, num_tokens, p_fp8, p_scales,
+                p_x, stride_x, first, num_tokens, p_rows, p_row_scales,
                 K_SPLIT, BLOCK_T, BLOCK_N, FP8_K, FP8_STAGES, FP8_UNROLLED, False, True,
             )  # fmt: skip
     else:

@@ -364,9 +364,13 @@ class TritonKernels:
         return add_rms_norm(hidden, parts, norm, eps)[1]
 
     def logits(
-        self, hidden: torch.Tensor, lm_head: torch.Tensor, out: torch.Tensor | None = None
+        self,
+        hidden: torch.Tensor,
+        lm_head: Matrix,
+        num_ids: int,
+        out: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        return float_linear(hidden, lm_head, out)
+        return float_linear(hidden, lm_head, num_ids, out)
 
     def _output_split(self, inputs: Inputs, weight: Matrix, columns: int) -> Split | None:
         """Memory for the split of a mixer's output, in groups of ``columns`` columns. None if there

@@ -3,17 +3,18 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import takewhile
 from math import gcd
 
 import torch
 
 from engine.fp8_places import QuantisingPlace, ScalePlace
 from engine.model.matrix import FP8, Matrix
-from engine.model.nvfp4_experts import Nvfp4Experts
+from engine.model.nvfp4_experts import COLUMNS, RUN, Nvfp4Experts
 from engine.model.quantization import BLOCK, Quantization
 from engine.plan import FP8 as STORED_FP8
 from engine.plan import Interleaving, Place, Plan, Target
-from engine.quantized.nvfp4_place import Nvfp4Place
+from engine.quantized.nvfp4_place import Nvfp4Place, Nvfp4RowsPlace
 from engine.quantized.rounding_place import RoundingPlace
 
 SCALES = "_scale_inv"
@@ -66,7 +67,6 @@ class WeightBuilder:
     ) -> None:
         self.plan, self._quantization = plan, quantization
         self._dtype, self._device = dtype, device
-        self._scratches: dict[tuple[int, ...], torch.Tensor] = {}
         self.num_bytes = 0
 
     def vector(self, name: str, size: int, *, mean: float = 0.0, std: float = 0.0) -> torch.Tensor:
@@ -112,6 +112,8 @@ class WeightBuilder:
         an odd width falls back to a kernel seven times slower (cuBLAS on an H200, 1,281 rows).
         """
         converted = [part for part in parts if self._quantization.converts(part.name)]
+        if not converted and (packed := self._packable(columns, parts)):
+            return self._packed_rows(columns, packed, parts[len(packed) :], aligned=aligned)
         plain = [part for part in parts if part not in converted]
         if [*converted, *plain] != [*parts]:
             raise ValueError(
@@ -131,6 +133,40 @@ class WeightBuilder:
             for suffix, target in self._targets(own, part).items():
                 self.plan.add_target(part.name + suffix, target)
         return matrix
+
+    def _packable(self, columns: int, parts: Sequence[Part]) -> Sequence[Part]:
+        """The first of a matrix's ``parts``, if they are in NVFP4 in memory. Others that the
+        checkpoint stores so become plain."""
+
+        def packs(part: Part) -> bool:
+            fits = part.rows % RUN == columns % COLUMNS == 0 and not part.name.startswith("mtp.")
+            return fits and self._quantization.keeps_packed(part.name)
+
+        return list(takewhile(packs, parts))
+
+    def _packed_rows(
+        self, columns: int, packed: Sequence[Part], plain: Sequence[Part], *, aligned: bool
+    ) -> Matrix:
+        """A matrix whose rows are in NVFP4 but for those of ``plain``, which come last."""
+        num_packed = sum(part.rows for part in packed)
+        runs = (RUN,) * (num_packed // RUN)
+        rows = Nvfp4Experts.empty(1, runs, columns, self._device)
+        self.num_bytes += rows.nbytes
+        first = 0
+        for part in packed:
+            rounds = self._quantization.rounds(part.name)
+            place = Nvfp4RowsPlace(rows, first, part.rows, part.order, rounds)
+            self.plan.add_target(part.name, place)
+            first += part.rows
+        padding = -sum(part.rows for part in (*packed, *plain)) % 16 if aligned else 0
+        others = self._empty(sum(part.rows for part in plain) + padding, columns)
+        others[len(others) - padding :].zero_()
+        sizes = [part.rows for part in plain]
+        of_plain = _Rows(others[: len(others) - padding]).split(sizes)
+        for part, own in zip(plain, of_plain, strict=True):
+            own = replace(own, rounded=self._quantization.rounds(part.name))
+            self.plan.add_target(part.name, self._targets(own, part)[""])
+        return Matrix.of_packed(rows, others)
 
     def experts(
         self, columns: int, num: int, prefix: str, whole: str, projections: Sequence[Part]
@@ -169,9 +205,7 @@ class WeightBuilder:
     ) -> Nvfp4Experts:
         """Experts in NVFP4, with the places of the tensors that ``experts`` names."""
         runs = tuple(part.rows for part in projections)
-        experts = Nvfp4Experts.empty(
-            num, runs, columns, self._device, self._scratch(num, every.rows, columns)
-        )
+        experts = Nvfp4Experts.empty(num, runs, columns, self._device)
         self.num_bytes += experts.nbytes
         rounds = self._quantization.rounds(every.name)
         self.plan.add_target(every.name, Nvfp4Place(experts, rounds=rounds))
@@ -183,12 +217,6 @@ class WeightBuilder:
                     partial(Nvfp4Place, experts, expert, run, rounds=rounds),
                 )
         return experts
-
-    def _scratch(self, *shape: int) -> torch.Tensor:
-        """Memory in the compute dtype for experts that are dequantised, one for all layers."""
-        if shape not in self._scratches:
-            self._scratches[shape] = self._empty(*shape)
-        return self._scratches[shape]
 
     def _target(self, rows: _Rows, expert: int, part: Part, suffix: str) -> Target:
         return self._targets(rows[expert], part)[suffix]

@@ -126,23 +126,27 @@ class ModelConfig:
             return self
         return replace(self, quantization=Quantization.at_load())
 
-    def rounded(self) -> "ModelConfig":
-        """The same model with its experts in NVFP4 (engine/model/quantization.py); a ValueError for
-        a quantised checkpoint."""
+    def rounded(self, *, lm_head: bool = False) -> "ModelConfig":
+        """The same model with its experts, and on request ``lm_head``, in NVFP4
+        (engine/model/quantization.py); a ValueError for a quantised checkpoint, and for an
+        ``lm_head`` that is the embedding."""
+        if lm_head and self.tie_word_embeddings:
+            raise ValueError("quantize: nvfp4-lm-head: the model's lm_head is its embedding")
         if self.quantization.source != "none" or self.stored.formats:
             name = self.stored.name if self.stored.formats else FP8_BLOCKS.name
             raise ValueError(
                 f"quantize: nvfp4 needs a checkpoint that is not quantised, not {name}"
             )
         has_experts = any(isinstance(layer.mlp, Moe) for layer in self.layers)
-        return replace(self, quantization=Quantization.nvfp4_at_load(has_experts=has_experts))
+        quantization = Quantization.nvfp4_at_load(has_experts=has_experts, lm_head=lm_head)
+        return replace(self, quantization=quantization)
 
-    def packed(self, experts: tuple[str, ...]) -> "ModelConfig":
-        """The same model, whose checkpoint stores these experts in NVFP4."""
-        return replace(self, quantization=replace(self.quantization, packed=experts))
+    def packed(self, names: tuple[str, ...]) -> "ModelConfig":
+        """The same model, whose checkpoint stores these experts and matrices in NVFP4."""
+        return replace(self, quantization=replace(self.quantization, packed=names))
 
     def packing(self) -> "ModelConfig":
-        """The same model with experts that stay in NVFP4 in memory."""
+        """The same model, in memory with NVFP4 as it is stored or made at load."""
         return replace(self, quantization=replace(self.quantization, packs=True))
 
     def dequantised(self) -> "ModelConfig":

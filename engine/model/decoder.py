@@ -137,7 +137,7 @@ class Decoder:
     ) -> torch.Tensor:
         """[rows, hidden] -> float32 logits [rows, num_ids] of the first ``num_ids`` ids; in
         ``out`` where given."""
-        return kernels.logits(hidden, self.weights.lm_head[:num_ids], out)
+        return kernels.logits(hidden, self.weights.lm_head, num_ids, out)
 
 
 def attention(

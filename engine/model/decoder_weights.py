@@ -10,6 +10,8 @@ import torch
 from engine.model.builder import Part, WeightBuilder
 from engine.model.config import ModelConfig
 from engine.model.layers import Attention, DeltaNet, Dense, LayerSpec, LinearScaling, Moe, Rope
+from engine.model.matrix import Matrix
+from engine.model.quantization import LM_HEAD
 from engine.model.weights import (
     AttentionWeights,
     DeltaNetWeights,
@@ -36,9 +38,9 @@ class DecoderWeights:
         config, new = self.config, self.new
         shape = config.vocab_size, config.hidden_size
         embed = new.tensor("embed_tokens.weight", *shape, std=1.0)
-        lm_head = embed
+        lm_head = Matrix.of(embed)
         if not config.tie_word_embeddings:
-            lm_head = new.tensor("lm_head.weight", *shape, std=config.hidden_size**-0.5)
+            lm_head = new.matrix(config.hidden_size, Part(LM_HEAD, config.vocab_size))
         return Weights(
             embed=embed,
             layers=tuple(self._layer(f"layers.{i}.", spec) for i, spec in enumerate(config.layers)),

@@ -1,15 +1,16 @@
-"""A weight whose rows are partly in FP8, and the conversion to and from it.
+"""A weight whose rows are partly in FP8 or NVFP4, and the conversion to and from FP8.
 
     value[r, c] = fp8[r, c] * scale[r // 128, c // 128],   scale = amax(block) / 448
 
 Source: the official FP8 checkpoints; 448 is the largest e4m3 number.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
 
+from engine.model.nvfp4_experts import Nvfp4Experts
 from engine.model.quantization import BLOCK
 
 FP8 = torch.float8_e4m3fn
@@ -18,16 +19,19 @@ FP8_MAX = 448.0
 
 @dataclass(frozen=True)
 class Matrix:
-    """A weight [..., rows, k]: rows in FP8 first, then plain rows; either part may be empty.
+    """A weight [..., rows, k]: rows in FP8 or NVFP4 first, then plain rows; either part may be
+    empty.
 
     ``fp8`` e4m3 [..., FP8 rows, k]; ``scales`` float32 [..., FP8 rows / group, k / 128 rounded up],
     where ``group`` divides 128: rows of tensors that were converted apart do not share blocks.
-    ``plain`` [..., other rows, k] in the compute dtype.
+    ``plain`` [..., other rows, k] in the compute dtype. ``packed`` [1, rows, k]: rows in NVFP4, of
+    a weight [rows, k] without rows in FP8.
     """
 
     fp8: torch.Tensor
     scales: torch.Tensor
     plain: torch.Tensor
+    packed: Nvfp4Experts | None = None
 
     @classmethod
     def of(cls, plain: torch.Tensor) -> "Matrix":
@@ -36,6 +40,12 @@ class Matrix:
         fp8 = torch.empty((*lead, 0, columns), dtype=FP8, device=plain.device)
         scales = torch.empty((*lead, 0, -(-columns // BLOCK)), device=plain.device)
         return cls(fp8, scales, plain)
+
+    @classmethod
+    def of_packed(cls, packed: Nvfp4Experts, plain: torch.Tensor) -> "Matrix":
+        """The matrix of rows in NVFP4 [1, rows, k], followed by ``plain`` rows."""
+        assert packed.shape[0] == 1, packed.shape
+        return replace(cls.of(plain), packed=packed)
 
     @classmethod
     def converted(cls, rows: torch.Tensor) -> "Matrix":
@@ -47,13 +57,18 @@ class Matrix:
 
     @property
     def shape(self) -> torch.Size:
-        *lead, num_fp8, columns = self.fp8.shape
-        return torch.Size((*lead, num_fp8 + self.plain.shape[-2], columns))
+        *lead, _, columns = self.fp8.shape
+        return torch.Size((*lead, self.num_quantised + self.plain.shape[-2], columns))
 
     @property
     def num_fp8(self) -> int:
         """Number of rows in FP8, which come first."""
         return self.fp8.shape[-2]
+
+    @property
+    def num_quantised(self) -> int:
+        """Number of rows in FP8 or NVFP4, which come first."""
+        return self.num_fp8 if self.packed is None else self.packed.shape[1]
 
     @property
     def group(self) -> int:
@@ -63,16 +78,21 @@ class Matrix:
     def first(self, num_rows: int) -> "Matrix":
         """The first ``num_rows`` rows, in the same memory; a multiple of ``group`` if they are in
         FP8."""
+        assert self.packed is None, "rows in NVFP4 of one block of columns are side by side"
         num_fp8 = min(num_rows, self.num_fp8)
         scales = self.scales[..., : num_fp8 // self.group, :]
         return Matrix(self.fp8[..., :num_fp8, :], scales, self.plain[..., : num_rows - num_fp8, :])
 
     @property
     def nbytes(self) -> int:
-        return self.fp8.nbytes + self.scales.nbytes + self.plain.nbytes
+        packed = 0 if self.packed is None else self.packed.nbytes
+        return self.fp8.nbytes + self.scales.nbytes + self.plain.nbytes + packed
 
     def dequantised(self) -> torch.Tensor:
         """The values [..., rows, k] in the plain rows' dtype; no copy if all rows are plain."""
+        if self.packed is not None:
+            packed = self.packed.dequantised()[0].to(self.plain.dtype)
+            return torch.cat((packed, self.plain), dim=-2)
         if not self.num_fp8:
             return self.plain
         fp8 = dequantise(self.fp8, self.scales, self.group).to(self.plain.dtype)

@@ -13,6 +13,8 @@ from engine.quantized.nvfp4 import E2M1, GROUP, MAX_CODE
 
 COLUMNS = 64
 """Columns of a row that 16 words of four codes hold."""
+RUN = 64
+"""Rows of a matrix that is no expert's that have a matrix scale of their own."""
 SIGN_BITS = 15, 12, 9, 14
 SIZE_BITS = (8, 7, 6), (5, 4, 3), (2, 1, 0), (13, 11, 10)
 """Where a word has each plane's sign, and the bits of its size from the highest on."""
@@ -28,24 +30,17 @@ class Nvfp4Experts:
     """Experts [experts, rows, k], each of matrices of ``runs`` rows.
 
     ``words`` int16 [experts, k / 64, rows, 16]; ``scales`` int32 [experts, k / 64, rows], four to a
-    number; ``matrix_scales`` float32 [experts, runs]. ``scratch`` [experts, rows, k] in the compute
-    dtype: memory for the values, which experts of other layers use too.
+    number; ``matrix_scales`` float32 [experts, runs].
     """
 
     words: torch.Tensor
     scales: torch.Tensor
     matrix_scales: torch.Tensor
     runs: tuple[int, ...]
-    scratch: torch.Tensor
 
     @classmethod
     def empty(
-        cls,
-        num: int,
-        runs: tuple[int, ...],
-        columns: int,
-        device: torch.device,
-        scratch: torch.Tensor,
+        cls, num: int, runs: tuple[int, ...], columns: int, device: torch.device
     ) -> "Nvfp4Experts":
         """Memory for experts. Raises ValueError if ``columns`` is no multiple of 64."""
         if columns % COLUMNS:
@@ -56,7 +51,6 @@ class Nvfp4Experts:
             torch.empty(blocks, dtype=torch.int32, device=device),
             torch.empty((num, len(runs)), dtype=torch.float32, device=device),
             runs,
-            scratch,
         )
 
     @classmethod
@@ -66,9 +60,8 @@ class Nvfp4Experts:
         """Experts of ``fill``'s tensors, with matrix scales float32 [experts, runs] for equal runs
         of rows."""
         (num, rows, half), num_runs = packed.shape, matrix_scales.shape[1]
-        scratch = torch.empty(num, rows, 2 * half, dtype=torch.bfloat16, device=packed.device)
         runs = (rows // num_runs,) * num_runs
-        made = cls.empty(num, runs, 2 * half, packed.device, scratch)
+        made = cls.empty(num, runs, 2 * half, packed.device)
         parts = zip(packed.split(runs, 1), scales.split(runs, 1), strict=True)
         for run, (own, own_scales) in enumerate(parts):
             made.fill(slice(0, num), run, own, own_scales, matrix_scales[:, run])
@@ -91,6 +84,22 @@ class Nvfp4Experts:
         self.scales[experts, :, rows] = ordered_scales(scales)
         self.matrix_scales[experts, run] = matrix_scales * MATRIX_FACTOR
 
+    def fill_rows(
+        self,
+        first: int,
+        packed: torch.Tensor,
+        scales: torch.Tensor,
+        matrix_scale: torch.Tensor,
+    ) -> None:
+        """Write rows of the only matrix here, from ``first`` on, which are whole runs: ``packed``
+        [rows, k / 2] and ``scales`` [rows, k / 16], with one ``matrix_scale`` []. Raises as
+        ``fill``."""
+        (run,) = set(self.runs)
+        rows = slice(first, first + len(packed))
+        self.words[0, :, rows] = ordered_words(packed, scales)
+        self.scales[0, :, rows] = ordered_scales(scales)
+        self.matrix_scales[0, rows.start // run : rows.stop // run] = matrix_scale * MATRIX_FACTOR
+
     def draw(self, generator: torch.Generator) -> None:
         """Fill with random codes whose values have a variance of 1 / k."""
         self.words.random_(-(1 << 15), 1 << 15, generator=generator)
@@ -104,7 +113,6 @@ class Nvfp4Experts:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the weights, without the scratch memory."""
         return self.words.nbytes + self.scales.nbytes + self.matrix_scales.nbytes
 
     def dequantised(self) -> torch.Tensor:

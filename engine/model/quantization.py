@@ -22,6 +22,7 @@ KEPT = (
     "linear_attn.in_proj_ba", "mlp.gate", "mlp.shared_expert_gate", "mtp",
 )  # fmt: skip
 """Modules that the official conversion keeps in BF16, beside norms and convolutions."""
+LM_HEAD = "lm_head.weight"
 _BOUNDARY = r"(?:(?<=\.)|(?=\.|$))"
 
 
@@ -30,12 +31,14 @@ class Quantization:
     """Which matrices are in FP8. ``source`` none: no matrix. checkpoint: matrices that ``kept``
     does not name are stored in FP8. load: matrices that ``kept`` does not name are converted at
     load. ``nvfp4``: experts, and without FP8 all of those matrices, are rounded to NVFP4's values
-    at load. ``packed``: names of experts that the checkpoint stores in NVFP4. ``packs``: experts in
-    NVFP4 stay so in memory; otherwise they have its values, and are plain."""
+    at load; ``lm_head``: lm_head too. ``packed``: names of experts and matrices that the checkpoint
+    stores in NVFP4. ``packs``: what is in NVFP4 stays so in memory; otherwise it has NVFP4's
+    values, and is plain."""
 
     source: Literal["none", "checkpoint", "load"] = "none"
     kept: tuple[str, ...] = ()
     nvfp4: bool = False
+    lm_head: bool = False
     packed: tuple[str, ...] = ()
     packs: bool = field(default=False, repr=False)
 
@@ -45,10 +48,10 @@ class Quantization:
         return cls("load", KEPT)
 
     @classmethod
-    def nvfp4_at_load(cls, *, has_experts: bool) -> "Quantization":
+    def nvfp4_at_load(cls, *, has_experts: bool, lm_head: bool) -> "Quantization":
         """NVFP4 for experts, and FP8 for the other matrices that the official conversion converts.
-        A model without experts gets NVFP4's values for all of these."""
-        return cls("load" if has_experts else "none", KEPT, nvfp4=True)
+        A model without experts gets NVFP4's values for all of these. ``lm_head``: NVFP4 for it."""
+        return cls("load" if has_experts else "none", KEPT, nvfp4=True, lm_head=lm_head)
 
     @classmethod
     def read(cls, raw: Any, folder: Path) -> "Quantization":
@@ -86,10 +89,11 @@ class Quantization:
     def rounds(self, name: str) -> bool:
         """True if the matrix or the experts ``name``, without the checkpoint's prefix, are rounded
         to NVFP4's values at load. A matrix that ``converts`` is not."""
-        return self.nvfp4 and self._is_large(name)
+        return self.nvfp4 and (self._is_large(name) or (self.lm_head and name == LM_HEAD))
 
     def keeps_packed(self, name: str) -> bool:
-        """True if the experts ``name`` are in NVFP4 in memory."""
+        """True if the experts or the matrix ``name`` are in NVFP4 in memory, unless it
+        ``converts``."""
         return self.packs and (name in self.packed or self.rounds(name))
 
     def _is_large(self, name: str) -> bool:

@@ -112,5 +112,5 @@ class Weights:
     embed: torch.Tensor
     layers: tuple[LayerWeights, ...]
     norm: torch.Tensor
-    lm_head: torch.Tensor
+    lm_head: Matrix
     mtp: MtpWeights | None = None

@@ -24,6 +24,8 @@ E4M3 = torch.float8_e4m3fn
 E4M3_MAX = 448.0
 MAX_CODE = 126
 """The bits of the largest e4m3 number. Bits of positive e4m3 numbers have the numbers' order."""
+AT_ONCE = 4096
+"""Rows of a matrix that are converted at a time: a value takes some thirty bytes meanwhile."""
 TRIED = range(-3, 9)
 """Scales that are tried for a group, as distances of their bits from those of its amax / 6."""
 
@@ -81,21 +83,34 @@ def dequantise(packed: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
 
 def rounded(rows: torch.Tensor) -> torch.Tensor:
     """The values [rows, k], float32, that NVFP4 gives the matrix ``rows`` [rows, k]."""
-    packed, scale, matrix_scale = converted(rows)
-    return dequantise(packed, scale.float() * matrix_scale)[..., : rows.shape[-1]]
+    values, largest = torch.empty(rows.shape, device=rows.device), largest_of(rows)
+    for into, some in zip(values.split(AT_ONCE), rows.split(AT_ONCE), strict=True):
+        packed, scale, matrix_scale = converted(some, largest)
+        into.copy_(dequantise(packed, scale.float() * matrix_scale)[..., : rows.shape[-1]])
+    return values
 
 
-def converted(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def largest_of(rows: torch.Tensor) -> torch.Tensor:
+    """The largest size of a value of the matrix ``rows`` [rows, k], float32 []."""
+    lowest, highest = rows.aminmax()
+    return torch.maximum(-lowest, highest).float()
+
+
+def converted(
+    rows: torch.Tensor, largest: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Convert matrices [..., rows, k] to (packed [..., rows, k / 2] uint8, scale [..., rows,
     k / 16] e4m3, matrix scale float32 [...]); k is rounded up to a multiple of 16, with zeros.
 
-    The matrix scale is the largest value over 6 * 448. Each group of 16 columns gets the scale in
+    The matrix scale is the largest value over 6 * 448; ``largest`` is that value where ``rows``
+    are some of a matrix's. Each group of 16 columns gets the scale in
     ``TRIED`` with the least sum of squared errors.
     """
     columns = rows.shape[-1]
     groups = F.pad(rows.float(), (0, -columns % GROUP)).unflatten(-1, (-1, GROUP))
     amax = groups.abs().amax(-1)
-    matrix_scale = amax.amax((-2, -1), keepdim=True) / (E2M1_MAX * E4M3_MAX)
+    of_matrix = amax.amax((-2, -1), keepdim=True) if largest is None else largest.view(1, 1)
+    matrix_scale = of_matrix / (E2M1_MAX * E4M3_MAX)
     matrix_scale = torch.where(matrix_scale > 0, matrix_scale, 1.0)
     middle = (amax / E2M1_MAX / matrix_scale).clamp(max=E4M3_MAX).to(E4M3)
     middle_code = middle.view(torch.uint8).short()

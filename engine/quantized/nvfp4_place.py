@@ -1,13 +1,13 @@
-"""The target of experts' tensors that stay in NVFP4 in memory."""
+"""Targets of tensors that stay in NVFP4 in memory: of experts, and of rows of a matrix."""
 
 from dataclasses import dataclass
 
 import torch
 
 from engine.model.nvfp4_experts import Nvfp4Experts
-from engine.plan import FLOATS
+from engine.plan import FLOATS, Interleaving
 from engine.quantized.format import require
-from engine.quantized.nvfp4 import converted
+from engine.quantized.nvfp4 import AT_ONCE, converted, largest_of
 
 CONVERTED_AT_ONCE = 1 << 23
 """Values converted to NVFP4 at a time: each takes some thirty bytes meanwhile."""
@@ -80,3 +80,53 @@ class Nvfp4Place:
 
     def draw(self, generator: torch.Generator) -> None:
         self.into.draw(generator)
+
+
+@dataclass(frozen=True)
+class Nvfp4RowsPlace:
+    """A ``Target`` for one tensor of a matrix [1, rows, k]: ``rows`` from ``first`` on, stored in
+    ``order`` if it is given. ``rounds``: as in ``Nvfp4Place``."""
+
+    into: Nvfp4Experts
+    first: int
+    rows: int
+    order: Interleaving | None = None
+    rounds: bool = False
+    stored: tuple[str, ...] = FLOATS
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.rows, self.into.shape[-1]
+
+    @property
+    def device(self) -> torch.device:
+        return self.into.words.device
+
+    def direct(self, dtype: torch.dtype) -> torch.Tensor | None:
+        return None
+
+    def copy(self, source: torch.Tensor) -> None:
+        require(self.rounds, "a matrix in NVFP4 would be rounded, which --quantize nvfp4 asks for")
+        rows, largest = self._ordered(source), largest_of(source)
+        for first in range(0, self.rows, AT_ONCE):
+            some = converted(rows[first : first + AT_ONCE], largest)
+            self.into.fill_rows(self.first + first, *some)
+
+    def copy_packed(
+        self, packed: torch.Tensor, scales: torch.Tensor, matrix_scale: torch.Tensor
+    ) -> None:
+        """Write what a checkpoint stores (engine/quantized/nvfp4.py)."""
+        require(matrix_scale.numel() == 1, f"{matrix_scale.numel()} scales for one matrix")
+        ordered = self._ordered(scales.view(torch.uint8)).view(scales.dtype)
+        self.into.fill_rows(self.first, self._ordered(packed), ordered, matrix_scale.reshape(()))
+
+    def draw(self, generator: torch.Generator) -> None:
+        if self.first == 0:
+            self.into.draw(generator)
+
+    def _ordered(self, source: torch.Tensor) -> torch.Tensor:
+        if self.order is None:
+            return source
+        rows = torch.empty_like(source)
+        self.order.copy(rows, source)
+        return rows

@@ -13,7 +13,7 @@ from engine.model.quantization import PREFIX
 from engine.plan import Plan, Target
 from engine.quantized.format import Format, Part, Stored, require
 from engine.quantized.nvfp4 import Nvfp4
-from engine.quantized.nvfp4_place import Nvfp4Place
+from engine.quantized.nvfp4_place import Nvfp4Place, Nvfp4RowsPlace
 
 
 @dataclass(frozen=True)
@@ -66,15 +66,18 @@ def matrices(entries: Sequence[Entry], stored: Stored) -> list[Entry | Packed]:
     ]
 
 
-def packed_experts(plan: Plan, entries: Sequence[Entry], stored: Stored) -> list[str]:
-    """Names of experts, whole or one by one, that are stored in NVFP4. Raises as ``matrices``."""
+def packed_names(plan: Plan, entries: Sequence[Entry], stored: Stored) -> list[str]:
+    """Names of matrices, and of experts, whole or one by one, that are stored in NVFP4. Raises as
+    ``matrices``."""
     found = {
         each.short_name
         for each in matrices(entries, stored)
         if isinstance(each, Packed) and isinstance(each.format, Nvfp4)
     }
     return [
-        whole for whole, parts in plan.split.items() if whole in found or found.issuperset(parts)
+        whole
+        for whole in plan.targets
+        if whole in found or (whole in plan.split and found.issuperset(plan.split[whole]))
     ]
 
 
@@ -127,7 +130,7 @@ class _Assembly:
             return
         form = self.packed.format
         try:
-            if isinstance(self.into, Nvfp4Place) and isinstance(form, Nvfp4):
+            if isinstance(self.into, Nvfp4Place | Nvfp4RowsPlace) and isinstance(form, Nvfp4):
                 self.into.copy_packed(*form.packed(self._arrived))
             else:
                 self.into.copy(form.values(self._arrived))

@@ -11,7 +11,7 @@ from engine import gpu
 from engine.model.registry import build, read_config
 
 MODELS = Path(__file__).parents[2] / "bench/models"
-FORMATS = {"none": "BF16", "fp8": "FP8", "nvfp4": "NVFP4"}
+FORMATS = {"none": "BF16", "fp8": "FP8", "nvfp4": "NVFP4", "nvfp4-lm-head": "NVFP4, lm_head too"}
 
 
 def test_each_model_whose_configuration_is_here_is_known() -> None:
@@ -36,9 +36,10 @@ def test_what_the_engine_works_in_is_left_free() -> None:
 
 def test_which_models_fit() -> None:
     assert models_that_fit(140 * GIB).text.endswith(
-        "by --quantize: Qwen3.5-35B-A3B (none, fp8, nvfp4); Qwen3.5-9B (none, fp8); "
-        "Qwen3-30B-A3B (none, fp8, nvfp4); Llama-3.1-8B (none, fp8)"
+        "by --quantize: Qwen3.5-35B-A3B (none, fp8, nvfp4, nvfp4-lm-head); Qwen3.5-9B (none, "
+        "fp8); Qwen3-30B-A3B (none, fp8, nvfp4, nvfp4-lm-head); Llama-3.1-8B (none, fp8)"
     )
     small = models_that_fit(48 * GIB)
-    assert (small.level, "Qwen3.5-35B-A3B (fp8, nvfp4)" in small.text) == ("ok", True)
+    assert small.level == "ok"
+    assert "Qwen3.5-35B-A3B (fp8, nvfp4, nvfp4-lm-head)" in small.text
     assert models_that_fit(16 * GIB).level == "warn"

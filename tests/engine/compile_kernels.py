@@ -32,12 +32,14 @@ from engine.graphs import DecodeGraphs, Trunk
 from engine.inputs import Inputs
 from engine.kernels.attention_pieces import CHUNK_LENS, PIECE_LENS
 from engine.kernels.triton_attention_pieces import DeepRows, attention_in_pieces
+from engine.kernels.triton_conv_linear import conv_linear
 from engine.kernels.triton_experts_nvfp4 import FEW, UNPLANNED, experts_nvfp4
+from engine.kernels.triton_linear import float_linear, linear, linear_parts
 from engine.kernels.triton_nvfp4 import widened_experts
 from engine.kernels.triton_prefill_plan import PrefillPlan
 from engine.kernels.triton_set import TritonKernels
 from engine.model.matrix import Matrix
-from engine.model.nvfp4_experts import Nvfp4Experts
+from engine.model.nvfp4_experts import RUN, Nvfp4Experts
 from engine.runner import Engine
 from engine.speculation import draft_prompts
 from engine.spread.group_memory import GroupMemory
@@ -197,23 +199,40 @@ def launch_family(name: str) -> None:
 
 
 def launch_nvfp4() -> None:
-    """Experts in NVFP4, without a shared expert, with one in BF16 and with one in FP8."""
+    """Experts in NVFP4, with and without a shared expert, and matrices of a model in NVFP4."""
     num_experts, top_k, hidden, dim = 32, 8, 2048, 512
     gate_up, down = (
-        Nvfp4Experts.empty(
-            num_experts, runs, columns, torch.device("cpu"),
-            torch.empty(num_experts, sum(runs), columns, dtype=torch.bfloat16),
-        )
+        Nvfp4Experts.empty(num_experts, runs, columns, torch.device("cpu"))
         for runs, columns in (((dim, dim), hidden), ((hidden,), dim))
-    )  # fmt: skip
+    )
     w = torch.zeros(hidden, dim, dtype=torch.bfloat16)
-    kinds = None, Matrix.of(w), Matrix.converted(w)
+    kinds = None, Matrix.of(w), Matrix.converted(w), packed(hidden, 0, dim)
     for num_tokens, shared_down in product((1, FEW, UNPLANNED, 64, 512), kinds):
         x = torch.zeros(num_tokens, hidden, dtype=torch.bfloat16)
         ids = torch.zeros(num_tokens, top_k, dtype=torch.int32)
         shared = None if shared_down is None else (x[:, :dim].contiguous(), shared_down)
         experts_nvfp4(x, ids, torch.zeros(num_tokens, top_k), gate_up, down, shared)
-    widened_experts(gate_up)
+    widened_experts(gate_up, torch.bfloat16)
+    matrices = packed(12288, 64, 2048), packed(2048, 0, 4096), packed(1024, 272, 2048)
+    for num_tokens, w in product((1, 16, 64, 65), matrices):
+        x = torch.zeros(num_tokens, w.shape[1], dtype=torch.bfloat16)
+        linear(x, w)
+        linear_parts(x, w)
+    lm_head = packed(1 << 17, 0, hidden)
+    for num_tokens in (1, 16, 64):
+        float_linear(torch.zeros(num_tokens, hidden, dtype=torch.bfloat16), lm_head, 100_000)
+    taps = torch.zeros(8192, 4, dtype=torch.bfloat16)
+    state = torch.zeros(2, 8192, 3, dtype=torch.bfloat16)
+    for num_tokens in (1, 16):
+        x = torch.zeros(num_tokens, 2048, dtype=torch.bfloat16)
+        conv_linear(x, matrices[0], taps, state, torch.zeros(num_tokens, dtype=torch.int32))
+
+
+def packed(num_rows: int, num_plain: int, columns: int) -> Matrix:
+    """A matrix of rows in NVFP4 with plain ones behind them."""
+    runs = (RUN,) * (num_rows // RUN)
+    rows = Nvfp4Experts.empty(1, runs, columns, torch.device("cpu"))
+    return Matrix.of_packed(rows, torch.zeros(num_plain, columns, dtype=torch.bfloat16))
 
 
 def launch_pieces() -> None:

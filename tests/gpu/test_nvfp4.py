@@ -42,6 +42,9 @@ def values(weights: Any) -> Any:
     match weights:
         case Nvfp4Experts():
             return Matrix.of(weights.dequantised())
+        case Matrix() if weights.packed is not None:
+            packed = weights.packed.dequantised()[0]
+            return Matrix.of(torch.cat((packed, weights.plain.float())))
         case Matrix():
             fp8 = dequantise(weights.fp8, weights.scales, weights.group)
             return Matrix.of(torch.cat((fp8, weights.plain.float()), dim=-2))

@@ -117,7 +117,7 @@ def test_they_are_log_softmax_of_the_same_hidden_states(
     monkeypatch.setattr(prompt_scores, "score", keep)
     ids = prompt(length)
     found = scored(engine, rows_of(engine, ids, [64 * i for i in range(1, length // 128)][:3]))
-    assert_softmax(torch.cat(kept), engine._model.weights.lm_head, ids, found)
+    assert_softmax(torch.cat(kept), engine._model.weights.lm_head.plain, ids, found)
 
 
 def test_chunks_and_company_change_them_by_rounding_alone(engine: Engine) -> None:

@@ -22,6 +22,7 @@ from engine.kernels.triton_fp8 import BLOCK_K as FP8_K
 from engine.kernels.triton_rows import Tiles
 from engine.kernels.triton_set import TritonKernels
 from engine.model.matrix import Matrix
+from engine.model.nvfp4_experts import RUN
 from engine.runner import Engine
 from transport.wire.spread import MAX_ROWS
 
@@ -90,7 +91,7 @@ def widen_tiles(patch: pytest.MonkeyPatch) -> None:
     """The interpreter's time is that of programs and their rounds: few of both in linear layers."""
 
     def tiles_of(num_tokens: int, w: Matrix, splits: int, *_: bool) -> Tiles:
-        rows = FP8_K.value if w.num_fp8 else 256
+        rows = RUN if w.packed is not None else FP8_K.value if w.num_fp8 else 256
         return Tiles(rows, min(512, w.shape[1] // splits), 2, 4, True)
 
     for kernels in (triton_linear, triton_conv_linear):

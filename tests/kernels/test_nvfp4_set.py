@@ -1,8 +1,9 @@
 """The Triton kernel set over a model with experts in NVFP4, against their values in PyTorch."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from safetensors.torch import save_file
 
 from engine import model_folder, runner
 from engine.batch import Row
-from engine.config import EngineConfig
+from engine.config import EngineConfig, Quantize
 from engine.inputs import Inputs
 from engine.kernels import triton_moe
 from engine.kernels.triton_dot import INTERPRETED
@@ -29,6 +30,7 @@ pytestmark = pytest.mark.skipif(not INTERPRETED, reason="for Triton's interprete
 
 PROMPTS = (tuple(range(40, 61)), (5, 6, 7))
 NUM_TOKENS = 3
+VOCAB = 576  # a multiple of 64, so that lm_head can be in NVFP4
 
 
 @pytest.fixture
@@ -36,7 +38,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A checkpoint of random weights, its experts one by one."""
     plain = tmp_path / "plain"
     plain.mkdir()
-    cuda_path.write_config(plain)
+    cuda_path.write_config(plain, vocab_size=VOCAB)
     plan = build(read_config(plain), torch.float32, torch.device("meta")).plan
     torch.manual_seed(0)
     shapes = {name: target.shape for name, target in plan.targets.items()}
@@ -85,15 +87,29 @@ def as_on_a_gpu(config: EngineConfig, patch: pytest.MonkeyPatch) -> Engine:
     return engine
 
 
-def test_experts_made_at_load_give_the_tokens_of_their_values(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("quantize", ["nvfp4", "nvfp4-lm-head"])
+def test_weights_made_at_load_give_the_tokens_of_their_values(
+    quantize: Quantize, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = replace(settings(folder), quantize="nvfp4")
+    config = replace(settings(folder), quantize=quantize)
     # The other matrices are in FP8: both engines compute with them in the same way.
     truth = loaded(config, TritonKernels(read_config(folder).rounded(), torch.device("cpu"), 4))
     engine = as_on_a_gpu(config, monkeypatch)
+    assert (engine._model.weights.lm_head.packed is not None) == (quantize == "nvfp4-lm-head")
+    assert truth._model.weights.lm_head.packed is None
     assert engine.fingerprint == truth.fingerprint
     assert answers(engine) == answers(truth)
+
+
+def packed_matrices(weights: Any) -> list[Matrix]:
+    """The matrices among ``weights`` that have rows in NVFP4."""
+    if isinstance(weights, Matrix):
+        return [weights] if weights.packed is not None else []
+    if isinstance(weights, tuple):
+        return [found for each in weights for found in packed_matrices(each)]
+    if not is_dataclass(weights):
+        return []
+    return [f for field in fields(weights) for f in packed_matrices(getattr(weights, field.name))]
 
 
 def test_a_model_of_the_values_gives_the_same_logits(
@@ -146,6 +162,7 @@ def test_a_checkpoints_experts_give_the_tokens_of_their_values(
     on_cpu = loaded(settings(tmp_path / "nvfp4"))
     assert answers(on_cpu) == truth
     engine = as_on_a_gpu(settings(tmp_path / "nvfp4"), monkeypatch)
+    assert len(packed_matrices(engine._model.weights)) == 2 * 4
     assert engine.fingerprint == on_cpu.fingerprint
     assert answers(engine) == truth
 
@@ -164,6 +181,6 @@ def test_a_checkpoint_with_experts_in_another_format_too_is_refused(
         model_folder.read_model(config)
     model, _ = model_folder.read_model(replace(config, device="cpu"))
     assert not model.quantization.packs
-    assert model.quantization.packed == (
-        "layers.0.mlp.experts.gate_up_proj", "layers.0.mlp.experts.down_proj",
-    )  # fmt: skip
+    packed = set(model.quantization.packed)
+    assert {"layers.0.mlp.experts.gate_up_proj", "layers.0.mlp.experts.down_proj"} <= packed
+    assert not any(name.startswith("layers.1.mlp.experts") for name in packed)

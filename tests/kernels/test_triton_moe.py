@@ -114,10 +114,10 @@ def test_other_tokens_and_widths_take_two_kernels(num_tokens: int, dim: int) -> 
 def test_logits_are_not_rounded(num_tokens: int) -> None:
     x, w = draw(num_tokens, 256, dtype=torch.bfloat16), draw(97, 256, dtype=torch.bfloat16)
     truth = x.float() @ w.float().t()
-    assert_close(float_linear(x, w), truth, torch.float32)
+    assert_close(float_linear(x, Matrix.of(w), len(w)), truth, torch.float32)
     wide = torch.full((num_tokens + 1, 112), torch.nan, device=DEVICE)
     out = wide[:num_tokens, :97]
-    assert float_linear(x, w, out) is out
+    assert float_linear(x, Matrix.of(w), len(w), out) is out
     assert_close(out, truth, torch.float32)
     assert wide[num_tokens].isnan().all()
     assert wide[:, 97:].isnan().all()

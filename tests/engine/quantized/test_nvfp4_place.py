@@ -11,8 +11,7 @@ NUM, DIM, COLUMNS = 3, 4, 64
 
 
 def empty() -> Nvfp4Experts:
-    scratch = torch.empty(NUM, 2 * DIM, COLUMNS)
-    return Nvfp4Experts.empty(NUM, (DIM, DIM), COLUMNS, torch.device("cpu"), scratch)
+    return Nvfp4Experts.empty(NUM, (DIM, DIM), COLUMNS, torch.device("cpu"))
 
 
 def stored() -> tuple[torch.Tensor, torch.Tensor]:
