@@ -1,17 +1,15 @@
 """``python -m bench.spread_step``: decode steps that several GPUs of a node compute together.
 
-A process a GPU, each with the whole model, random weights and 1,024 tokens of context, as decode
-workers have. First a model of four layers, then the same with drafts, then one of full size, and
-the same with its draft layer:
+A process for each GPU has a worker's engine with random weights. First a model of four layers, then
+the same with drafts, then one of full size, with 1,024 tokens of context, and the same with its
+draft layer:
 
-    bits    Logits and states of spread steps against local steps, by the members' rows.
-    drafts  Tokens, logits and states of steps that verify drafts against local steps, also behind
-            two steps that not all members launch.
+    bits    Tokens, logits and states of spread steps against local steps, by the members' rows.
     stall   A member does not launch: how long the others' steps take, and which member they name.
     time    ms per step, local and spread, by the sequences of all members, and by drafts; ms of a
             spread step that a member waits, by member.
     lend    The same for a group whose last member has no rows and lends its bandwidth.
-    profile µs per step by kernel, waits included, and times the floor (bench/spread_floor.py).
+    profile µs per step by kernel, waits included, and times the floor (bench/spread/floor.py).
 
 ``--table FILE`` writes what was timed as workers read it (BATON_SPREAD_TABLE).
 
@@ -23,7 +21,8 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -31,16 +30,14 @@ import typer
 
 from bench import result_file
 from bench.environment import describe
-from bench.spread_cases import CONTEXT, Bench
-from bench.spread_processes import DRAFT_MEMBER, MEMBER, MemberFailed, Members
+from bench.spread.cases import Bench
+from bench.spread.processes import MemberFailed, Members
 from bench.stack_runs import end_with
 from bench.step import FULL_SIZE
 from decode.spread_table import LOCAL, Experts, Source, StepTime, document
 from transport.wire.spread import MAX_ROWS
 
-SMALL_LAYERS = 4
-SMALL_BUCKETS, FULL_BUCKETS = (1, 8, 32, 64, 128, 256), (8, 16, 32, 64, 128, 192, 256)
-DRAFT_SLOTS, TIMED_WITH_DRAFTS = 16, (4, 8, 16, 32, 64)
+CONTEXT, SMALL_LAYERS, MAX_DRAFTS = 1024, 4, 3
 MEASURED: Source = "measured"
 BASIS = "python -m bench.spread_step, full size, random weights, 1,024 tokens of context"
 
@@ -48,15 +45,15 @@ BASIS = "python -m bench.spread_step, full size, random weights, 1,024 tokens of
 def small(bench: Bench, count: int) -> None:
     """Whether the bits are right, with few layers."""
     rest = count - 2
-    for bucket, lives in (
-        (1, (1, 1)), (1, (1, 0)), (8, (3, 8)), (32, (32, 32)), (32, (0, 29)), (32, (17, 1)),
-        (64, (64, 64)), (64, (50, 64)), (128, (128, 128)), (256, (256, 256)),
+    for lives in (
+        (1, 1), (1, 0), (3, 8), (32, 32), (0, 29), (17, 1), (64, 64), (50, 64), (128, 128),
+        (256, 256),
     ):  # fmt: skip
-        bench.bits(bucket, [*lives, *[lives[0]] * rest])
+        bench.bits([*lives, *[lives[0]] * rest])
     bench.stall(32)
-    bench.bits(64, [64, 3, *[0] * rest])
+    bench.bits([64, 3, *[0] * rest])
     bench.lend(32)
-    bench.time(8, [8] * count, steps=4)
+    bench.time([8] * count, steps=4)
     bench.profile(8)
 
 
@@ -64,31 +61,53 @@ def with_drafts(bench: Bench, count: int) -> None:
     """Whether the bits are right where drafts are verified."""
     rest = [0] * (count - 2)
     for lives in ((1, 2), (8, 3), (16, 16), (0, 5)):
-        bench.drafts([*lives, *rest], [0, 3, 1, 2, 0, 3])
-    bench.drafts_stall(5, [0, 3, 3, 3])
-    bench.drafts([4, 9, *rest], [0, 3, 3])
-    bench.draft_time(4, 2, steps=4)
+        bench.bits([*lives, *rest], [0, 3, 1, 2, 0, 3])
+    bench.stall(5, [0, 3, 3, 3])
+    bench.bits([4, 9, *rest], [0, 3, 3])
+    bench.time([4] * count, num_drafts=2, steps=4)
 
 
 def full(bench: Bench, count: int) -> None:
     """How fast a step of the full model is, and where its time goes."""
-    for bucket in (32, 128):
-        bench.bits(bucket, [bucket] * count)
-    for each in FULL_BUCKETS:
-        bench.time(each, [each] * count)
+    for live in (32, 128):
+        bench.bits([live] * count)
+    for live in FULL.buckets:
+        bench.time([live] * count)
     bench.lend(64)
-    for bucket in (32, 128):
-        bench.profile(bucket)
-    bench.bits(32, [1, 32, *[0] * (count - 2)])
-    bench.time(64, [64, *[0] * (count - 1)])
+    for live in (32, 128):
+        bench.profile(live)
+    bench.bits([1, 32, *[0] * (count - 2)])
+    bench.time([64, *[0] * (count - 1)])
 
 
 def full_with_drafts(bench: Bench, count: int) -> None:
     """How fast steps with drafts are."""
-    for live in TIMED_WITH_DRAFTS:
-        for num_drafts in range(4):
+    for live in FULL_DRAFTS.buckets:
+        for num_drafts in range(1 + MAX_DRAFTS):
             if live * (1 + num_drafts) <= MAX_ROWS:
-                bench.draft_time(live, num_drafts)
+                bench.time([live] * count, num_drafts, steps=16)
+
+
+@dataclass(frozen=True)
+class Cases:
+    """What is run with one model. ``buckets``: sequences of the steps that are captured, the most
+    of a member last. ``num_layers`` None: the model has full size."""
+
+    run: Callable[[Bench, int], None]
+    buckets: tuple[int, ...]
+    num_layers: int | None = None
+    max_drafts: int = 0
+    context: int = 0
+
+
+FULL = Cases(full, (8, 16, 32, 64, 128, 192, 256), context=CONTEXT)
+FULL_DRAFTS = Cases(full_with_drafts, (4, 8, 16, 32, 64), max_drafts=MAX_DRAFTS, context=CONTEXT)
+CASES = {
+    "small": Cases(small, (1, 8, 32, 64, 128, 256), SMALL_LAYERS),
+    "drafts": Cases(with_drafts, (1, 2, 4, 8, 16), SMALL_LAYERS, MAX_DRAFTS),
+    "full": FULL,
+    "full-drafts": FULL_DRAFTS,
+}
 
 
 def main(
@@ -120,35 +139,25 @@ def main(
                 "spread-step",
                 environment=environment,
                 server={},
-                settings={"gpus": gpus, "share_gpu": share_gpu, "context": 1024},
+                settings={"gpus": gpus, "share_gpu": share_gpu, "context": CONTEXT},
                 results=results,
                 stopped=stopped,
                 problems=problems,
             ),
         )
 
-    drafts: dict[str, Any] = {"num_members": gpus}
-    timed = drafts | {"context": CONTEXT}
-    cases = {
-        "small": (small, SMALL_BUCKETS, SMALL_LAYERS, MEMBER, {}),
-        "drafts": (with_drafts, (DRAFT_SLOTS,), SMALL_LAYERS, DRAFT_MEMBER, drafts),
-        "full": (full, FULL_BUCKETS, None, MEMBER, {}),
-        "full-drafts": (full_with_drafts, TIMED_WITH_DRAFTS, None, DRAFT_MEMBER, timed),
-    }
     for name in models.split(","):
-        run, buckets, num_layers, command, more = cases[name]
-        began = time.perf_counter()
-        with (
-            tempfile.TemporaryDirectory() as folder,
-            Members(gpus, logs / name, command) as members,
-        ):
+        cases, began = CASES[name], time.perf_counter()
+        with tempfile.TemporaryDirectory() as folder, Members(gpus, logs / name) as members:
             bench = Bench(members, save)
             results[name], bench.problems = bench.results, problems
             try:
-                model_dir = model_folder(Path(folder), num_layers)
-                bench.start(model_dir, buckets, share_gpu=share_gpu, **more)
+                bench.start(
+                    model_folder(Path(folder), cases.num_layers), cases.buckets,
+                    share_gpu=share_gpu, max_drafts=cases.max_drafts, context=cases.context,
+                )  # fmt: skip
                 print(f"{name}: ready after {time.perf_counter() - began:.1f} s", flush=True)
-                run(bench, gpus)
+                cases.run(bench, gpus)
             except MemberFailed as error:
                 problems.append(f"{name}: {error}")
                 print(f"{name}: {error}", flush=True)

@@ -95,7 +95,7 @@ class DecodeGraphs:
     ) -> None:
         self._model, self._cache = trunk.model, trunk.cache
         self._layout, self._kernels = trunk.layout, trunk.kernels
-        self._next_token, self._logits = next_token, logits
+        self._next_token, self.logits = next_token, logits
         self._device = next_token.device
         num_slots = next_token.shape[0]
         self.buckets = buckets_below(num_slots, buckets)
@@ -208,7 +208,7 @@ class DecodeGraphs:
                 slots, (1,) * bucket, self._rings, num_stored=0 if spread else 1
             )
         hidden = self._model.forward(inputs, ids, self._cache, kernels)
-        logits = self._logits[:bucket]
+        logits = self.logits[:bucket]
         self._model.logits(hidden, logits.shape[1], kernels, logits)
         if self._rings and not spread:
             from engine.spread.triton_settle import applied

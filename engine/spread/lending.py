@@ -27,7 +27,8 @@ from transport.wire.spread import ExchangeExport
 
 class LendingSteps:
     """``engine.spread.interface.Lending``. ``group`` has the exchange memory, which steps of the
-    engine's own may use too. ``shapes`` are all that members may launch."""
+    engine's own may use too. ``shapes`` are all that members may launch. A wait for another member
+    lasts ``limit_s`` at most, from the next ``join`` on."""
 
     def __init__(
         self,
@@ -38,7 +39,7 @@ class LendingSteps:
         limit_s: float,
     ) -> None:
         self.shapes = tuple(shapes)
-        self._model, self._group, self._limit_s = model, group, limit_s
+        self._model, self._group, self.limit_s = model, group, limit_s
         self.exchange = group.exchange
         layout = self.exchange.layout
         # The row of padding that a lender pushes: it has no experts.
@@ -68,7 +69,7 @@ class LendingSteps:
         self, generation: int, rank: int, exports: Sequence[ExchangeExport], num_lenders: int
     ) -> None:
         handles = [export.handle for export in exports]
-        self._group.join(generation, rank, handles, num_lenders, self._limit_s)
+        self._group.join(generation, rank, handles, num_lenders, self.limit_s)
 
     def leave(self) -> None:
         self._group.leave()

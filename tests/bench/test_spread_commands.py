@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from bench.spread_commands import Commands, serve
+from bench.spread.commands import Commands, serve
 
 
 class Loaded:
     def __init__(self, model_dir: Path) -> None:
         self._name = model_dir.name
-        self.handles = {"handle": "00"}
+        self.loaded = {"handle": "00"}
 
     @property
     def commands(self) -> Commands:

@@ -51,7 +51,7 @@ def test_spread_steps_have_the_bits_of_local_ones(gpus: int, tmp_path: Path) -> 
 @pytest.mark.parametrize("gpus", [1, 2])
 def test_spread_steps_with_drafts_have_the_bits_of_local_ones(gpus: int, tmp_path: Path) -> None:
     results = run(gpus, "drafts", tmp_path)
-    assert all(row["equal"] for row in results["drafts"])
-    assert sum(results["drafts"][2]["num_accepted"]) > 0
-    assert results["drafts_stall"]["taken_back"]
+    assert all(row["equal"] for row in results["bits"])
+    assert sum(results["bits"][2]["num_accepted"]) > 0
+    assert results["stall"]["taken_back"]
     assert results["time"][0]["exchange_ms"] > 0

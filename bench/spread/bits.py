@@ -1,5 +1,5 @@
-"""Tokens, logits and states of spread steps with drafts against those of local ones, on one member
-(bench/spread_draft_member.py)."""
+"""Tokens, logits and states of spread steps against those of local ones, on one member
+(bench/spread/member.py)."""
 
 import time
 from collections.abc import Sequence
@@ -7,10 +7,13 @@ from typing import Any, NamedTuple
 
 import torch
 
-from bench.spread_draft_engine import PROMPT_LEN, DraftEngine
+from bench.spread.engine import PROMPT_LEN, MemberEngine
 from engine.batch import Binding, ForwardBatch, Row
 from engine.step import Step
 from transport.wire.sampling import Constraint, SamplingParams, StopRule
+
+
+PROMPTS_AT_ONCE = 32
 
 
 class Run(NamedTuple):
@@ -22,11 +25,11 @@ class Run(NamedTuple):
     states: list[torch.Tensor]
 
 
-class DraftBits:
+class Bits:
     """Runs of steps of ``live`` sequences, with prompts of the member's own. ``num_drafts`` are
     those of each step."""
 
-    def __init__(self, engine: DraftEngine) -> None:
+    def __init__(self, engine: MemberEngine) -> None:
         self._engine = engine
         self._truth = Run([], [], [])
         self._lengths: list[int] = []
@@ -83,8 +86,9 @@ class DraftBits:
             prompt = [(7 * i + 31 * slot + 101 * place) % 1000 for i in range(PROMPT_LEN)]
             engine.bind(Binding(slot, prompt, (), _sampling(slot), StopRule(999)))
             rows.append(Row(slot, self._engine.pages(slot), 0, tuple(prompt)))
-        if rows:
-            engine.launch(ForwardBatch(tuple(rows))).result()
+        for first in range(0, live, PROMPTS_AT_ONCE):
+            prompts = tuple(rows[first : first + PROMPTS_AT_ONCE])
+            engine.launch(ForwardBatch(prompts)).result()
 
     def _local(self, live: int, num_drafts: Sequence[int], i: int) -> Step:
         return self._engine.engine.launch(self._batch(live, num_drafts, i))

@@ -11,8 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-MEMBER = [sys.executable, "-m", "bench.spread_member"]
-DRAFT_MEMBER = [sys.executable, "-m", "bench.spread_draft_member"]
+MEMBER = [sys.executable, "-m", "bench.spread.member"]
 
 
 class MemberFailed(Exception):

@@ -1,4 +1,4 @@
-"""The commands that a process of ``python -m bench.spread_step`` serves (bench/spread_processes.py
+"""The commands that a process of ``python -m bench.spread_step`` serves (bench/spread/processes.py
 gives them).
 
 A command is a line of JSON on stdin with ``do`` and its arguments; the answer is a line of JSON
@@ -19,10 +19,10 @@ Commands = Mapping[str, Callable[..., Answer]]
 
 
 class Member(Protocol):
-    """What is loaded on one GPU. ``handles`` are those of its memory for the other members."""
+    """What is loaded on one GPU. ``loaded``: the answer to the command that loaded it."""
 
     @property
-    def handles(self) -> Answer: ...
+    def loaded(self) -> Answer: ...
 
     @property
     def commands(self) -> Commands:
@@ -40,7 +40,7 @@ def serve(load: Callable[..., Member]) -> None:
             if do == "load":
                 command["model_dir"] = Path(command["model_dir"])
                 member = load(**command)
-                answer = member.handles
+                answer = member.loaded
             else:
                 assert member is not None, "load comes first"
                 with torch.inference_mode():
