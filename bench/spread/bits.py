@@ -12,7 +12,6 @@ from engine.batch import Binding, ForwardBatch, Row
 from engine.step import Step
 from transport.wire.sampling import Constraint, SamplingParams, StopRule
 
-
 PROMPTS_AT_ONCE = 32
 
 
