@@ -27,8 +27,8 @@ def load(
     context: int,
 ) -> Engine:  # fmt: skip
     """Load random weights, the same on all members. Each of ``buckets[-1]`` sequences has room for
-    ``context`` tokens, or for a prompt. Graphs are captured for groups of ``num_members``, the last
-    of which may lend; with a context, whose steps are timed, none of prompts."""
+    ``context`` tokens, or for a prompt. Graphs are captured for groups of ``num_members``, with a
+    lender and without. An engine with a context is for timed steps, and captures no prompts."""
     torch.cuda.set_device(device)
     sizes = {group_size(num_members), group_size(num_members - 1)}
     config = EngineConfig(
