@@ -181,6 +181,20 @@ async def test_pools_are_blocks_with_a_row_a_worker_and_the_handoff_between_them
     assert await browser.value(filled) == pytest.approx(5 / 8, abs=0.02)
 
 
+async def test_few_handoffs_are_counted(
+    browser: Browser, serve: Serve, says: Callable[..., FakeCore]
+) -> None:
+    few = LoadPoint(90.0, 9.0, 0.2, 2.0, None, None, 0, 1, 0.2, 0.005, 6e6)
+    workers = (
+        WorkerStatus("prefill-1", "prefill", "cpu", 0, 0, 8, 8, 4, 4, ""),
+        WorkerStatus("decode-1", "decode", "cpu", 0, 0, 8, 8, 4, 4, ""),
+    )
+    await browser.open(await serve(says(workers=workers, load=(few, few))))
+    await browser.until("document.querySelector('#handoff')?.innerText.includes('p50')")
+    said = await browser.text("#handoff")
+    assert said == "handoff: 4 in the last minute · p50 5.00 ms · 6.0 MB/s"
+
+
 async def test_the_last_hour_is_drawn(
     browser: Browser, serve: Serve, says: Callable[..., FakeCore]
 ) -> None:
@@ -197,9 +211,10 @@ async def test_the_last_hour_is_drawn(
     drawn = await browser.value(
         f"{figures}.map(e => [...e.querySelectorAll('path')].map(p => p.getAttribute('d')))"
     )
-    assert [len(paths) for paths in drawn] == [1, 2, 2, 1]
+    assert [len(paths) for paths in drawn] == [2, 4, 4, 2], "each line has a path for its dots"
+    assert [paths[1].count("M") for paths in drawn] == [0, 2, 1, 0], "a value alone is a dot"
     assert drawn[0][0].count("L") == 359
-    assert drawn[2][0].count("M") == 1, "without an answer there is no point"
+    assert drawn[2][1].count("M") == 1, "without an answer there is no point"
     assert "NaN" not in str(drawn)
     label = "document.querySelector('#charts svg').getAttribute('aria-label')"
     assert await browser.value(label) == "Output, last 60 min: 90 tok/s; max 90 tok/s"

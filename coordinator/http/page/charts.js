@@ -25,17 +25,17 @@ function vector(tag, attributes, ...children) {
   return element;
 }
 
-// A path through the values; a missing value breaks it, and a value alone is a dot.
-function path(values, x, y) {
-  let [words, drawing] = ["", false];
+// A line through the values, which a missing value breaks; values between two missing ones are dots.
+function paths(values, x, y) {
+  let [line, dots] = ["", ""];
   values.forEach((value, i) => {
-    if (value === null) drawing = false;
-    else {
-      words += drawing ? `L${x(i)} ${y(value)}` : `M${x(i)} ${y(value)}h0`;
-      drawing = true;
-    }
+    if (value === null) return;
+    const before = (values[i - 1] ?? null) !== null;
+    const place = `${x(i)} ${y(value)}`;
+    if (before || (values[i + 1] ?? null) !== null) line += (before ? "L" : "M") + place;
+    else dots += `M${place}h0`;
   });
-  return words;
+  return [[line, ""], [dots, " dots"]];
 }
 
 // The value of each line at a point, as words; with several lines each has its name and colour.
@@ -87,10 +87,10 @@ function draw(parts, series) {
   const highest = Math.max(0, ...chart.lines.flatMap(([name]) => points.map((p) => p[name] ?? 0)));
   const x = (i) => (((first + i + 1) / parts.span_points) * (WIDTH - 4) + 2).toFixed(1);
   const y = (v) => (HEIGHT - 3 - (highest ? v / highest : 0) * (HEIGHT - 6)).toFixed(1);
-  drawing.replaceChildren(...chart.lines.toReversed().map(([name, label]) => vector("path", {
-    class: label || "only", d: path(points.map((p) => p[name]), x, y),
-    "vector-effect": "non-scaling-stroke",
-  })));
+  drawing.replaceChildren(...chart.lines.toReversed().flatMap(([name, label]) => (
+    paths(points.map((p) => p[name]), x, y).map(([d, kind]) => vector("path", {
+      class: (label || "only") + kind, d, "vector-effect": "non-scaling-stroke",
+    })))));
   const minutes = Math.round((parts.span_points * period_s) / 60);
   say(span, `${minutes} min`);
   say(top, highest ? `max ${chart.say(highest)}` : "");

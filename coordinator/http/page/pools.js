@@ -66,7 +66,7 @@ function arrange(roles) {
 }
 
 // What the handoffs of the last minute were.
-export function showHandoff({ points }) {
+export function showHandoff({ points, period_s }) {
   if (handoff === null) return;
   const some = points.slice(-HANDOFF_PERIODS);
   const mean = (name) => total(some, name) / Math.max(some.length, 1);
@@ -74,8 +74,10 @@ export function showHandoff({ points }) {
   const bytes = mean("handoff_bytes_per_s");
   const speed = bytes >= 1e9 ? `${(bytes / 1e9).toFixed(1)} GB/s` : `${(bytes / 1e6).toFixed(1)} MB/s`;
   handoff.title = "From a request's first token, which prefill sends, to its second, which decode sends; over the last minute.";
+  const often = mean("handoffs_per_s");
+  const rate = often < 1 ? `${Math.round(total(some, "handoffs_per_s") * period_s)} in the last minute` : `${often.toFixed(1)} per second`;
   say(handoff.querySelector(".what"), newest
-    ? `handoff: ${mean("handoffs_per_s").toFixed(1)} per second · p50 ${time(newest.handoff_p50_s)} · ${speed}`
+    ? `handoff: ${rate} · p50 ${time(newest.handoff_p50_s)} · ${speed}`
     : "handoff: none in the last minute");
 }
 
