@@ -40,7 +40,12 @@ def describe_command(command: str) -> dict[str, Any]:
 
 def gpus() -> list[str]:
     """Name, driver and memory of every NVIDIA GPU; empty without nvidia-smi."""
-    query = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"]
+    return gpus_said("name,driver_version,memory.total")
+
+
+def gpus_said(fields: str) -> list[str]:
+    """What nvidia-smi says of every NVIDIA GPU; empty without nvidia-smi."""
+    query = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"]
     try:
         answer = subprocess.run(query, check=True, capture_output=True, text=True, timeout=20)
     except (OSError, subprocess.SubprocessError):

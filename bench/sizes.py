@@ -60,11 +60,17 @@ def pools(total_bytes: int, role: Role, kind: str, *, drafts: bool) -> PoolSize:
     layout, weights_bytes = model(kind, drafts=drafts)
     max_drafts = MAX_DRAFTS if drafts and role.decodes else 0
     demand = gpu.CacheDemand(
-        layout, NUM_IDS, role.max_rows, MAX_LEN, 1, max_drafts, ring_bytes(layout, max_drafts)
+        layout,
+        NUM_IDS,
+        role.max_rows,
+        MAX_LEN,
+        gpu.GpuPart(),
+        max_drafts,
+        ring_bytes(layout, max_drafts),
     )
     free = total_bytes - weights_bytes - CUDA_CONTEXT_BYTES
     with (
-        patch.object(gpu, "free_bytes", lambda: free),
+        patch.object(torch.cuda, "empty_cache", lambda: None),
         patch.object(torch.cuda, "mem_get_info", lambda: (free, total_bytes)),
     ):
         return gpu.pools_that_fit(demand, None, None)

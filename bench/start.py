@@ -5,8 +5,9 @@
         --device cuda --quantize fp8
 
 Starts ``baton up`` ``--starts`` times with the arguments behind ``--``. The first start may compile
-kernels, which later ones find. The last start then serves ``--at-once`` requests of 1,024 tokens
-with answers of 1,024 all at once, and after them one prompt of ``--prompt`` tokens alone.
+kernels, which later ones find. The last start then serves ``--at-once`` requests of ``--input-len``
+tokens with answers of ``--output-len`` all at once, and after them one prompt of ``--prompt``
+tokens alone.
 """
 
 import asyncio
@@ -14,6 +15,7 @@ import re
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from random import Random
 from typing import Annotated, Any
@@ -23,7 +25,7 @@ import typer
 
 from bench import result_file, stack
 from bench.commands import PLAIN_SAMPLING, CommandFailed, baton_bench
-from bench.environment import describe
+from bench.environment import describe, gpus_said
 from bench.harness.client.required import RequestFailed, one_by_one
 
 RUN_S = 240.0
@@ -39,6 +41,8 @@ def main(
     out: Annotated[Path, typer.Option(help="Result file.")],
     starts: Annotated[int, typer.Option(help="One after another.")] = 2,
     at_once: Annotated[int, typer.Option(help="Requests; 0: none.")] = 64,
+    input_len: Annotated[int, typer.Option(help="Tokens of each of the requests at once.")] = 1024,
+    output_len: Annotated[int, typer.Option(help="Tokens of their answers.")] = 1024,
     prompt: Annotated[int, typer.Option(help="Tokens of a long prompt; 0: none.")] = 131_072,
     num_ids: Annotated[int, typer.Option(help="The prompt's ids are below.")] = NUM_IDS,
 ) -> None:
@@ -53,7 +57,9 @@ def main(
                 ready_s = time.perf_counter() - began
                 found["starts"].append({"ready_s": ready_s, "log": _told(served.lines)})
                 if number == starts - 1 and at_once:
-                    found["at_once"] = _at_once(served.url, model, at_once)
+                    lengths = "--input-len", str(input_len), "--output-len", str(output_len)
+                    found["at_once"] = _at_once(served.url, model, at_once, lengths)
+                    found["gpu_memory"] = gpus_said("memory.used,memory.total")
                 if number == starts - 1 and prompt:
                     found["long_prompt"] = _long_prompt(served.url, prompt, num_ids)
                 served.stop()
@@ -64,7 +70,12 @@ def main(
         "start",
         environment=describe(sys.argv[1:], "bench.start"),
         server={"arguments": up},
-        settings={"at_once": at_once, "prompt": prompt},
+        settings={
+            "at_once": at_once,
+            "input_len": input_len,
+            "output_len": output_len,
+            "prompt": prompt,
+        },
         results=found,
         stopped=stopped,
     )
@@ -76,12 +87,12 @@ def _told(lines: list[str]) -> list[str]:
     return [line.rstrip("\n") for line in lines if TOLD.search(line)]
 
 
-def _at_once(url: str, model: str, requests: int) -> dict[str, Any]:
+def _at_once(url: str, model: str, requests: int, lengths: Iterable[str]) -> dict[str, Any]:
     """The result of one level of ``baton bench throughput``."""
     with tempfile.TemporaryDirectory() as folder:
         measured = baton_bench(
             "throughput", "--tokenizer", model, "--levels", str(requests), "--requests",
-            str(requests), "--rounds", "1", *PLAIN_SAMPLING,
+            str(requests), "--rounds", "1", *lengths, *PLAIN_SAMPLING,
             url=url, out=Path(folder) / "result.json", within_s=RUN_S,
         )  # fmt: skip
     print(measured.said, end="", flush=True)

@@ -12,6 +12,9 @@ from deploy.findings import Finding
 GIB = 1 << 30
 WORKING_BYTES = 9 * GIB + GIB // 8
 """What the engine keeps free to work in, and the CUDA context."""
+FEW_TOKENS = 512
+FEW_WORKING_BYTES = 2 * GIB + 5 * GIB // 16
+"""The same with ``--max-batch-tokens`` 512, for small cards."""
 NUM_REQUESTS, NUM_TOKENS = 8, 8_192
 """A model fits if so many requests of this length can be served at once."""
 
@@ -26,10 +29,10 @@ class KnownModel:
     token_bytes: int
     state_bytes: int
 
-    def formats_for(self, gpu_bytes: int) -> list[str]:
+    def formats_for(self, gpu_bytes: int, working_bytes: int = WORKING_BYTES) -> list[str]:
         """The formats of weights with which the model fits."""
         cache = NUM_REQUESTS * (NUM_TOKENS * self.token_bytes + self.state_bytes)
-        room = gpu_bytes - WORKING_BYTES - cache
+        room = gpu_bytes - working_bytes - cache
         return [name for name, num_bytes in self.weights.items() if num_bytes <= room]
 
 
@@ -68,10 +71,16 @@ KNOWN = {
 
 def models_that_fit(gpu_bytes: int) -> Finding:
     """What a GPU of so much memory can serve, of the models whose sizes are known."""
-    found = [(model.name, model.formats_for(gpu_bytes)) for model in KNOWN.values()]
-    names = [f"{name} ({', '.join(formats)})" for name, formats in found if formats]
+    names, more = list[str](), list[str]()
+    for model in KNOWN.values():
+        formats = model.formats_for(gpu_bytes)
+        others = set(model.formats_for(gpu_bytes, FEW_WORKING_BYTES)) - set(formats)
+        names += [f"{model.name} ({', '.join(formats)})"] if formats else []
+        more += [f"{model.name} ({', '.join(sorted(others))})"] if others else []
     what = f"{NUM_REQUESTS} requests of {NUM_TOKENS:,} tokens at once on {gpu_bytes / GIB:.0f} GiB"
-    if names:
-        return Finding("ok", "models", f"room for {what}, by --quantize: {'; '.join(names)}")
-    advice = "smaller models may fit: docs/models.md"
-    return Finding("warn", "models", f"no known model has room for {what}", advice)
+    if not names and not more:
+        advice = "smaller models may fit: docs/models.md"
+        return Finding("warn", "models", f"no known model has room for {what}", advice)
+    parts = [f"by --quantize: {'; '.join(names)}"] if names else []
+    parts += [f"with BATON_MAX_BATCH_TOKENS={FEW_TOKENS}: {'; '.join(more)}"] if more else []
+    return Finding("ok", "models", f"room for {what}, {', and '.join(parts)}")

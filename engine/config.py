@@ -28,6 +28,9 @@ MAX_VERIFIED_TOKENS = 512
 SAMPLED_AT_ONCE = 64
 """Rows sampled together on CUDA if sampling takes temporaries of all ids."""
 
+PROMPT_TOKENS = 8192
+"""Prompt tokens of the largest pass on CUDA, unless a worker is told to compute fewer at a time."""
+
 MIN_PAGE_SIZE = 16
 """The fewest tokens of a page on CUDA: a side of the smallest product on tensor cores."""
 
@@ -47,7 +50,9 @@ class EngineConfig:
     needs only ``config.json``). ``dtype`` auto is float32 on the CPU, bfloat16 on CUDA.
     ``num_valid_ids``: ids from here on are padding of the vocabulary and are never sampled; None:
     the tokenizer fills the vocabulary. ``num_pages`` and ``num_state_slots`` None: as many as fit
-    on the GPU beside the weights; ``gpu_share``: how many workers divide the GPU's memory.
+    on the GPU beside the weights; ``gpu_share``: how many workers divide the GPU's memory;
+    ``gpu_memory``: GiB of it that count, as if the GPU had no more; None: all.
+    ``max_prompt_tokens``: the most prompt tokens of a pass, for which memory is kept free.
     ``poison`` fills all cache memory with NaN at the start, so that a read before a write shows in
     the logits. ``decodes`` False: the engine computes prompts and first tokens only, and spends no
     time and memory on making decode steps fast; ``prefills`` False: the other way round. Both still
@@ -76,6 +81,8 @@ class EngineConfig:
     poison: bool = False
     num_valid_ids: int | None = None
     gpu_share: int = 1
+    gpu_memory: float | None = None
+    max_prompt_tokens: int = PROMPT_TOKENS
     decodes: bool = True
     prefills: bool = True
     max_drafts: int = 0
@@ -101,7 +108,7 @@ class EngineConfig:
         _one_of("dtype", self.dtype, ("auto", "float32", "bfloat16"))
         _one_of("quantize", self.quantize, get_args(Quantize))
         _one_of("device", self.device, ("cpu", "cuda"))
-        for name in ("num_pages", "num_state_slots", "page_size", "gpu_share"):
+        for name in ("num_pages", "num_state_slots", "page_size", "gpu_share", "gpu_memory"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name}: {value} is not at least 1")

@@ -20,7 +20,7 @@ from engine.kernels.triton_linear import aligned_rows
 from engine.kernels.triton_set import TritonKernels
 from engine.model.model import Model
 from engine.prefill_graphs import MAX_PROMPTS, PrefillGraphs
-from engine.prefill_graphs import TOKENS as PROMPT_TOKENS
+from engine.prefill_graphs import sizes as prompt_sizes
 from engine.spread.engine_steps import EngineSpread
 from engine.spread.group_memory import GroupMemory
 from engine.spread.interface import Lending, Spreading
@@ -160,12 +160,12 @@ class CudaParts:
         """Graphs of short prefill passes, if this engine prefills."""
         if not (self._captures and self._config.prefills):
             return None
-        hidden = None
+        hidden, most = None, self._config.max_prompt_tokens
         if self._max_drafts:
-            shape = PROMPT_TOKENS[-1], self._model.config.hidden_size
+            shape = prompt_sizes(most)[-1], self._model.config.hidden_size
             hidden = torch.empty(shape, dtype=self._config.torch_dtype, device=self._device)
         graphs = PrefillGraphs(
-            self._model, self._cache, self._layout, self._kernels, self._logits, hidden
+            self._model, self._cache, self._layout, self._kernels, self._logits, most, hidden
         )
         _capture(graphs.capture, f"{len(graphs.shapes)} prefill graphs")
         return graphs

@@ -4,15 +4,16 @@ from dataclasses import dataclass
 
 import torch
 
-from engine.config import SAMPLED_AT_ONCE, step_tokens
+from engine.config import PROMPT_TOKENS, SAMPLED_AT_ONCE, EngineConfig, step_tokens
 from engine.errors import GpuMemoryHeld
 from transport.copy.region import PROBE, Region
 from transport.wire.layout import CacheLayout, PoolSize
 
 MIN_CAPABILITY = (9, 0)
-ACTIVATIONS_BYTES = 8 << 30
-"""Memory kept free beside weights and pools: activations of the largest prefill batch, memory of
-graphs, the libraries' workspaces."""
+WORKING_BYTES = 768 << 20
+"""Memory kept free beside weights and pools, for graphs and the libraries' workspaces."""
+WORKING_BYTES_PER_TOKEN = 928 << 10
+"""Memory kept free for each token of the largest prompt pass, for its activations."""
 DEFAULT_SLOTS = 256
 """Number of state slots if there is memory for them."""
 TYPICAL_TOKENS = 2048
@@ -74,10 +75,56 @@ def named(wanted: str, gpus: list[Gpu]) -> list[Gpu]:
     return found
 
 
-def require_gpu(weight_bytes: int, share: int, advice: str = "") -> None:
-    """Check that the current GPU is new enough, and large enough for weights in ``1 / share`` of
-    its memory. Raises ValueError otherwise, or GpuMemoryHeld if other processes hold too much of
-    it, such as a worker that has just ended. ``advice``: what to do about weights that are too
+@dataclass(frozen=True)
+class GpuPart:
+    """What an engine may take of its GPU: ``1 / share`` of the memory, in any order of starts. No
+    more than ``limit_bytes`` of the GPU's memory count (None: all). The engine's largest pass has
+    ``max_prompt_tokens`` prompt tokens."""
+
+    share: int = 1
+    limit_bytes: int | None = None
+    max_prompt_tokens: int = PROMPT_TOKENS
+
+    @classmethod
+    def of(cls, config: EngineConfig) -> "GpuPart":
+        limit = None if config.gpu_memory is None else int(config.gpu_memory * 2**30)
+        return cls(config.gpu_share, limit, config.max_prompt_tokens)
+
+    @property
+    def working_bytes(self) -> int:
+        """Bytes to keep free beside weights and pools."""
+        return WORKING_BYTES + self.max_prompt_tokens * WORKING_BYTES_PER_TOKEN
+
+    def memory(self) -> tuple[int, int]:
+        """(free, total) bytes of the whole GPU, as if it had ``limit_bytes``, with all that other
+        processes hold."""
+        free, total = torch.cuda.mem_get_info()
+        counted = min(total, self.limit_bytes or total)
+        return max(0, counted - (total - free)), counted
+
+    def free_bytes(self) -> int:
+        """Bytes of the part that are not used yet, by this worker or by another process."""
+        torch.cuda.empty_cache()
+        free, total = self.memory()
+        if self.share == 1:
+            return free
+        return min(free, total // self.share - torch.cuda.memory_reserved())
+
+    def hold(self) -> None:
+        """Let torch fail rather than allocate more than ``limit_bytes`` with what is allocated
+        otherwise, such as the pools, which must be there."""
+        if self.limit_bytes is None:
+            return
+        free, total = torch.cuda.mem_get_info()
+        others = total - free - torch.cuda.memory_reserved()
+        fraction = (min(total, self.limit_bytes) - others) / total
+        torch.cuda.set_per_process_memory_fraction(min(1.0, max(0.0, fraction)))
+
+
+def require_gpu(weight_bytes: int, part: GpuPart, advice: str = "") -> None:
+    """Check that the current GPU is new enough, and large enough for weights in ``part`` of its
+    memory. Raises ValueError otherwise, or GpuMemoryHeld if other processes hold too much of it,
+    such as a worker that has just ended. ``advice``: what to do about weights that are too
     large."""
     name, capability = torch.cuda.get_device_name(), torch.cuda.get_device_capability()
     if capability < MIN_CAPABILITY:
@@ -85,12 +132,13 @@ def require_gpu(weight_bytes: int, share: int, advice: str = "") -> None:
             f"device: {name} has compute capability {capability[0]}.{capability[1]}, "
             f"the kernels need {MIN_CAPABILITY[0]}.{MIN_CAPABILITY[1]} (Hopper) or newer"
         )
-    free, total = torch.cuda.mem_get_info()
-    wanted = weight_bytes + ACTIVATIONS_BYTES
+    (free, total), share = part.memory(), part.share
+    wanted = weight_bytes + part.working_bytes
     shared = f"; {share} workers share it, {_gib(total // share)} each" if share > 1 else ""
     numbers = (
         f"device: {name} has {_gib(free)} of {_gib(total)} free{shared}, the model needs "
-        f"{_gib(weight_bytes)} of weights and {_gib(ACTIVATIONS_BYTES)} to work"
+        f"{_gib(weight_bytes)} of weights and {_gib(part.working_bytes)} to work with up to "
+        f"{part.max_prompt_tokens} prompt tokens a batch (max_batch_tokens)"
     )
     if wanted > total // share:
         raise ValueError(f"{numbers}{advice}")
@@ -102,15 +150,14 @@ def require_gpu(weight_bytes: int, share: int, advice: str = "") -> None:
 class CacheDemand:
     """What the size of an engine's cache depends on, beside its layout.
 
-    A pass samples from ``num_ids`` ids for up to ``max_sampled`` rows. Each of ``share`` workers on
-    a GPU takes ``1 / share`` of its memory, whichever starts first.
+    A pass samples from ``num_ids`` ids for up to ``max_sampled`` rows.
     """
 
     layout: CacheLayout
     num_ids: int
     max_sampled: int
     max_seq_len: int
-    share: int
+    part: GpuPart
     max_drafts: int = 0
     ring_bytes: int = 0
     """Bytes of a state slot's ring, for drafts or spread steps."""
@@ -156,10 +203,8 @@ def pools_that_fit(
     if num_pages is not None and num_state_slots is not None:
         return PoolSize(num_pages, num_state_slots)
     layout = demand.layout
-    free, total = free_bytes(), torch.cuda.mem_get_info()[1]
-    if demand.share > 1:
-        free = min(free, total // demand.share - torch.cuda.memory_reserved())
-    left = free - ACTIVATIONS_BYTES - demand.probe_bytes - demand.spread_bytes
+    taken = demand.part.working_bytes + demand.probe_bytes + demand.spread_bytes
+    left = demand.part.free_bytes() - taken
     if num_pages is not None:
         left_for_slots = left - num_pages * layout.page_bytes
         slots = demand.slots_in(left_for_slots, 0)

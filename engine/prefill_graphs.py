@@ -6,6 +6,7 @@ their tokens and rows. Padding tokens have position -1 and no expert; padding ro
 kernels skip them. Everything that a graph reads of a pass is in one static buffer.
 """
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -106,8 +107,8 @@ class Shape:
 
 class PrefillGraphs:
     """Captured prefill passes of the Triton kernels. Each pass leaves its logits in ``logits``
-    float32 [rows, ids], and the states of all its tokens in ``hidden`` [tokens, hidden], if
-    given."""
+    float32 [rows, ids], and the states of all its tokens in ``hidden`` [tokens, hidden], if given.
+    No pass has more than ``max_tokens`` prompt tokens."""
 
     def __init__(
         self,
@@ -116,11 +117,12 @@ class PrefillGraphs:
         layout: CacheLayout,
         kernels: Kernels,
         logits: torch.Tensor,
+        max_tokens: int,
         hidden: torch.Tensor | None = None,
     ) -> None:
         self._model, self._cache, self._layout = model, cache, layout
         self._kernels, self._logits, self._hidden = kernels, logits, hidden
-        self.shapes = [Shape(tokens, rows) for tokens in TOKENS for rows in ROWS]
+        self.shapes = [Shape(tokens, rows) for tokens in sizes(max_tokens) for rows in ROWS]
         size = max(shape.starts[-1] for shape in self.shapes)
         self._static = torch.zeros(size, dtype=torch.int32, device=cache.kv.device)
         self._graphs: dict[Shape, tuple[torch.cuda.CUDAGraph, Stepped]] = {}
@@ -203,6 +205,11 @@ class PrefillGraphs:
         logits = self._logits[: shape.rows]
         self._model.logits(hidden, logits.shape[1], self._kernels, logits)
         return logits, part["sample_slots"].long(), part["sample_positions"].long()
+
+
+def sizes(max_tokens: int) -> tuple[int, ...]:
+    """The tokens of the graphs for passes of up to ``max_tokens``."""
+    return TOKENS[: bisect_left(TOKENS, max_tokens) + 1]
 
 
 def _staged(shape: Shape) -> torch.Tensor:

@@ -20,7 +20,7 @@ from transport.wire.layout import CHUNK_ALIGNMENT
 
 SCRATCH_BYTES = 128 << 20
 """Memory of the logits of one block. Its temporaries take about twice as much; they are part of
-``gpu.ACTIVATIONS_BYTES``."""
+``gpu.WORKING_BYTES``."""
 
 Logits = Callable[[torch.Tensor], torch.Tensor]
 """A function from hidden states [rows, hidden] to float32 logits [rows, ids], valid ids first."""

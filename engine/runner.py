@@ -141,7 +141,7 @@ class Engine:
         weight_bytes = build(model_config, config.torch_dtype, torch.device("meta")).num_bytes
         if config.device == "cuda":
             advice = "" if small else "; --quantize fp8 halves the weights"
-            gpu.require_gpu(weight_bytes, config.gpu_share, advice)
+            gpu.require_gpu(weight_bytes, gpu.GpuPart.of(config), advice)
         num_ids = config.num_valid_ids or model_config.vocab_size
         what = model_config, config.kv_dtype, layout, config.decodes, config.prefills, max_drafts
         ahead = kernels_ahead(config.device, model_config, (*what, config.spreads, config.lends))

@@ -16,7 +16,7 @@ from decode.speculation import max_drafts
 from decode.spread_policy import DEFAULT as SPREAD
 from decode.spread_policy import spread_on
 from decode.spread_table import read
-from engine.config import Device, Dtype, EngineConfig, LoadFormat, Quantize
+from engine.config import PROMPT_TOKENS, Device, Dtype, EngineConfig, LoadFormat, Quantize
 from engine.gpu import gpu_name
 from transport.checkpoint_folder import (
     CONFIG,
@@ -76,6 +76,13 @@ class Options:
             "Workers that share a GPU, each with that part of its memory; all must say so.",
         ),
     ] = 1
+    gpu_memory: Annotated[
+        float,
+        option(
+            "BATON_GPU_MEMORY",
+            "GiB of the GPU's memory to use at most, as on a smaller card; 0: all.",
+        ),
+    ] = 0.0
     claim_timeout: Annotated[
         float,
         option("BATON_CLAIM_TIMEOUT", "Seconds to wait for a free GPU; 0: until there is one."),
@@ -215,6 +222,10 @@ class Options:
     def _limits(self, device: Device) -> ColocatedLimits:
         raise NotImplementedError
 
+    def _max_prompt_tokens(self) -> int:
+        """Prompt tokens of a pass for which memory is kept free on a GPU."""
+        return PROMPT_TOKENS
+
     def _handoff(self) -> HandoffSettings:
         return HandoffSettings()
 
@@ -252,6 +263,8 @@ class Options:
             prefills=capabilities.computes_prompts,
             num_valid_ids=num_tokenizer_ids(model),
             gpu_share=self.gpu_share,
+            gpu_memory=self.gpu_memory or None,
+            max_prompt_tokens=self._max_prompt_tokens(),
             spread=self._spread(cast(Device, device)) != "off",
             any_role=any_role,
         )

@@ -4,13 +4,13 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from colocated.limits import ColocatedLimits
-from engine.config import Device
+from engine.config import PROMPT_TOKENS, Device
 from prefill.scheduler import PrefillLimits
 from transport.wire.layout import CHUNK_ALIGNMENT
 from worker.options import Options, option
 from worker.settings import HandoffSettings
 
-BATCH_TOKENS = {"cpu": 2048, "cuda": 8192}
+BATCH_TOKENS = {"cpu": 2048, "cuda": PROMPT_TOKENS}
 BESIDE_DECODE = 2048
 STANDBY_ROWS = 16
 """The most prompts of a batch at a decode worker, which computes prompts only while no prefill
@@ -55,6 +55,9 @@ class PrefillOptions(Options):
         tokens = self.max_batch_tokens or BATCH_TOKENS[device]
         beside = BESIDE_DECODE if self.any_role else tokens
         return ColocatedLimits(PrefillLimits(tokens, self.max_batch_rows), beside)
+
+    def _max_prompt_tokens(self) -> int:
+        return self.max_batch_tokens or PROMPT_TOKENS
 
     def _handoff(self) -> HandoffSettings:
         return HandoffSettings(offer_ttl_s=self.offer_ttl, verify=self.verify_handoff)
@@ -104,3 +107,6 @@ class ColocatedOptions(Options):
         tokens = self.max_batch_tokens or BATCH_TOKENS[device]
         prompts = PrefillLimits(tokens, self.max_batch_rows)
         return ColocatedLimits(prompts, self.max_tokens_beside_decode)
+
+    def _max_prompt_tokens(self) -> int:
+        return self.max_batch_tokens or PROMPT_TOKENS

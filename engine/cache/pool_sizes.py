@@ -30,17 +30,20 @@ def sized_cache(
     that is free now. Raises ValueError if they do not fit."""
     # NOTE: an inference tensor could not be written by the copy thread or the allocator.
     with torch.inference_mode(False):
+        part = gpu.GpuPart.of(config)
         takes_part = config.spreads or config.lends
         demand = gpu.CacheDemand(
             layout,
             num_ids=num_ids,
             max_sampled=MAX_DECODE_ROWS if config.decodes else MAX_PROMPTS,
             max_seq_len=model.max_position_embeddings,
-            share=config.gpu_share,
+            part=part,
             max_drafts=max_drafts,
             ring_bytes=ring_bytes(layout, max_drafts + config.spreads),
             spread_bytes=exchange_layout(model).size_bytes if takes_part else 0,
         )
         pools = gpu.pools_that_fit(demand, config.num_pages, config.num_state_slots)
         buffer = buffer_factory(Region.of(layout, pools).size_bytes)
+        if config.device == "cuda":
+            part.hold()
         return pools, CacheTensors.over(buffer, layout, pools)

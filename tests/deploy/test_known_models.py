@@ -6,7 +6,15 @@ import pytest
 import torch
 
 from bench.sizes import CUDA_CONTEXT_BYTES, WEIGHTS
-from deploy.known_models import GIB, KNOWN, WORKING_BYTES, KnownModel, models_that_fit
+from deploy.known_models import (
+    FEW_TOKENS,
+    FEW_WORKING_BYTES,
+    GIB,
+    KNOWN,
+    WORKING_BYTES,
+    KnownModel,
+    models_that_fit,
+)
 from engine import gpu
 from engine.model.registry import build, read_config
 
@@ -30,8 +38,12 @@ def test_the_sizes_are_those_of_the_engine(folder: str, model: KnownModel) -> No
 
 
 def test_what_the_engine_works_in_is_left_free() -> None:
-    needed = gpu.ACTIVATIONS_BYTES + CUDA_CONTEXT_BYTES
-    assert abs(needed - WORKING_BYTES) < 0.01 * WORKING_BYTES
+    for part, kept in (
+        (gpu.GpuPart(), WORKING_BYTES),
+        (gpu.GpuPart(max_prompt_tokens=FEW_TOKENS), FEW_WORKING_BYTES),
+    ):
+        needed = part.working_bytes + CUDA_CONTEXT_BYTES
+        assert abs(needed - kept) < 0.01 * kept
 
 
 def test_which_models_fit() -> None:
@@ -42,4 +54,7 @@ def test_which_models_fit() -> None:
     small = models_that_fit(48 * GIB)
     assert small.level == "ok"
     assert "Qwen3.5-35B-A3B (fp8, nvfp4, nvfp4-lm-head)" in small.text
-    assert models_that_fit(16 * GIB).level == "warn"
+    smaller = models_that_fit(24 * GIB)
+    few = ", and with BATON_MAX_BATCH_TOKENS=512: Qwen3.5-35B-A3B (nvfp4-lm-head); "
+    assert (smaller.level, few in smaller.text) == ("ok", True)
+    assert models_that_fit(8 * GIB).level == "warn"

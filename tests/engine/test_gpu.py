@@ -42,14 +42,16 @@ def test_workers_that_share_a_gpu_divide_its_memory_whoever_comes_first(monkeypa
     total = 141 * GIB
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 20 * GIB)
-    demand = gpu.CacheDemand(LAYOUT, 250_000, max_sampled=32, max_seq_len=1 << 30, share=2)
+    demand = gpu.CacheDemand(
+        LAYOUT, 250_000, max_sampled=32, max_seq_len=1 << 30, part=gpu.GpuPart(2)
+    )
     found = []
     for free in (120 * GIB, 55 * GIB):  # the first alone, the second beside the first
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda free=free: (free, total))
         found.append(gpu.pools_that_fit(demand, None, 64).num_pages)
     slots_bytes = 64 * (LAYOUT.state_slot_bytes + 250_000 * gpu.TABLE_BYTES)
     sampled_bytes = 32 * 250_000 * (gpu.LOGITS_BYTES + gpu.SAMPLED_BYTES)
-    left = total // 2 - 20 * GIB - gpu.ACTIVATIONS_BYTES - slots_bytes - sampled_bytes
+    left = total // 2 - 20 * GIB - demand.part.working_bytes - slots_bytes - sampled_bytes
     assert found[0] == found[1]
     assert 0 <= left // LAYOUT.page_bytes - found[0] <= 164 * 2**20 // LAYOUT.page_bytes + 1, (
         "but the probe"
@@ -60,9 +62,9 @@ def test_a_model_too_large_for_its_part_of_the_gpu_is_refused_with_the_numbers(m
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "H200")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (140 * GIB, 141 * GIB))
-    gpu.require_gpu(69 * GIB, 1)
+    gpu.require_gpu(69 * GIB, gpu.GpuPart())
     with pytest.raises(ValueError, match=r"2 workers share it, 70\.50 GiB each.*69\.00 GiB of we"):
-        gpu.require_gpu(69 * GIB, 2)
+        gpu.require_gpu(69 * GIB, gpu.GpuPart(2))
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (3 * GIB, 141 * GIB))
     with pytest.raises(GpuMemoryHeld, match=r"3\.00 GiB of 141\.00 GiB free.*nvidia-smi shows"):
-        gpu.require_gpu(69 * GIB, 1)
+        gpu.require_gpu(69 * GIB, gpu.GpuPart())

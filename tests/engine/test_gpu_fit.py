@@ -32,7 +32,7 @@ def hopper(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 
 def test_a_fit_gpu_is_accepted(hopper: pytest.MonkeyPatch) -> None:
-    gpu.require_gpu(69 * GIB, 1)
+    gpu.require_gpu(69 * GIB, gpu.GpuPart())
 
 
 def test_no_gpu_or_a_driver_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,7 +49,7 @@ def test_an_older_architecture(hopper: pytest.MonkeyPatch) -> None:
     hopper.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA A100")
     hopper.setattr(torch.cuda, "get_device_capability", lambda: (8, 0))
     with pytest.raises(ValueError, match=r"A100 has compute capability 8\.0.*need 9\.0 \(Hopper\)"):
-        gpu.require_gpu(1, 1)
+        gpu.require_gpu(1, gpu.GpuPart())
 
 
 @pytest.mark.parametrize(("total", "error"), [(140, GpuMemoryHeld), (76, ValueError)])
@@ -59,7 +59,7 @@ def test_a_gpu_too_small_or_already_full(
     hopper.setattr(torch.cuda, "mem_get_info", lambda: (20 * GIB, total * GIB))
     message = rf"20\.00 GiB of {total}\.00 GiB free, the model needs 69\.00 GiB.*8\.00 GiB to work"
     with pytest.raises(error, match=message):
-        gpu.require_gpu(69 * GIB, 1)
+        gpu.require_gpu(69 * GIB, gpu.GpuPart())
 
 
 def test_pages_take_what_is_left(hopper: pytest.MonkeyPatch) -> None:
@@ -72,7 +72,9 @@ def test_pages_take_what_is_left(hopper: pytest.MonkeyPatch) -> None:
     free = 8 * GIB + probe + 4 * slot_bytes + sampled_bytes + 5 * layout.page_bytes + 7
 
     def pages(num_slots: int, max_seq_len: int) -> int:
-        demand = gpu.CacheDemand(layout, 300, max_sampled=3, max_seq_len=max_seq_len, share=1)
+        demand = gpu.CacheDemand(
+            layout, 300, max_sampled=3, max_seq_len=max_seq_len, part=gpu.GpuPart()
+        )
         return gpu.pools_that_fit(demand, None, num_slots).num_pages
 
     hopper.setattr(torch.cuda, "mem_get_info", lambda: (free, 140 * GIB))
@@ -92,7 +94,9 @@ def left_for_cache(hopper: pytest.MonkeyPatch, num_bytes: int) -> None:
 
 FULL = CacheLayout("bfloat16", 64, 10, 2, 256, 30, 8192, 3, 32, 128, 128)
 """Of the full-size model."""
-DEMAND = gpu.CacheDemand(FULL, 248_077, max_sampled=512, max_seq_len=262_144, share=1)
+HELD = int(20.55 * GIB)
+"""Bytes of its weights in NVFP4 with lm_head, and of a CUDA context."""
+DEMAND = gpu.CacheDemand(FULL, 248_077, max_sampled=512, max_seq_len=262_144, part=gpu.GpuPart())
 
 
 @pytest.mark.parametrize("gib", [1, 2.66, 6, 20, 36, 60, 300])
@@ -181,3 +185,31 @@ def test_graphs_of_steps_and_groups_that_cannot_be() -> None:
     with pytest.raises(ValueError, match=r"^group_sizes: \(3,\) are not all of \(2, 4, 8\)"):
         EngineConfig(checkpoint("per_expert"), **settings, group_sizes=(3,))  # type: ignore[arg-type]
     EngineConfig(checkpoint("per_expert"), **settings, decode_buckets=(), group_sizes=(4,))  # type: ignore[arg-type]
+
+
+def test_fewer_prompt_tokens_leave_more_of_a_small_card(hopper: pytest.MonkeyPatch) -> None:
+    """As on a card of 24 GiB: what others hold of the large one is held of the small one."""
+    hopper.setattr(torch.cuda, "mem_get_info", lambda: (80 * GIB - HELD, 80 * GIB))
+    config = EngineConfig(FULL_SIZE, None, 8, device="cuda", gpu_memory=24.0, max_prompt_tokens=512)
+    part = gpu.GpuPart.of(config)
+    assert part.memory() == (24 * GIB - HELD, 24 * GIB)
+    assert gpu.GpuPart().working_bytes == 8 * GIB
+    pools = gpu.pools_that_fit(replace(DEMAND, part=part), None, 8)
+    assert pools.num_pages * FULL.page_size >= 8 * 8192
+    gpu.require_gpu(int(1.5 * GIB), part)
+    with pytest.raises(GpuMemoryHeld, match=r"24\.00 GiB free.*1\.20 GiB to work.*512 prompt"):
+        gpu.require_gpu(3 * GIB, part)
+    with pytest.raises(ValueError, match=r"to work with up to 8192 prompt tokens a batch"):
+        gpu.require_gpu(19 * GIB, replace(part, max_prompt_tokens=8192))
+
+
+@pytest.mark.parametrize(("limit", "fraction"), [(24, 0.25), (None, None), (90, 0.95)])
+def test_torch_is_held_to_what_the_pools_leave(
+    limit: int | None, fraction: float | None, hopper: pytest.MonkeyPatch
+) -> None:
+    held: list[float] = []
+    hopper.setattr(torch.cuda, "mem_get_info", lambda: (60 * GIB, 80 * GIB))
+    hopper.setattr(torch.cuda, "memory_reserved", lambda: 16 * GIB)
+    hopper.setattr(torch.cuda, "set_per_process_memory_fraction", held.append)
+    gpu.GpuPart(1, None if limit is None else limit * GIB).hold()
+    assert held == ([] if fraction is None else [fraction])

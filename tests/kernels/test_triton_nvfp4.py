@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from bench import four_bit_experts
-from engine.kernels.triton_experts_nvfp4 import experts_nvfp4
+from engine.kernels.triton_experts_nvfp4 import Tiles, experts_nvfp4
 from engine.model.nvfp4_experts import Nvfp4Experts
 from engine.quantized.nvfp4 import converted, dequantise, rounded
 
@@ -65,6 +65,15 @@ def test_a_tokens_bits_do_not_depend_on_its_batch() -> None:
         part = (each[first : first + count].contiguous() for each in (x, ids, weights))
         alone = experts_nvfp4(*part, gate_up, down)
         assert torch.equal(alone, together[:, first : first + count])
+
+
+def test_the_order_of_operands_changes_no_result() -> None:
+    torch.manual_seed(2)
+    (gate_up, _), (down, _) = drawn(2 * DIM, HIDDEN, 2), drawn(HIDDEN, DIM, 1)
+    step = inputs(40, torch.bfloat16)
+    tiles, reverse = (Tiles(64, 4, 3, 64, weights_first) for weights_first in (False, True))
+    truth = experts_nvfp4(*step, gate_up, down, tiles=(tiles, tiles))
+    assert torch.equal(experts_nvfp4(*step, gate_up, down, tiles=(reverse, reverse)), truth)
 
 
 def test_weights_take_four_and_a_half_bits() -> None:
