@@ -44,6 +44,7 @@ class UpSettings:
     speculate: Speculate
     draft_acceptance: float | None
     spread: str
+    overlap: bool
     prefix_cache: bool
     host_cache_gb: float
     device: Literal["cpu", "cuda"]
@@ -77,6 +78,7 @@ def resolve(
     speculate: Speculate = "auto",
     draft_acceptance: float | None = None,
     spread: str = SPREAD,
+    overlap: bool = True,
     prefix_cache: bool = True,
     host_cache_gb: float = 0.0,
     device: Device = "auto",
@@ -131,6 +133,7 @@ def resolve(
         speculate=speculate,
         draft_acceptance=draft_acceptance,
         spread=spread,
+        overlap=overlap,
         prefix_cache=prefix_cache,
         host_cache_gb=host_cache_gb,
         device=on,

@@ -83,6 +83,13 @@ def up(
             "pays, N: from so many tokens of all their steps on.",
         ),
     ] = SPREAD,
+    overlap: Annotated[
+        bool,
+        typer.Option(
+            envvar="BATON_OVERLAP",
+            help="Compute long prompts beside decode steps, each on its part of the GPU.",
+        ),
+    ] = True,
     prefix_cache: Annotated[
         bool,
         typer.Option(
@@ -203,6 +210,7 @@ def up(
         speculate=speculate,
         draft_acceptance=draft_acceptance,
         spread=spread,
+        overlap=overlap,
         prefix_cache=prefix_cache,
         host_cache_gb=host_cache,
         device=device,

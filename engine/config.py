@@ -66,7 +66,8 @@ class EngineConfig:
     ``decode_buckets``, ascending: rows of the decode steps that are captured on CUDA, beside one
     with a row for each state slot. ``group_sizes``: decoding members of the groups that captured
     spread steps are for. A start takes less time with fewer of either. ``any_role``: an engine that
-    decodes can also lend to the spread steps of others.
+    decodes can also lend to the spread steps of others. ``overlap``: long prompts are computed
+    beside decode steps, on CUDA, where steps are not spread.
     """
 
     model_dir: Path
@@ -89,6 +90,7 @@ class EngineConfig:
     draft_acceptance: float | None = None
     spread: bool = False
     any_role: bool = False
+    overlap: bool = False
     decode_buckets: tuple[int, ...] = DECODE_BUCKETS
     group_sizes: tuple[int, ...] = GROUP_SIZES
 
@@ -96,6 +98,11 @@ class EngineConfig:
     def spreads(self) -> bool:
         """True if there are spread steps with these settings."""
         return self.spread and self.device == "cuda" and self.decodes
+
+    @property
+    def overlaps(self) -> bool:
+        """True if prompts can be computed beside decode steps with these settings."""
+        return self.overlap and self.device == "cuda" and self.decodes and not self.spreads
 
     @property
     def lends(self) -> bool:

@@ -10,6 +10,7 @@ import torch
 from engine import gpu
 from engine.config import EngineConfig, step_tokens
 from engine.cuda_sampler import CudaSampler, num_logits
+from engine.divided_gpu import CannotDivide, DividedGpu
 from engine.draft_graphs import DraftGraphs
 from engine.grammars import Grammars
 from engine.graphs import DecodeGraphs, Trunk
@@ -19,6 +20,7 @@ from engine.kernels.shared_memory import most_shared_memory
 from engine.kernels.triton_linear import aligned_rows
 from engine.kernels.triton_set import TritonKernels
 from engine.model.model import Model
+from engine.overlap import Overlap
 from engine.prefill_graphs import MAX_PROMPTS, PrefillGraphs
 from engine.prefill_graphs import sizes as prompt_sizes
 from engine.spread.engine_steps import EngineSpread
@@ -56,9 +58,12 @@ class CudaParts:
     ) -> None:
         self._config, self._model, self._cache = config, model, cache
         self._layout, self._kernels, self._max_drafts = layout, kernels, max_drafts
-        self._trunk = Trunk(model, cache, layout, kernels, model.config.max_position_embeddings)
         self._captures = not isinstance(kernels, ReferenceKernels)
         self._device = cache.conv.device
+        self._divided = self._divide() if self._captures and config.overlaps else None
+        self._trunk = Trunk(
+            model, cache, layout, kernels, model.config.max_position_embeddings, self._divided
+        )
         # Slots without states hold kept prefixes too, one for each page (transport/wire/layout.py).
         num_kept = 0 if layout.has_states else cache.kv.shape[0]
         self._num_slots = cache.conv.shape[0] - num_kept
@@ -68,6 +73,22 @@ class CudaParts:
             self._num_slots, num_ids, self._device, grammars, max_rows=self._step_tokens,
             guesses=config.decodes and max_drafts > 0,
         )  # fmt: skip
+
+    def overlap(self) -> Overlap | None:
+        """Prompts beside decode steps, if the settings ask for them and the GPU can be divided."""
+        return None if self._divided is None else Overlap(self._divided)
+
+    def _divide(self) -> DividedGpu | None:
+        try:
+            divided = DividedGpu.of(self._device.index or torch.cuda.current_device())
+        except CannotDivide as problem:
+            log.info("overlap: prompts are computed between decode steps: %s", problem)
+            return None
+        log.info(
+            "overlap: long prompts are computed on %d multiprocessors beside decode steps on %d",
+            divided.num_for_prompts, divided.num_for_steps,
+        )  # fmt: skip
+        return divided
 
     def decode_graphs(self) -> DecodeGraphs | None:
         """Graphs of decode steps without a draft layer."""

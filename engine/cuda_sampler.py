@@ -7,8 +7,10 @@ host never waits for the device here: the draw writes the chosen ids to pinned m
 event follows it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import cached_property
 
 import torch
 import torch.nn.functional as F
@@ -59,11 +61,29 @@ class CudaSampler(Sampler):
         )
         self._num_ids, self._width = num_ids, aligned(num_ids)
         max_rows = max(max_rows, num_state_slots)
-        self._workspace = SamplingWorkspace.allocate(max_rows, num_ids, device)
-        self._threshold_workspace = ThresholdWorkspace.allocate(max_rows, num_ids, device)
+        self._workspace, self._threshold_workspace = self._workspaces(max_rows)
+        self._max_rows = max_rows
         self._written = WrittenByKernels()
         if guesses:
             self._penalty_tables()
+
+    def _workspaces(self, max_rows: int) -> tuple[SamplingWorkspace, ThresholdWorkspace]:
+        size = max_rows, self._num_ids, self._device
+        return SamplingWorkspace.allocate(*size), ThresholdWorkspace.allocate(*size)
+
+    @cached_property
+    def _apart(self) -> tuple[SamplingWorkspace, ThresholdWorkspace]:
+        """The working memory of calls on another stream."""
+        return self._workspaces(self._max_rows)
+
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        before = self._workspace, self._threshold_workspace
+        self._workspace, self._threshold_workspace = self._apart
+        try:
+            yield
+        finally:
+            self._workspace, self._threshold_workspace = before
 
     @torch.inference_mode()
     def accept_drafts(self, probability: float) -> None:

@@ -26,9 +26,10 @@ from engine.batch import Pass, Row
 from engine.config import DECODE_BUCKETS, MAX_VERIFIED_TOKENS
 from engine.cuda_sampler import CudaSampler
 from engine.download import Written, WrittenByKernels
-from engine.draft_layer import DraftLayer, Graph
+from engine.draft_layer import DraftLayer
 from engine.draft_memory import DraftMemory
-from engine.graphs import GraphPool, Trunk, buckets_below
+from engine.graph_pool import Graph, GraphPool
+from engine.graphs import Trunk, buckets_below
 from engine.inputs import DraftRows, Inputs
 from engine.kernels.interface import Kernels
 from engine.kernels.state_ring import StateRing
@@ -116,9 +117,9 @@ class DraftGraphs:
             trunk.model, trunk.cache, trunk.kernels, sampler, self._memory, most, num_draft_ids
         )
         self._choices = TargetChoices(sampler, tables.drafts, self._memory.verified, logits)
-        self._pool, self._written = GraphPool(), WrittenByKernels()
-        self.verify_graphs: dict[tuple[int, int], Graph] = {}
-        self._verify_spread: dict[tuple[int, SpreadShape], Graph] = {}
+        self._pool, self._written = GraphPool(trunk.divided), WrittenByKernels()
+        self.verify_graphs: dict[tuple[int, int], Graph[None]] = {}
+        self._verify_spread: dict[tuple[int, SpreadShape], Graph[None]] = {}
         self._made = [0] * num_slots
         self._fresh = [True] * num_slots
 
@@ -137,7 +138,7 @@ class DraftGraphs:
         for bucket in reversed([b for b, num in self.shapes if num == 1]):
             self.layer.capture_drafts(self._capture, bucket)
 
-    def _capture(self, forward: Callable[[], None]) -> Graph:
+    def _capture(self, forward: Callable[[], None]) -> Graph[None]:
         return _captured(self._pool, forward)
 
     @torch.inference_mode()
@@ -273,6 +274,6 @@ class DraftGraphs:
         self._model.logits(hidden[: len(logits)], logits.shape[1], self._kernels, logits)
 
 
-def _captured(pool: GraphPool, forward: Callable[[], None]) -> Graph:
+def _captured(pool: GraphPool, forward: Callable[[], None]) -> Graph[None]:
     forward()
-    return pool.capture(forward)[0]
+    return pool.capture(forward)

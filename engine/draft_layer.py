@@ -7,6 +7,7 @@ import torch
 
 from engine.cuda_sampler import CudaSampler
 from engine.draft_memory import DraftMemory
+from engine.graph_pool import Graph
 from engine.inputs import Inputs
 from engine.kernels.interface import Kernels
 from engine.kernels.triton_drafts import place_draft
@@ -15,8 +16,7 @@ from engine.model.model import Model
 from engine.model.mtp import Chosen, draft_hidden, draft_kv
 from transport.copy.tensors import CacheTensors
 
-Graph = torch.cuda.CUDAGraph
-Capture = Callable[[Callable[[], None]], Graph]
+Capture = Callable[[Callable[[], None]], Graph[None]]
 
 
 class DraftLayer:
@@ -38,9 +38,9 @@ class DraftLayer:
         device = memory.hidden.device
         self._hidden = memory.hidden.new_zeros(num_rows, memory.hidden.shape[1])
         self._logits = aligned_rows(num_rows, num_ids, dtype=torch.float32, device=device)
-        self.kv_graphs: dict[tuple[int, int], Graph] = {}
-        self.layer_graphs: dict[tuple[int, int], Graph] = {}
-        self.draft_graphs: dict[tuple[int, int], Graph] = {}
+        self.kv_graphs: dict[tuple[int, int], Graph[None]] = {}
+        self.layer_graphs: dict[tuple[int, int], Graph[None]] = {}
+        self.draft_graphs: dict[tuple[int, int], Graph[None]] = {}
 
     def capture(self, capture: Capture, bucket: int, num_drafts: int, *, drafts: bool) -> None:
         """Capture the graphs that follow the verification of this shape; ``drafts``: steps of this

@@ -8,16 +8,17 @@ steps, states have a ring of one entry (kernels/state_ring.py): a local step app
 the last spread step has left in it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
 
 import torch
 
 from engine.batch import Row
 from engine.block_tables import BlockTables
 from engine.config import DECODE_BUCKETS, MAX_DECODE_ROWS
+from engine.divided_gpu import DividedGpu
+from engine.graph_pool import Graph, GraphPool
 from engine.inputs import DraftRows, Inputs, Rows
 from engine.kernels.interface import Kernels
 from engine.kernels.shared_reads import rows_of_tile
@@ -30,7 +31,6 @@ from transport.wire.layout import CacheLayout
 LOCAL = 0
 """The group size of a local step."""
 
-T = TypeVar("T")
 Stepped = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 """Logits [rows, ids], and int64 [rows] state slots and positions of the tokens to come."""
 
@@ -42,35 +42,18 @@ def buckets_below(num_slots: int, buckets: Sequence[int]) -> tuple[int, ...]:
     return (*(bucket for bucket in buckets if bucket < most), most)
 
 
-class GraphPool:
-    """Graphs that are launched one after another on one stream, and therefore share their working
-    memory. Captured largest first, they need little more than the largest. The memory of returned
-    tensors is not shared, so logits are written to memory from outside."""
-
-    def __init__(self) -> None:
-        self._first: torch.cuda.CUDAGraph | None = None
-
-    def capture(self, forward: Callable[[], T]) -> tuple[torch.cuda.CUDAGraph, T]:
-        """Capture ``forward``, which has run before, as a graph; returns it and its result
-        tensors."""
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._first.pool() if self._first else None):
-            stepped = forward()
-        self._first = self._first or graph
-        return graph, stepped
-
-
 @dataclass(frozen=True)
 class Trunk:
     """The model that graphs compute, with its cache and kernels. No sequence is longer than
-    ``max_seq_len`` tokens."""
+    ``max_seq_len`` tokens. ``divided``: the GPU as decode steps share it with prompts, if they
+    do."""
 
     model: Model
     cache: CacheTensors
     layout: CacheLayout
     kernels: Kernels
     max_seq_len: int
+    divided: DividedGpu | None = None
 
     def shared_pages(self, num_rows: int) -> SharedPages:
         """What up to ``num_rows`` rows of a step read together."""
@@ -109,8 +92,8 @@ class DecodeGraphs:
         if spreads:
             shape, dtype = trunk.kernels.ring_shape(trunk.layout), trunk.cache.conv.dtype
             self._rings = StateRing.allocate(trunk.layout, 1, shape, dtype, self._pending)
-        self._pool = GraphPool()
-        self._graphs: dict[tuple[int, int], tuple[torch.cuda.CUDAGraph, Stepped]] = {}
+        self._pool = GraphPool(trunk.divided)
+        self._graphs: dict[tuple[int, int], Graph[Stepped]] = {}
 
     def capture(self) -> None:
         """Compile every kernel and capture every bucket."""
@@ -166,8 +149,7 @@ class DecodeGraphs:
         self._tables.add(rows)
         self._shared.write(rows, 1)
         self._write_step(bucket, [row.state_slot for row in rows], [row.start + 1 for row in rows])
-        graph, (logits, slots, ends) = self._graphs[size, bucket]
-        graph.replay()
+        logits, slots, ends = self._graphs[size, bucket].replay()
         return logits[: len(rows)], slots[: len(rows)], ends[: len(rows)]
 
     def _write_step(self, bucket: int, slots: Sequence[int], ends: Sequence[int]) -> None:

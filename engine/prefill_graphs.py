@@ -16,7 +16,8 @@ import numpy as np
 import torch
 
 from engine.batch import Row
-from engine.graphs import GraphPool, Stepped
+from engine.graph_pool import Graph, GraphPool
+from engine.graphs import Stepped
 from engine.inputs import Inputs, Rows
 from engine.kernels.interface import Kernels
 from engine.kernels.triton_prefill_plan import HostPlan, PrefillPlan, padded_sizes
@@ -125,7 +126,7 @@ class PrefillGraphs:
         self.shapes = [Shape(tokens, rows) for tokens in sizes(max_tokens) for rows in ROWS]
         size = max(shape.starts[-1] for shape in self.shapes)
         self._static = torch.zeros(size, dtype=torch.int32, device=cache.kv.device)
-        self._graphs: dict[Shape, tuple[torch.cuda.CUDAGraph, Stepped]] = {}
+        self._graphs: dict[Shape, Graph[Stepped]] = {}
 
     @torch.inference_mode()
     def capture(self) -> None:
@@ -156,8 +157,7 @@ class PrefillGraphs:
         """Enqueue a pass of ``rows``. Returns the tensors that sampling needs, which may be used by
         work enqueued before the next launch."""
         self._send(shape, rows)
-        graph, (logits, slots, positions) = self._graphs[shape]
-        graph.replay()
+        logits, slots, positions = self._graphs[shape].replay()
         n = sum(row.sample for row in rows)
         return logits[:n], slots[:n], positions[:n]
 

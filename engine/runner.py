@@ -4,11 +4,12 @@ engine = Engine.load(config, buffer_factory)     load weights, lay the cache ove
 engine.bind(binding)                             before a sequence's first sampled token;
 engine.restore(slot, kept_slot, num_tokens)      reuse a kept prefix;
 step = engine.launch(batch)                      enqueue; sampled tokens feed the next launch;
+batch = engine.overlapped(batch)                 prompts beside steps, if there is an ``overlap``;
 result = step.result()                           wait, and read the sampled tokens.
 """
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,7 @@ from engine.kernels.triton_support import spread_problem
 from engine.model.model import Model
 from engine.model.registry import build
 from engine.model_folder import read_model
+from engine.overlap import Overlap, OverlappedBatch
 from engine.phases import Phases
 from engine.prefill_graphs import PrefillGraphs
 from engine.prompt_scores import Scores
@@ -89,6 +91,7 @@ class Engine:
         self.max_drafts = config.max_drafts if model.weights.mtp else 0
         self.spread: Spreading | None = None
         self.lending: Lending | None = None
+        self.overlap: Overlap | None = None
         self._sampler: Sampler
         self._cuda: CudaParts | None = None
         self.epoch_stream: torch.cuda.Stream | None = None
@@ -100,7 +103,7 @@ class Engine:
             self._num_logits, self._sampler = cuda.num_logits, cuda.sampler
             self._graphs, self._drafts = cuda.decode_graphs(), cuda.draft_graphs()
             self.spread = cuda.spread(self._graphs, self._drafts)
-            self.lending = cuda.lending()
+            self.lending, self.overlap = cuda.lending(), cuda.overlap()
         else:
             self._sampler = Sampler(
                 pools.num_state_slots, self.num_ids, self._device, grammars=grammars
@@ -226,6 +229,8 @@ class Engine:
         Asserts its preconditions (engine/checks.py), and that rows that sample are bound.
         """
         self._checks.check(batch)
+        if self.overlap is not None:
+            self.overlap.before_step()
         draws: list[tuple[Sequence[int], Outcome]] = []
         scores: list[tuple[tuple[int, ...], Scores]] = []
         apart = self._drafts is not None or self.spread is not None
@@ -245,6 +250,15 @@ class Engine:
         ended = None if waits else torch.cuda.current_stream().record_event()
         return Step(len(batch.rows), tuple(draws), tuple(scores), ended)
 
+    def overlapped(self, batch: ForwardBatch) -> OverlappedBatch:
+        """Begin to compute ``batch``, all prompts and none scored, beside the steps that are
+        launched meanwhile: its part of the GPU is not theirs. It runs behind all that was launched
+        before, and no batch of prompts may be launched until it is done, except in the same way.
+        """
+        assert self.overlap is not None, "an engine without a divided GPU"
+        self._checks.check(batch)
+        return self.overlap.begin(self._in_parts(batch))
+
     def warm_up(self) -> None:
         """Run every kind of batch once, so that no request waits for a kernel to be compiled.
 
@@ -261,6 +275,8 @@ class Engine:
             for binding in bindings:
                 self.bind(binding)
             self.launch(batch).result()
+            if self.overlap is not None and all(row.token_ids for row in batch.rows):
+                self.overlapped(batch).result()
         if self.config.device == "cuda":
             reserve_pinned()
         self._prefill_graphs = prefill_graphs
@@ -292,6 +308,26 @@ class Engine:
             hidden = self._model.forward(inputs, ids, self.cache, self._kernels)
             return self._sample(hidden, inputs, part)
         return self._sample_every(self._forward_every(inputs, ids), inputs, part)
+
+    def _in_parts(self, batch: ForwardBatch) -> Generator[None, None, Step]:
+        """Enqueue a batch of prompts layer by layer; returns the launched batch."""
+        draws: list[tuple[Sequence[int], Outcome]] = []
+        for part in passes(batch, self._kernels.prefill_block, apart=True):
+            assert not part.decodes, "steps are not overlapped"
+            assert not part.scored, "scored prompts are not overlapped"
+            inputs = Inputs.of(part.rows, self.layout, self._device)
+            hidden = yield from self._model.by_layers(
+                inputs, inputs.prefill_ids, self.cache, self._kernels,
+                every_token=self._drafts is not None,
+            )  # fmt: skip
+            with self._sampler.apart():
+                if self._drafts is not None:
+                    draw = self._sample_every(hidden, inputs, part)
+                else:
+                    draw = self._sample(hidden, inputs, part)
+            if draw is not None:
+                draws.append((part.sampled, draw))
+        return Step(len(batch.rows), tuple(draws))
 
     def _run_scored(self, part: Pass) -> tuple[Draw | None, Scores]:
         """Run a pass of scored prompts; never in a graph, which keeps only the states of sampled

@@ -21,7 +21,8 @@ In a benchmark with a given acceptance, a token that verifies a draft is then de
 (given_acceptance.py).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import accumulate
 
@@ -85,6 +86,11 @@ class Sampler:
         """Accept drafts with this probability from now on, whatever the target chooses: for
         benchmarks only (given_acceptance.py)."""
         self._draft_acceptance = probability
+
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """Let the calls within run at the same time as those without, for other slots."""
+        yield
 
     @torch.inference_mode()
     def sample(

@@ -12,10 +12,14 @@ from dataclasses import dataclass
 from math import inf
 
 from engine.batch import StepResult
+from engine.overlap import OverlappedBatch
 from engine.sequence import Scheduled
 from engine.step import Step
 from worker.handoff import offer_of
 from worker.room import Room
+
+MAX_OVERLAPPED = 2
+"""Overlapped batches under way: one is computed, and the next one waits behind it."""
 
 Process = Callable[[Scheduled, StepResult], None]
 
@@ -97,33 +101,71 @@ class Launches:
 
 class PromptBatches:
     """The batches of the prompts in ``room``. A finished prompt is offered to decode workers, or is
-    decoded here. ``launches`` has the launched batches until they are processed."""
+    decoded here. A batch is one of ``launches`` until it is processed, or is ``overlapped``: long
+    ones are, while there are decode steps."""
 
     def __init__(self, room: Room, launches: Launches) -> None:
         self._room = room
         self._launches = launches
+        self._overlapped: deque[tuple[Scheduled, OverlappedBatch]] = deque()
+
+    @property
+    def any_overlapped(self) -> bool:
+        """True if a batch is computed beside decode steps, or has not been processed yet."""
+        return bool(self._overlapped)
 
     def schedule(self) -> Scheduled | None:
         """The next batch; None if there is none. Prompts whose prefix was copied take part from now
         on, and those whose copy took too long fail."""
-        room = self._room
+        room, beside = self._room, self._beside_steps
         for sequence, problem in room.prompts.pulled():
             room.reports.failed(sequence, "pull_timeout", problem)
+        # The next batch has the whole GPU if no step needs a part of it.
+        if self._overlapped and (not beside or len(self._overlapped) == MAX_OVERLAPPED):
+            return None
         num_waiting = sum(not prompt.compiling for prompt in room.prompts.sequences())
         max_tokens = room.settings.limits.max_tokens(
-            num_running=len(room.sequences.running), num_waiting=num_waiting
+            num_running=0 if beside else len(room.sequences.running), num_waiting=num_waiting
         )
         return room.prompts.schedule(max_tokens)
 
     def launch(self, scheduled: Scheduled) -> None:
         """Launch a batch, and report the prompts whose last chunk it has."""
-        room = self._room
+        room, is_scored = self._room, any(row.scoring is not None for row in scheduled.rows)
+        while self._overlapped and is_scored:
+            self.go_on(wait=True)
         room.begin(scheduled)
-        self._launches.add(scheduled, room.engine.launch(scheduled.batch), self._process)
+        overlaps = self._beside_steps and not is_scored
+        if overlaps and (self._overlapped or self._is_long(scheduled)):
+            self._overlapped.append((scheduled, room.engine.overlapped(scheduled.batch)))
+        else:
+            self._launches.add(scheduled, room.engine.launch(scheduled.batch), self._process)
         for sequence, row in zip(scheduled.sequences, scheduled.rows, strict=True):
             goes_on = sequence.num_output + 1 < sequence.stop.max_tokens
             if row.sample and sequence.hands_off and goes_on:
                 room.reports.last_chunk(sequence)
+
+    def go_on(self, *, wait: bool) -> None:
+        """Enqueue the next layers of the overlapped batches, and process those that are done.
+        ``wait``: there is no step to launch meanwhile, so wait for the oldest."""
+        for _, batch in self._overlapped:
+            if not batch.enqueued:
+                batch.enqueue()
+                break
+        while self._overlapped and (wait or self._overlapped[0][1].done):
+            scheduled, batch = self._overlapped.popleft()
+            self._process(scheduled, batch.result())
+            wait = False
+
+    @property
+    def _beside_steps(self) -> bool:
+        """True if batches can be computed beside the steps of running sequences."""
+        return self._room.engine.overlap is not None and bool(self._room.sequences.running)
+
+    def _is_long(self, scheduled: Scheduled) -> bool:
+        """True if steps would wait too long for a batch before them."""
+        most = self._room.settings.limits.max_tokens_beside_decode
+        return sum(row.length for row in scheduled.rows) > most
 
     def _process(self, scheduled: Scheduled, result: StepResult) -> None:
         """Report the prompts that a batch has finished, and pass them on."""

@@ -144,6 +144,14 @@ class Options:
             "times beside compiled kernels; without, the times that Baton brings are used.",
         ),
     ] = True
+    overlap: Annotated[
+        bool,
+        option(
+            "BATON_OVERLAP",
+            "Compute long prompts beside decode steps, each on its part of the GPU, instead of "
+            "between them; for workers on a GPU that do both and have no spread group.",
+        ),
+    ] = True
     prefix_cache: Annotated[
         bool,
         option("BATON_PREFIX_CACHE", "Keep prefixes of prompts and answers for later prompts."),
@@ -267,6 +275,7 @@ class Options:
             max_prompt_tokens=self._max_prompt_tokens(),
             spread=self._spread(cast(Device, device)) != "off",
             any_role=any_role,
+            overlap=self.overlap,
         )
 
 

@@ -7,7 +7,8 @@ Queues a request passes through here:
 3 offers               (Prefill) Done, first token sent; a decode worker can read it.
 4 transfers            (Decode) Its cache is pulled from a prefill worker (handoff.py).
 5 sequences.running    It takes part in every decode step.
-6 launches             Batches that the engine computes (decode_steps.py, launches.py).
+6 launches             Batches that the engine computes, one behind the other, and the
+                       overlapped batches of prompts beside them (launches.py).
 7 sequences.retiring   Ended; it waits for its last launched step.
 
 The order (orders.py) decides the way: ``Prefill`` takes 1, 2, 3; ``Decode`` 4, 5; ``Generate`` 1,
@@ -15,7 +16,8 @@ The order (orders.py) decides the way: ``Prefill`` takes 1, 2, 3; ``Decode`` 4, 
 queues are in the worker's room (room.py).
 
 A round is a decode step of all that run, then a bounded batch of prompts: two batches and not a
-mixed one, so that a token is computed by the same kernels whatever else arrives. What the queues
+mixed one, so that a token is computed by the same kernels whatever else arrives. A long batch of
+prompts is computed beside steps where the engine can do that (engine/overlap.py). What the queues
 share is memory: a prompt or a transfer is admitted only while a page is left for every sequence
 that will grow, and when pages run out the youngest of them is preempted before an older running
 sequence.
@@ -79,8 +81,9 @@ class Worker:
             self._batches.launch(batch)
             group.mark_unavailable()  # before this waits for the GPU
         idle = step is None and batch is None
-        self._stalled = idle and not self._launches
+        self._stalled = idle and not self._under_way
         self._launches.process(behind=0 if idle else self._lookahead)
+        self._batches.go_on(wait=idle)
         self._offer_settled()
         room.expire_offers()
         if idle:
@@ -104,10 +107,10 @@ class Worker:
         if self._steps.undecided:
             return 0.0
         has_work = room.sequences.has_work or room.prompts.has_work
-        if not self._launches and room.copying and (self._stalled or not has_work):
+        if not self._under_way and room.copying and (self._stalled or not has_work):
             room.wait_for_copies(COPY_WAIT_S)
             return 0.0
-        if self._launches or has_work:
+        if self._under_way or has_work:
             return 0.0
         idle_s = SAVING_S if room.prefixes.host.copying else IDLE_S
         return min(idle_s, self._group.look_s)
@@ -147,8 +150,12 @@ class Worker:
     @property
     def empty(self) -> bool:
         """True if nothing is under way or waits."""
-        under_way = self._launches or self._steps.undecided or self._room.copying
+        under_way = self._under_way or self._steps.undecided or self._room.copying
         return not (under_way or self._room.held())
+
+    @property
+    def _under_way(self) -> bool:
+        return bool(self._launches) or self._batches.any_overlapped
 
     def gauges(self) -> WorkerGauges:
         """The numbers of the next heartbeat."""

@@ -6,7 +6,7 @@
     mlp:   mixture of experts, or dense
     logits = lm_head(norm(hidden))
 
-``Decoder.forward`` is this loop over the layers of ``ModelConfig.layers``. ``attention``,
+``Decoder.by_layers`` is this loop over the layers of ``ModelConfig.layers``. ``attention``,
 ``deltanet``, ``moe`` and ``dense`` below it are the blocks, in operators of PyTorch: the reference
 kernel set computes them as they stand here. Another set computes the same blocks in its own way,
 fused (engine/kernels/interface.py).
@@ -16,6 +16,8 @@ decoder_weights.py says which checkpoint tensor fills which weight. What the che
 ``w`` for use as ``1 + w``, or as ``A_log`` for use as ``-exp(A_log)``, is stored here in the form
 in which it is used (``prepare``).
 """
+
+from collections.abc import Generator
 
 import torch
 import torch.nn.functional as F
@@ -28,6 +30,7 @@ from engine.kernels.torch_norm import gated_rms_norm, norm_rope, rms_norm, rope_
 from engine.model.builder import WeightBuilder
 from engine.model.config import ModelConfig
 from engine.model.decoder_weights import DecoderWeights
+from engine.model.model import finished
 from engine.model.weights import (
     AttentionWeights,
     DeltaNetWeights,
@@ -83,6 +86,18 @@ class Decoder:
 
         Updates the pages and state slots of the rows in ``inputs``.
         """
+        return finished(self.by_layers(inputs, ids, cache, kernels, every_token=every_token))
+
+    def by_layers(
+        self,
+        inputs: Inputs,
+        ids: torch.Tensor,
+        cache: CacheTensors,
+        kernels: Kernels,
+        *,
+        every_token: bool = False,
+    ) -> Generator[None, None, torch.Tensor]:
+        """``forward`` in parts: yields behind each layer, and returns what ``forward`` returns."""
         weights, eps = self.weights, self.config.rms_norm_eps
         hidden, pending = self._embedded(ids, kernels), None
         deltanet = attention = 0
@@ -105,6 +120,7 @@ class Decoder:
                 )
             else:
                 hidden, pending = kernels.dense_add(hidden, pending, layer.post_norm, eps, mlp)
+            yield
         index = inputs.sample_index
         every = every_token or index.shape[0] == hidden.shape[0]
         return kernels.final_norm(hidden, pending, weights.norm, eps, None if every else index)

@@ -1,6 +1,7 @@
 """The interface of a model of any family."""
 
-from typing import Protocol
+from collections.abc import Generator
+from typing import Protocol, TypeVar
 
 import torch
 
@@ -10,6 +11,8 @@ from engine.model.config import ModelConfig
 from engine.model.weights import Weights
 from engine.plan import Plan
 from transport.copy.tensors import CacheTensors
+
+T = TypeVar("T")
 
 
 class Model(Protocol):
@@ -43,6 +46,18 @@ class Model(Protocol):
         """
         ...
 
+    def by_layers(
+        self,
+        inputs: Inputs,
+        ids: torch.Tensor,
+        cache: CacheTensors,
+        kernels: Kernels,
+        *,
+        every_token: bool = False,
+    ) -> Generator[None, None, torch.Tensor]:
+        """``forward`` in parts: yields behind each layer, and returns what ``forward`` returns."""
+        ...
+
     def logits(
         self,
         hidden: torch.Tensor,
@@ -53,3 +68,13 @@ class Model(Protocol):
         """[rows, hidden] -> float32 logits [rows, num_ids] of the first ``num_ids`` ids; in
         ``out`` where given."""
         ...
+
+
+def finished(parts: Generator[None, None, T]) -> T:
+    """Run all ``parts``. Returns their result."""
+    while True:
+        try:
+            next(parts)
+        except StopIteration as end:
+            result: T = end.value
+            return result

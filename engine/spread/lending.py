@@ -10,7 +10,7 @@ from functools import partial
 import torch
 
 from engine.batch import SpreadPlan
-from engine.graphs import GraphPool
+from engine.graph_pool import Graph, GraphPool
 from engine.model.matrix import Matrix
 from engine.model.model import Model
 from engine.model.weights import MoeWeights
@@ -48,7 +48,7 @@ class LendingSteps:
         self._ids = torch.full((1, top_k), -1, dtype=torch.int32, device=device)
         self._weights = torch.zeros(1, top_k, device=device)
         self._pool = GraphPool()
-        self._graphs: dict[tuple[int, int], torch.cuda.CUDAGraph] = {}
+        self._graphs: dict[tuple[int, int], Graph[None]] = {}
 
     @property
     def export(self) -> ExchangeExport:
@@ -63,7 +63,7 @@ class LendingSteps:
             for rows_each in sorted({shape.num_tokens for shape in self.shapes}, reverse=True):
                 forward = partial(self._forward, size, rows_each)
                 forward()
-                self._graphs[size, rows_each], _ = self._pool.capture(forward)
+                self._graphs[size, rows_each] = self._pool.capture(forward)
 
     def join(
         self, generation: int, rank: int, exports: Sequence[ExchangeExport], num_lenders: int

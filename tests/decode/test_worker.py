@@ -52,7 +52,7 @@ class Site:
         self.stream = CopyThread(self.cache)
         engine = SimpleNamespace(
             cache=self.cache, layout=LAYOUT, pools=SIZE,
-            config=SimpleNamespace(poison=False), epoch_stream=None, fingerprint="m",
+            config=SimpleNamespace(poison=False), epoch_stream=None, fingerprint="m", overlap=None,
             prepare=lambda sampling: None,
         )  # fmt: skip
         session = SimpleNamespace(send=self.sent.append, in_socket_s=0.0)

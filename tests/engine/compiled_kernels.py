@@ -83,6 +83,7 @@ def small_engine(
     num_valid_ids: int | None = None,
     max_drafts: int = 0,
     quantize: Quantize = "none",
+    overlap: bool = False,
 ) -> Engine:
     """The real head sizes, pages and top-k, so the real choice of kernels; little else."""
     config = json.loads(FULL_SIZE.read_text())
@@ -92,6 +93,7 @@ def small_engine(
     settings = EngineConfig(
         folder, PAGES, 64, load_format="dummy", dtype="bfloat16", device=device,
         num_valid_ids=num_valid_ids, max_drafts=max_drafts, quantize=quantize,
+        overlap=overlap,
     )  # fmt: skip
     model = read_config(folder)
     model = model.quantised() if quantize == "fp8" else model

@@ -103,9 +103,10 @@ def test_all_graphs_leave_their_logits_in_the_same_memory(engine: Engine) -> Non
     assert engine._prefill_graphs is not None
     assert engine._cuda is not None
     memory = engine._cuda._logits.data_ptr()
-    stepped = [*engine._graphs._graphs.values(), *engine._prefill_graphs._graphs.values()]
-    assert {logits.data_ptr() for _, (logits, _, _) in stepped} == {memory}
-    assert {logits.dtype for _, (logits, _, _) in stepped} == {torch.float32}
+    graphs = [*engine._graphs._graphs.values(), *engine._prefill_graphs._graphs.values()]
+    logits = [result[0] for graph in graphs for _, result in graph.variants]
+    assert {each.data_ptr() for each in logits} == {memory}
+    assert {each.dtype for each in logits} == {torch.float32}
 
 
 def test_what_no_graph_holds_is_enqueued_kernel_by_kernel(engine: Engine) -> None:

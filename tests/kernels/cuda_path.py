@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 import torch
 
-from engine import draft_graphs, gpu, graphs, runner
+from engine import draft_graphs, gpu, runner
 from engine.config import EngineConfig
 from engine.cuda_parts import CudaParts
+from engine.graph_pool import GraphPool
 from engine.kernels import triton_conv_linear, triton_linear
 from engine.kernels.triton_fp8 import BLOCK_K as FP8_K
 from engine.kernels.triton_rows import Tiles
@@ -54,22 +55,22 @@ class Graph:
         self._forward = forward
         self.stepped = forward()
 
-    def replay(self) -> None:
+    def replay(self) -> Any:
         found = self._forward()
         for kept, new in zip(self.stepped or (), found or (), strict=True):
             if kept.data_ptr() != new.data_ptr():
                 kept.copy_(new)
+        return self.stepped
 
 
-def capture(_: Any, forward: Callable[[], Any]) -> tuple[Graph, Any]:
-    graph = Graph(forward)
-    return graph, graph.stepped
+def capture(_: Any, forward: Callable[[], Any]) -> Graph:
+    return Graph(forward)
 
 
 def on_the_cpu(patch: pytest.MonkeyPatch) -> None:
     """Let what is made for CUDA be made here."""
-    patch.setattr(graphs.GraphPool, "capture", capture)
-    patch.setattr(draft_graphs, "_captured", lambda pool, forward: pool.capture(forward)[0])
+    patch.setattr(GraphPool, "capture", capture)
+    patch.setattr(draft_graphs, "_captured", lambda pool, forward: pool.capture(forward))
     patch.setattr(gpu, "free_bytes", lambda: 0)
     patch.setattr(gpu, "graphs_plan", lambda *_: "")
     without_pinned_memory(patch)

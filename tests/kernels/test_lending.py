@@ -7,8 +7,8 @@ import msgspec
 import pytest
 import torch
 
-from engine import graphs
 from engine.batch import SpreadPlan
+from engine.graph_pool import GraphPool
 from engine.model.weights import MoeWeights
 from engine.spread import triton_experts
 from engine.spread.group_memory import GroupMemory
@@ -65,7 +65,7 @@ class Pair:
 def pair(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> Pair:
     monkeypatch.setattr(triton_experts, "tiles_of", lambda *_: TILES)
     if device.type == "cpu":
-        monkeypatch.setattr(graphs.GraphPool, "capture", cuda_path.capture)
+        monkeypatch.setattr(GraphPool, "capture", cuda_path.capture)
         monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: self)
     return Pair(device)
 

@@ -10,6 +10,7 @@ import torch
 
 from engine import graphs, weights
 from engine.batch import Binding, ForwardBatch, Row, SpreadPlan, StepResult
+from engine.graph_pool import GraphPool
 from engine.kernels.triton_set import TritonKernels
 from engine.model.config import ModelConfig
 from engine.model.registry import build, read_config
@@ -135,7 +136,7 @@ def captured(device: torch.device, tmp_path_factory: pytest.TempPathFactory) -> 
     torch.manual_seed(0)
     with pytest.MonkeyPatch.context() as patch:
         if device.type == "cpu":
-            patch.setattr(graphs.GraphPool, "capture", cuda_path.capture)
+            patch.setattr(GraphPool, "capture", cuda_path.capture)
             patch.setattr(torch.Tensor, "pin_memory", lambda self: self)
         with torch.inference_mode():
             made = Sequences(read_config(folder).without_drafts(), device)

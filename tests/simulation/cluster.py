@@ -29,6 +29,7 @@ from tests.simulation.fake_engine import (
     Killed,
     expected_rows,
 )
+from tests.simulation.fake_overlap import OverlappingEngine
 from tests.simulation.late_copies import LateCopies
 from tests.simulation.node import ChangingDrafts, Node
 from tests.worker.made import make_worker
@@ -118,7 +119,8 @@ class Cluster:
     ) -> str:
         self._count += 1
         instance, size = f"{role}-{self._count}", size or self.size
-        engine = FakeEngine(
+        kind = OverlappingEngine if self._overlaps(role, any_role) else FakeEngine
+        engine = kind(
             size, nan=lambda: self.rng.random() < (1.0 if nan else self.nan_share),
             dies_at=self.dies_at, guesses_right=lambda: self.rng.random() < 0.7,
             layout=self.layout,
@@ -156,6 +158,10 @@ class Cluster:
         self.lifecycle.worker_joined(instance)
         self._apply()
         return instance
+
+    def _overlaps(self, role: str, any_role: bool) -> bool:
+        """Whether the next worker computes long prompts beside steps: each other one."""
+        return self._count % 2 == 0
 
     def _spread_membership(
         self, instance: str, role: str, engine: FakeEngine, any_role: bool

@@ -95,6 +95,7 @@ class FakeEngine:
     ) -> None:
         self.layout, self.pools, self.nan, self.dies_at = layout, size, nan, dies_at
         self.fingerprint, self.epoch_stream = "m", None
+        self.overlap: object | None = None
         self.guesses_right, self.num_ids = guesses_right, VOCAB
         self.slots = [FakeSlot() for _ in range(size.num_state_slots)]
         buffer = torch.zeros(Region.of(layout, size).size_bytes, dtype=torch.uint8)

@@ -106,6 +106,9 @@ class SpreadCluster(Cluster):
     def memberships(self) -> list[Membership | Lender | EitherPlace]:
         return [n.pool._group for n in self.nodes.values() if n.hello.spread is not None]
 
+    def _overlaps(self, role: str, any_role: bool) -> bool:
+        return False
+
     def _spread_membership(
         self, instance: str, role: str, engine: FakeEngine, any_role: bool
     ) -> Membership | Lender | EitherPlace:

@@ -1,0 +1,83 @@
+"""A GPU whose multiprocessors are divided: a part for decode steps, the rest for prompts.
+
+The parts are CUDA's green contexts. A kernel keeps to the part of the stream that it is enqueued
+on, or that its graph was captured on, and computes the same bits there: its grid does not depend on
+the part.
+
+Source: CUDA driver API, "Green Contexts".
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+STEPS_SHARE = 0.3
+"""The steps' share of the multiprocessors. On an H100, 40 of 132: docs/overlap.md has the times of
+steps and prompts by the size of this part."""
+_MULTIPLE = 8
+"""The driver divides multiprocessors in multiples of this (compute capability 9.0)."""
+_FIRST = -5
+"""The stream priority of steps: CUDA takes the highest that there is."""
+
+
+class CannotDivide(Exception):
+    """This GPU or driver has no green contexts; the message says what is missing."""
+
+
+@dataclass
+class DividedGpu:
+    """Streams of both parts, with their numbers of multiprocessors. ``in_use``: prompts are under
+    way on theirs, so steps keep to theirs."""
+
+    steps: torch.cuda.Stream
+    prompts: torch.cuda.Stream
+    num_for_steps: int
+    num_for_prompts: int
+    in_use: bool = False
+
+    @classmethod
+    def of(cls, device: int, share: float = STEPS_SHARE) -> "DividedGpu":
+        """Divide ``device``. Raises CannotDivide."""
+        try:
+            from cuda.bindings import driver
+        except ImportError as error:
+            raise CannotDivide(f"cuda.bindings is not installed ({error})") from None
+        gpu = _driver(driver.cuDeviceGet(device))
+        kind = driver.CUdevResourceType.CU_DEV_RESOURCE_TYPE_SM
+        every = _driver(driver.cuDeviceGetDevResource(gpu, kind))
+        wanted = max(_MULTIPLE, round(share * every.sm.smCount / _MULTIPLE) * _MULTIPLE)
+        (part,), _, rest = _driver(driver.cuDevSmResourceSplitByCount(1, every, 0, wanted))
+        steps, prompts = (
+            _stream(driver, gpu, each, priority) for each, priority in ((part, _FIRST), (rest, 0))
+        )
+        return cls(steps, prompts, part.sm.smCount, rest.sm.smCount)
+
+    @contextmanager
+    def in_turn(self, stream: torch.cuda.Stream) -> Iterator[None]:
+        """Enqueue on ``stream``, behind all that the current stream has and before what it gets."""
+        current = torch.cuda.current_stream()
+        stream.wait_stream(current)
+        with torch.cuda.stream(stream):
+            yield
+        current.wait_stream(stream)
+
+
+def _stream(driver: Any, gpu: Any, part: Any, priority: int) -> torch.cuda.Stream:
+    """A stream of a new green context. Neither is ever destroyed: they live as the process."""
+    described = _driver(driver.cuDevResourceGenerateDesc([part], 1))
+    flags = driver.CUgreenCtxCreate_flags.CU_GREEN_CTX_DEFAULT_STREAM
+    context = _driver(driver.cuGreenCtxCreate(described, gpu, flags))
+    kind = driver.CUstream_flags.CU_STREAM_NON_BLOCKING
+    stream = _driver(driver.cuGreenCtxStreamCreate(context, kind, priority))
+    return torch.cuda.ExternalStream(int(stream))
+
+
+def _driver(returned: tuple[Any, ...]) -> Any:
+    """What a function of the driver returned behind its status. Raises CannotDivide."""
+    status, *values = returned
+    if status.value:
+        raise CannotDivide(f"the driver refuses: {status.name}")
+    return values[0] if len(values) == 1 else values

@@ -1,0 +1,36 @@
+"""A prompt that is computed beside decode steps, in parts: what the CPU can show of it."""
+
+import random
+
+import pytest
+
+from engine.batch import ForwardBatch, Row
+from engine.overlap import Overlap
+from tests.engine.checkpoints import checkpoint, with_draft_layer
+from tests.engine.driver import load_engine
+from tests.engine.overlapped import generate
+
+
+@pytest.mark.parametrize("max_drafts", [0, 2])
+def test_tokens_are_those_of_a_prompt_before_the_steps(max_drafts: int) -> None:
+    draw = random.Random(3)
+    prompts = [tuple(draw.choices(range(250), k=length)) for length in (9, 40, 70)]
+    folder = with_draft_layer("per_expert") if max_drafts else checkpoint("per_expert")
+    engine = load_engine(folder, load_format="dummy", max_drafts=max_drafts)
+    engine.overlap = Overlap(None)
+    before = generate(engine, prompts[:2], prompts[2], beside=False)
+    assert generate(engine, prompts[:2], prompts[2], beside=True) == before
+
+
+def test_its_layers_are_enqueued_a_few_at_a_time() -> None:
+    engine = load_engine(checkpoint("per_expert"), load_format="dummy")
+    engine.overlap = Overlap(None)
+    num_layers = len(engine.model_config.layers)
+    batch = engine.overlapped(ForwardBatch((Row(0, range(4), 0, (1,) * 64, sample=False),)))
+    for _ in range(num_layers):
+        assert not batch.enqueued
+        batch.enqueue(1)
+    assert not batch.done, "all layers but not the end"
+    batch.enqueue(1)
+    assert batch.done
+    assert batch.result().sampled == ((),)
