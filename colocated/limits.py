@@ -26,6 +26,12 @@ class ColocatedLimits:
                 f"max_tokens_beside_decode: {self.max_tokens_beside_decode} < {CHUNK_ALIGNMENT}"
             )
 
+    def overlaps(self, *, num_running: int, num_waiting: int) -> bool:
+        """True if prompts are worth computing beside steps, where the worker can. While more than
+        twice as many prompts wait as sequences run, the steps have too little to do for a part of
+        the GPU of their own."""
+        return 0 < num_waiting <= 2 * num_running
+
     def max_tokens(self, *, num_running: int, num_waiting: int) -> int:
         """The most prompt tokens of the next round; ``num_waiting`` prompts have no first token."""
         burst = num_waiting > 1 and 8 * num_waiting > num_running

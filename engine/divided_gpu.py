@@ -7,8 +7,6 @@ the part.
 Source: CUDA driver API, "Green Contexts".
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +28,7 @@ class CannotDivide(Exception):
 @dataclass
 class DividedGpu:
     """Streams of both parts, with their numbers of multiprocessors. ``in_use``: prompts are under
-    way on theirs, so steps keep to theirs."""
+    way on theirs, so all other work keeps to the steps' part."""
 
     steps: torch.cuda.Stream
     prompts: torch.cuda.Stream
@@ -55,14 +53,19 @@ class DividedGpu:
         )
         return cls(steps, prompts, part.sm.smCount, rest.sm.smCount)
 
-    @contextmanager
-    def in_turn(self, stream: torch.cuda.Stream) -> Iterator[None]:
-        """Enqueue on ``stream``, behind all that the current stream has and before what it gets."""
-        current = torch.cuda.current_stream()
-        stream.wait_stream(current)
-        with torch.cuda.stream(stream):
-            yield
-        current.wait_stream(stream)
+    def use(self, in_use: bool) -> None:
+        """Let what this thread enqueues from now on keep to the steps' part, or have the whole GPU;
+        in either case it runs behind what was enqueued before.
+
+        A kernel of the whole GPU would wait for those of the prompts, however small it is.
+        """
+        if in_use == self.in_use:
+            return
+        before = torch.cuda.current_stream()
+        following = self.steps if in_use else torch.cuda.default_stream()
+        following.wait_stream(before)
+        torch.cuda.set_stream(following)
+        self.in_use = in_use
 
 
 def _stream(driver: Any, gpu: Any, part: Any, priority: int) -> torch.cuda.Stream:

@@ -24,13 +24,9 @@ class Graph(Generic[T]):
 
     def replay(self) -> T:
         """Enqueue the pass. Returns its result tensors."""
-        if self._gpu is None or not self._gpu.in_use:
-            graph, result = self.variants[0]
-            graph.replay()
-            return result
-        graph, result = self.variants[1]
-        with self._gpu.in_turn(self._gpu.steps):
-            graph.replay()
+        divided = self._gpu is not None and self._gpu.in_use
+        graph, result = self.variants[int(divided)]
+        graph.replay()
         return result
 
 

@@ -230,7 +230,7 @@ class Engine:
         """
         self._checks.check(batch)
         if self.overlap is not None:
-            self.overlap.before_step()
+            self.overlap.before_launch()
         draws: list[tuple[Sequence[int], Outcome]] = []
         scores: list[tuple[tuple[int, ...], Scores]] = []
         apart = self._drafts is not None or self.spread is not None

@@ -108,6 +108,7 @@ class PromptBatches:
         self._room = room
         self._launches = launches
         self._overlapped: deque[tuple[Scheduled, OverlappedBatch]] = deque()
+        self._overlaps = False
 
     @property
     def any_overlapped(self) -> bool:
@@ -117,15 +118,19 @@ class PromptBatches:
     def schedule(self) -> Scheduled | None:
         """The next batch; None if there is none. Prompts whose prefix was copied take part from now
         on, and those whose copy took too long fail."""
-        room, beside = self._room, self._beside_steps
+        room = self._room
         for sequence, problem in room.prompts.pulled():
             room.reports.failed(sequence, "pull_timeout", problem)
-        # The next batch has the whole GPU if no step needs a part of it.
-        if self._overlapped and (not beside or len(self._overlapped) == MAX_OVERLAPPED):
-            return None
+        num_running = len(room.sequences.running)
         num_waiting = sum(not prompt.compiling for prompt in room.prompts.sequences())
+        self._overlaps = room.engine.overlap is not None and room.settings.limits.overlaps(
+            num_running=num_running, num_waiting=num_waiting
+        )
+        # A batch that is not overlapped has the whole GPU.
+        if self._overlapped and (not self._overlaps or len(self._overlapped) == MAX_OVERLAPPED):
+            return None
         max_tokens = room.settings.limits.max_tokens(
-            num_running=0 if beside else len(room.sequences.running), num_waiting=num_waiting
+            num_running=0 if self._overlaps else num_running, num_waiting=num_waiting
         )
         return room.prompts.schedule(max_tokens)
 
@@ -135,8 +140,7 @@ class PromptBatches:
         while self._overlapped and is_scored:
             self.go_on(wait=True)
         room.begin(scheduled)
-        overlaps = self._beside_steps and not is_scored
-        if overlaps and (self._overlapped or self._is_long(scheduled)):
+        if self._overlaps and not is_scored and (self._overlapped or self._is_long(scheduled)):
             self._overlapped.append((scheduled, room.engine.overlapped(scheduled.batch)))
         else:
             self._launches.add(scheduled, room.engine.launch(scheduled.batch), self._process)
@@ -156,11 +160,6 @@ class PromptBatches:
             scheduled, batch = self._overlapped.popleft()
             self._process(scheduled, batch.result())
             wait = False
-
-    @property
-    def _beside_steps(self) -> bool:
-        """True if batches can be computed beside the steps of running sequences."""
-        return self._room.engine.overlap is not None and bool(self._room.sequences.running)
 
     def _is_long(self, scheduled: Scheduled) -> bool:
         """True if steps would wait too long for a batch before them."""
