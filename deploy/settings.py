@@ -78,7 +78,7 @@ def resolve(
     speculate: Speculate = "auto",
     draft_acceptance: float | None = None,
     spread: str = SPREAD,
-    overlap: bool = True,
+    overlap: bool = False,
     prefix_cache: bool = True,
     host_cache_gb: float = 0.0,
     device: Device = "auto",

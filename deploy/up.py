@@ -89,7 +89,7 @@ def up(
             envvar="BATON_OVERLAP",
             help="Compute long prompts beside decode steps, each on its part of the GPU.",
         ),
-    ] = True,
+    ] = False,
     prefix_cache: Annotated[
         bool,
         typer.Option(

@@ -67,7 +67,7 @@ class EngineConfig:
     with a row for each state slot. ``group_sizes``: decoding members of the groups that captured
     spread steps are for. A start takes less time with fewer of either. ``any_role``: an engine that
     decodes can also lend to the spread steps of others. ``overlap``: long prompts are computed
-    beside decode steps, on CUDA, where steps are not spread.
+    beside decode steps, on CUDA, by an engine that does both and does not spread its steps.
     """
 
     model_dir: Path
@@ -98,11 +98,6 @@ class EngineConfig:
     def spreads(self) -> bool:
         """True if there are spread steps with these settings."""
         return self.spread and self.device == "cuda" and self.decodes
-
-    @property
-    def overlaps(self) -> bool:
-        """True if prompts can be computed beside decode steps with these settings."""
-        return self.overlap and self.device == "cuda" and self.decodes and not self.spreads
 
     @property
     def lends(self) -> bool:

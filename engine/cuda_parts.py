@@ -60,7 +60,7 @@ class CudaParts:
         self._layout, self._kernels, self._max_drafts = layout, kernels, max_drafts
         self._captures = not isinstance(kernels, ReferenceKernels)
         self._device = cache.conv.device
-        self._divided = self._divide() if self._captures and config.overlaps else None
+        self._divided = self._divide() if config.overlap else None
         self._trunk = Trunk(
             model, cache, layout, kernels, model.config.max_position_embeddings, self._divided
         )
@@ -79,10 +79,21 @@ class CudaParts:
         return None if self._divided is None else Overlap(self._divided)
 
     def _divide(self) -> DividedGpu | None:
+        config, problem = self._config, ""
+        if not self._captures:
+            problem = "its kernels have no graphs"
+        elif not (config.decodes and config.prefills):
+            problem = "this worker does not both compute prompts and decode"
+        elif config.spreads:
+            problem = "steps of a spread group need the whole GPU"
+        elif self._model.config.quantization.packs:
+            problem = "it was not measured with weights in NVFP4"
         try:
-            divided = DividedGpu.of(self._device.index or torch.cuda.current_device())
-        except CannotDivide as problem:
-            log.info("overlap: prompts are computed between decode steps: %s", problem)
+            if problem:
+                raise CannotDivide(problem)
+            divided = DividedGpu.of(torch.cuda.current_device())
+        except CannotDivide as error:
+            log.warning("overlap: prompts are computed between decode steps: %s", error)
             return None
         log.info(
             "overlap: long prompts are computed on %d multiprocessors beside decode steps on %d",

@@ -13,8 +13,7 @@ from typing import Any
 import torch
 
 STEPS_SHARE = 0.3
-"""The steps' share of the multiprocessors. On an H100, 40 of 132: docs/overlap.md has the times of
-steps and prompts by the size of this part."""
+"""The steps' share of the multiprocessors. On an H100, 40 of 132 (docs/disaggregation.md)."""
 _MULTIPLE = 8
 """The driver divides multiprocessors in multiples of this (compute capability 9.0)."""
 _FIRST = -5

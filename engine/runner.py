@@ -105,6 +105,8 @@ class Engine:
             self.spread = cuda.spread(self._graphs, self._drafts)
             self.lending, self.overlap = cuda.lending(), cuda.overlap()
         else:
+            if config.overlap:
+                log.warning("overlap: prompts are computed between decode steps on a CPU")
             self._sampler = Sampler(
                 pools.num_state_slots, self.num_ids, self._device, grammars=grammars
             )

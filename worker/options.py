@@ -151,7 +151,7 @@ class Options:
             "Compute long prompts beside decode steps, each on its part of the GPU, instead of "
             "between them; for workers on a GPU that do both and have no spread group.",
         ),
-    ] = True
+    ] = False
     prefix_cache: Annotated[
         bool,
         option("BATON_PREFIX_CACHE", "Keep prefixes of prompts and answers for later prompts."),

@@ -117,7 +117,7 @@ def test_services_get_their_settings_by_the_environment_alone(checkpoint):
         quantize="fp8",
         speculate="2",
         spread="48",
-        overlap=False,
+        overlap=True,
         prefix_cache=False,
         host_cache_gb=1.5,
     )
@@ -146,7 +146,7 @@ def test_services_get_their_settings_by_the_environment_alone(checkpoint):
         assert (one.env["BATON_QUANTIZE"], one.env["BATON_SPECULATE"]) == ("fp8", "2")
         assert one.env["BATON_SPREAD"] == "48"
         assert "BATON_DRAFT_ACCEPTANCE" not in one.env
-        assert (one.env["BATON_OVERLAP"], one.env["BATON_PREFIX_CACHE"]) == ("off", "off")
+        assert (one.env["BATON_OVERLAP"], one.env["BATON_PREFIX_CACHE"]) == ("on", "off")
         assert one.env["BATON_HOST_CACHE_GB"] == "1.5"
         assert one.env["PYTHONPATH"].startswith("/mine:")
     assert int(decode[0].env["BATON_THREADS"]) >= 1
