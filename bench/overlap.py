@@ -62,7 +62,7 @@ class Sequences:
         self._at = [self._start + MOST_STEPS] * MAX_ROWS
 
     def divide(self, share: float) -> DividedGpu:
-        """Divide the GPU anew; steps get this share of it."""
+        """Divide the GPU again, with ``share`` of it for steps."""
         gpu, parts = DividedGpu.of(0, share), self.engine._cuda
         assert parts is not None, "a GPU without Triton kernels"
         graphs = DecodeGraphs(
