@@ -33,6 +33,11 @@ class Table:
     rows: Sequence[Sequence[Any]]
     title: str = ""
 
+    def of_numbers(self, column: int) -> bool:
+        """True if a value of the column is a number, so that its heading is aligned as numbers."""
+        values = (row[column] for row in self.rows)
+        return any(isinstance(each, int | float) and not isinstance(each, bool) for each in values)
+
 
 @dataclass(frozen=True)
 class Figure:

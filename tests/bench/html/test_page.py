@@ -185,7 +185,7 @@ def test_latencies_of_all_runs_stand_in_one_figure_and_ratios_beside_them(
     assert ratios.count("<td>2.000</td>") == 7 * 2, "total and output tok/s of each level"
     assert ratios.count("<td>0.500</td>") == 7 * 4
     for share in ("p90", "p95"):
-        assert f"<th>TPOT {share}</th>" in page
+        assert f">TPOT {share}</th>" in page
 
 
 def test_throughput_is_per_gpu_where_gpus_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,6 +219,18 @@ def test_tpot_is_the_headline_where_tokens_arrive_in_bursts() -> None:
     head = check(render(found)).partition('class="state')[0]
     assert "ITL" not in head
     assert head.index("ms TPOT p50, 1 at once") < head.index("ms TTFT p50, 1 at once")
+
+
+@pytest.mark.usefixtures("names_for_charts")
+def test_headings_are_aligned_as_the_values_below_them() -> None:
+    found = throughput_document()
+    found["results"]["levels"][0]["spot_checks"] = [
+        {"question": "1 + 1 =", "expected": 2, "answer": "3", "passed": False}
+    ]
+    page = check(render(found))
+    assert '<th class="n">expected</th>' in page
+    assert '<th class="n">TTFT p50</th>' in page
+    assert "<th>the answer begins</th>" in page
 
 
 @pytest.mark.usefixtures("names_for_charts")
