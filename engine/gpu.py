@@ -238,14 +238,14 @@ def memory_plan(weight_bytes: int, layout: CacheLayout, pools: PoolSize) -> str:
     )
 
 
-def shortage(layout: CacheLayout, pools: PoolSize, *, in_fp8: bool) -> str:
+def shortage(layout: CacheLayout, pools: PoolSize, *, small: bool) -> str:
     """A warning for the log about pools with fewer state slots than DEFAULT_SLOTS; "" for
-    others."""
+    others. ``small``: weights are quantised already."""
     slots = pools.num_state_slots
     if slots >= DEFAULT_SLOTS:
         return ""
     tokens = pools.num_pages * layout.page_size
-    advice = "" if in_fp8 else "; --quantize fp8 halves the weights and leaves room for more"
+    advice = "" if small else "; --quantize fp8 halves the weights and leaves room for more"
     return (
         f"little of the GPU's memory is left for the cache: at most {slots} sequences at a time, "
         f"{tokens} tokens in all, {tokens // slots} each{advice}"

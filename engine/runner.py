@@ -168,7 +168,7 @@ class Engine:
             config, model_config, layout, num_ids, max_drafts, buffer_factory
         )
         log.info("memory: %s", gpu.memory_plan(weight_bytes, layout, pools))
-        if config.num_state_slots is None and (short := gpu.shortage(layout, pools, in_fp8=small)):
+        if config.num_state_slots is None and (short := gpu.shortage(layout, pools, small=small)):
             log.warning("memory: %s", short)
         cache.epochs.zero_()
         phases.ended("cache")

@@ -67,7 +67,9 @@ class Metrics:
             "baton_retries", "Times a request was placed again.", ["reason"], registry=r
         )
         self.queued = Gauge(
-            "baton_requests_queued", "Accepted requests that wait for prefill.", registry=r
+            "baton_requests_queued",
+            "Requests whose prompts wait, at the coordinator or at a worker.",
+            registry=r,
         )
         self.running = Gauge(
             "baton_requests_running", "Requests in prefill, handoff or decode.", registry=r

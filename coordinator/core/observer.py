@@ -216,7 +216,7 @@ class Observer:
                 out = worker.spread.left_out_s > 0
                 metrics.spread.report_left_out(worker.instance, worker.role, out)
         self._load.level(self.clock(), status.prompts_waiting, status.running)
-        metrics.queued.set(status.queued)
+        metrics.queued.set(status.prompts_waiting)
         metrics.running.set(status.running)
         metrics.open_tokens.set(open_tokens)
         metrics.ready.set(status.ready)

@@ -1,6 +1,7 @@
 """What the metrics and the log tell of a request's end and of its new attempts."""
 
 import logging
+import re
 from dataclasses import replace
 from unittest.mock import Mock
 
@@ -122,17 +123,21 @@ def test_each_tick_tells_how_many_records_redis_does_not_have_yet() -> None:
     assert "baton_redis_records_unwritten 0.0\n" in metrics.render().decode()
 
 
-def test_the_last_hour_shows_prompts_that_wait_at_a_worker_too() -> None:
+def test_the_queue_has_prompts_that_wait_at_a_worker_too() -> None:
     workers = tuple(
         WorkerStatus(f"{role}-1", role, "cpu", 15, waiting, 8, 8, 4, 4, "")
         for role, waiting in (("prefill", 40), ("decode", 3), ("colocated", 5))
     )
-    observer = Observer(Metrics("m"), Mock(num_unwritten=0, dropped=0, damage=Damage()), "c1")
+    metrics = Metrics("m")
+    observer = Observer(metrics, Mock(num_unwritten=0, dropped=0, damage=Damage()), "c1")
     now = 100.0
     observer.clock = Mock(side_effect=lambda: now)
     observer.tick(ServiceStatus(True, (), False, 7, 73, True, workers), 0, 0)
     now += PERIOD_S
     assert [point.queued for point in observer.load_series().points] == [7 + 40 + 5]
+    exported = metrics.render().decode()
+    assert "baton_requests_queued 52.0\n" in exported
+    assert re.search(r"^vllm:num_requests_waiting\{.*\} 52\.0$", exported, re.MULTILINE)
 
 
 def test_moves_are_counted_by_reason_and_outcome_and_those_of_the_last_minute() -> None:

@@ -109,7 +109,7 @@ def test_state_slots_and_pages_divide_what_is_left(hopper: pytest.MonkeyPatch, g
     assert slots == gpu.DEFAULT_SLOTS or taken > gib * GIB - 2 * FULL.page_bytes, "all of it"
     assert pages * FULL.page_size >= slots * gpu.TYPICAL_TOKENS
     assert (slots == gpu.DEFAULT_SLOTS) == (gib >= 36)
-    assert bool(gpu.shortage(FULL, pools, in_fp8=False)) == (slots < gpu.DEFAULT_SLOTS)
+    assert bool(gpu.shortage(FULL, pools, small=False)) == (slots < gpu.DEFAULT_SLOTS)
 
 
 def test_memory_for_sampling_is_kept_for_all_logits_and_one_block_of_rows() -> None:
@@ -146,10 +146,10 @@ def test_state_slots_have_a_ring_for_spread_steps_or_drafts(
 
 
 def test_a_shortage_is_said_in_sequences_and_tokens() -> None:
-    short = gpu.shortage(FULL, PoolSize(1600, 50), in_fp8=False)
+    short = gpu.shortage(FULL, PoolSize(1600, 50), small=False)
     assert "at most 50 sequences at a time, 102400 tokens in all, 2048 each" in short
     assert "--quantize fp8" in short
-    assert "--quantize" not in gpu.shortage(FULL, PoolSize(1600, 50), in_fp8=True)
+    assert "--quantize" not in gpu.shortage(FULL, PoolSize(1600, 50), small=True)
 
 
 def test_state_slots_beside_pages_that_are_given(hopper: pytest.MonkeyPatch) -> None:
