@@ -10,9 +10,7 @@ default) it starts ``baton up``, waits a few seconds while idle groups time step
 table they decide by, and measures each level with ``baton bench throughput``: all requests of a
 level begin at once. Beside the tokens a second it records what the workers counted meanwhile:
 spread and local decode steps, seconds in each, waits for others, and aborted steps. With
-``--rates`` requests also arrive one by one (Poisson), so that prompts come beside steps. With
-``--kill-at N`` it also kills a worker while N streams run, and reports the longest gap between two
-tokens of the streams, by whether their worker was killed.
+``--rates`` requests also arrive one by one (Poisson), so that prompts come beside steps.
 
 Exit status: 0, 1 when a request failed or a level was not measured.
 """
@@ -29,7 +27,6 @@ import typer
 from bench.commands import END_S
 from bench.harness.options import int_list
 from bench.setups import Setup
-from bench.spread_kill import longest_gaps
 from bench.stack import Stack
 from bench.stack_runs import StackRuns, measured
 
@@ -98,7 +95,6 @@ def main(
     rounds: Annotated[int, typer.Option(help="Times that a level is filled.")] = 1,
     rates: Annotated[str, typer.Option(help="Requests a second, commas between.")] = "",
     rate_s: Annotated[float, typer.Option(help="Seconds of arrivals at each rate.")] = 20.0,
-    kill_at: Annotated[int, typer.Option(help="Kill a worker under so many streams.")] = 0,
     out: Annotated[Path, typer.Option(help="Result file.")] = Path("spread-service.json"),
 ) -> None:
     lengths = input_len, output_len
@@ -119,9 +115,6 @@ def main(
             runs.problems += [f"{name} at {rate:g}/s: {each}" for each in wrong]
             latency = f"TTFT {found['ttft_ms']['p50']:.0f}, TPOT {found['tpot_ms']['p50']}"
             print(f"{name:16} {rate:4g} a second: {latency} ms; {line(found)}", flush=True)
-        if kill_at:
-            row["kill"] = longest_gaps(served, model, kill_at, input_len, output_len)
-            print(f"{name:16} kill: {row['kill']}", flush=True)
 
     for name in stacks.split(","):
         setup, _, spread = name.partition("/")

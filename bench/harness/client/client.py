@@ -17,7 +17,7 @@ closed instead, since the server may be closing it at that moment.
 
 import asyncio
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from time import perf_counter
 from types import TracebackType
 
@@ -29,9 +29,6 @@ from bench.harness.client.reading import read
 from bench.harness.client.record import Failure, Record
 
 KEEP_ALIVE_S = 2.0
-
-OnBody = Callable[[bytes], None]
-"""Called with each piece of a response's body as it comes."""
 
 
 class Client:
@@ -60,20 +57,16 @@ class Client:
     ) -> None:
         self.abort()
 
-    async def send(
-        self, ask: Ask, *, due_at_s: float | None = None, on_body: OnBody | None = None
-    ) -> Record:
+    async def send(self, ask: Ask, *, due_at_s: float | None = None) -> Record:
         """Send a completion request and read its answer; ``due_at_s`` (perf_counter) defaults to
         now."""
-        return read(await self.exchange(ask, due_at_s=due_at_s, on_body=on_body))
+        return read(await self.exchange(ask, due_at_s=due_at_s))
 
-    async def exchange(
-        self, ask: Ask, *, due_at_s: float | None = None, on_body: OnBody | None = None
-    ) -> Exchange:
+    async def exchange(self, ask: Ask, *, due_at_s: float | None = None) -> Exchange:
         """Send a completion request; its raw answer is for ``reading.read`` when there is time."""
         return await self.request(
             "POST", ask.path, ask.content, headers=ask.headers, streamed=ask.stream,
-            due_at_s=due_at_s, on_body=on_body,
+            due_at_s=due_at_s,
         )  # fmt: skip
 
     async def get(self, path: str) -> Exchange:
@@ -88,12 +81,11 @@ class Client:
         headers: Mapping[str, str] | None = None,
         streamed: bool = False,
         due_at_s: float | None = None,
-        on_body: OnBody | None = None,
     ) -> Exchange:
         """Make any HTTP exchange. A status other than 200 is no failure here. Never raises for
         anything that the server does."""
         due_at_s = perf_counter() if due_at_s is None else due_at_s
-        exchange = Exchange(due_at_s, streamed, on_body)
+        exchange = Exchange(due_at_s, streamed)
         if self._aborted:
             exchange.end(Failure.CANCELLED, "the run was interrupted")
             return exchange

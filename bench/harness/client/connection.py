@@ -117,8 +117,6 @@ class Connection(asyncio.Protocol):
         exchange = self._exchange
         if exchange is not None and exchange.last_byte_at_s is not None:
             exchange.pieces.append((exchange.last_byte_at_s, body))
-            if exchange.on_body is not None:
-                exchange.on_body(body)
 
     def on_message_complete(self) -> None:
         assert self._exchange is not None

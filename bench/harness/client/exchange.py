@@ -1,6 +1,5 @@
 """One HTTP exchange as it was on the wire: the bytes that came, and when, not interpreted."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import perf_counter
 
@@ -11,13 +10,11 @@ from bench.harness.client.record import Failure
 class Exchange:
     """A request and its response, filled by a connection; complete once ``done_at_s`` is set.
 
-    ``pieces`` are (arrival, bytes) of the body; ``on_body`` is called with each as it comes.
-    ``failure``: an error on the wire, or None.
+    ``pieces`` are (arrival, bytes) of the body. ``failure``: an error on the wire, or None.
     """
 
     due_at_s: float
     streamed: bool = False
-    on_body: Callable[[bytes], None] | None = None
     sent_at_s: float | None = None
     first_byte_at_s: float | None = None
     last_byte_at_s: float | None = None

@@ -105,15 +105,6 @@ class _Reader:
             self.arrivals.append(Arrival(at_s, 1, num_chars, len(ids)))
 
 
-def num_ids(data: bytes) -> int:
-    """Number of token ids in the data of one event of a completion; 0 if it cannot be read."""
-    try:
-        choices = _decode(data).choices or ()
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return 0
-    return sum(len(choice.token_ids or ()) for choice in choices)
-
-
 def read(exchange: Exchange) -> Record:
     """The record of a completion request. Never raises."""
     assert exchange.done_at_s is not None, "the exchange goes on"
