@@ -19,7 +19,7 @@ Exit status: 0, 1 when a request failed or a part was not measured within ``--ca
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -29,11 +29,11 @@ import typer
 from bench.commands import END_S, PLAIN_SAMPLING, CommandFailed, baton_bench
 from bench.harness.agents.settings import SHAPES
 from bench.harness.options import int_list
+from bench.recording import show
 from bench.setups import Setup
 from bench.stack import Stack, StackFailed, started
-from bench.stack_runs import end_with
 
-OFF, PARTS = "off", ("levels", "agents")
+OFF = "off"
 START_S = 300.0
 LEAST_S = 10.0
 """A part is not begun with less time left."""
@@ -42,39 +42,15 @@ SEED = "1"
 
 
 @dataclass(frozen=True)
-class Loads:
-    """What is sent to each stack. ``levels``: requests at once, each filled ``rounds`` times, of
-    ``lengths`` tokens in and out. ``agents``: as ``baton bench load`` takes them, with ``shape``
-    options."""
-
-    levels: tuple[int, ...]
-    rounds: int
-    lengths: tuple[int, int]
-    agents: str
-    shape: tuple[str, ...]
-
-    def command(self, part: str) -> list[str]:
-        """The kind of ``baton bench`` that measures a part, and its options."""
-        if part == "agents":
-            return ["load", "--agents", self.agents, *self.shape]
-        at_once = ",".join(map(str, self.levels))
-        most = str(max(self.levels) * self.rounds)
-        return [
-            "throughput", "--levels", at_once, "--rounds", str(self.rounds), "--requests", most,
-            "--input-len", str(self.lengths[0]), "--output-len", str(self.lengths[1]),
-            "--spot-checks", "0",
-        ]  # fmt: skip
-
-
-@dataclass(frozen=True)
 class Call:
-    """One call of this command. ``ends_at`` is of the monotonic clock."""
+    """One call of this command. ``loads``: the words of ``baton bench`` that measure each part.
+    ``ends_at`` is of the monotonic clock."""
 
     model: Path
     up: Sequence[str]
     speculate: str
     num_state_slots: int
-    loads: Loads
+    loads: Mapping[str, Sequence[str]]
     out_dir: Path
     prefix: str
     ends_at: float
@@ -99,7 +75,7 @@ class Call:
         limit_s = self.left_s - END_S
         if limit_s < LEAST_S:
             raise CommandFailed(f"{part}: only {max(0.0, self.left_s):.0f} s are left")
-        kind, *options = self.loads.command(part)
+        kind, *options = self.loads[part]
         return baton_bench(
             kind, "--tokenizer", str(self.model), "--seed", SEED, *options, *PLAIN_SAMPLING,
             "--time-limit-s", f"{limit_s:.0f}",
@@ -107,13 +83,13 @@ class Call:
         ).document  # fmt: skip
 
 
-def problems_of(call: Call, acceptance: str, parts: Sequence[str]) -> Iterator[str]:
+def problems_of(call: Call, acceptance: str) -> Iterator[str]:
     """Measure one acceptance, and yield what went wrong."""
     try:
         arguments, settings = call.arguments(acceptance), {"num_state_slots": call.num_state_slots}
         start_s = min(START_S, call.left_s)
         with started(*arguments, settings=settings, start_s=start_s) as served:
-            for part in parts:
+            for part in call.loads:
                 document = call.measure(served, acceptance, part)
                 for found in document["results"].get("levels", []):
                     print(f"{acceptance:>6} {part:6} {line(found)}", flush=True)
@@ -142,7 +118,7 @@ def main(
     up: Annotated[list[str] | None, typer.Argument(help="For baton up, behind --.")] = None,
     acceptances: Annotated[str, typer.Option(help="off, or from 0 to 1; commas.")] = "off,0.8",
     speculate: Annotated[str, typer.Option(help="Drafts a step: auto, or 1 to 4.")] = "auto",
-    parts: Annotated[str, typer.Option(help="Of levels, agents.")] = ",".join(PARTS),
+    parts: Annotated[str, typer.Option(help="Of levels, agents.")] = "levels,agents",
     levels: Annotated[str, typer.Option(help="Requests at once.")] = "1,2,4,8,16,32,64",
     rounds: Annotated[int, typer.Option(help="Times that a level is filled.")] = 2,
     input_len: int = 1024,
@@ -163,27 +139,33 @@ def main(
     call_s: Annotated[float, typer.Option(help="Seconds for this call.")] = 3600.0,
 ) -> None:
     """Measure service with drafts that are accepted with given probabilities."""
-    wanted = parts.split(",")
-    if unknown := sorted(set(wanted) - set(PARTS)):
-        raise typer.BadParameter(f"--parts: {unknown[0]!r} is none of {', '.join(PARTS)}")
-    shape = (
-        "--agents-shape", "deep", "--turns", str(turns), "--agents-own-prefix", str(cached),
-        "--agents-shared-prefix", str(shared), "--agents-turn-len", str(new),
-        "--output-len", str(answer),
-    )  # fmt: skip
-    loads = Loads(
-        int_list("--levels", levels), rounds, (input_len, output_len), agents, shape
-    )  # fmt: skip
+    at_once = int_list("--levels", levels)
+    loads = {
+        "levels": [
+            "throughput", "--levels", levels, "--rounds", str(rounds),
+            "--requests", str(max(at_once) * rounds), "--input-len", str(input_len),
+            "--output-len", str(output_len), "--spot-checks", "0",
+        ],
+        "agents": [
+            "load", "--agents", agents, "--agents-shape", "deep", "--turns", str(turns),
+            "--agents-own-prefix", str(cached), "--agents-shared-prefix", str(shared),
+            "--agents-turn-len", str(new), "--output-len", str(answer),
+        ],
+    }  # fmt: skip
+    if unknown := sorted(set(parts.split(",")) - set(loads)):
+        raise typer.BadParameter(f"--parts: {unknown[0]!r} is none of {', '.join(loads)}")
     ends_at = time.monotonic() + call_s
     out_dir.mkdir(parents=True, exist_ok=True)
+    wanted = {part: loads[part] for part in parts.split(",")}
     folder = out_dir.absolute()
-    call = Call(model, up or (), speculate, state_slots, loads, folder, prefix, ends_at)
+    call = Call(model, up or (), speculate, state_slots, wanted, folder, prefix, ends_at)
     problems = [
         f"{acceptance}: {each}"
         for acceptance in acceptances.split(",")
-        for each in problems_of(call, acceptance, wanted)
+        for each in problems_of(call, acceptance)
     ]
-    end_with(problems)
+    show(problems)
+    raise typer.Exit(bool(problems))
 
 
 if __name__ == "__main__":

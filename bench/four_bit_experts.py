@@ -4,7 +4,6 @@ For each number of rows: µs and GB/s of one layer's experts in each kind of wei
 NVFP4's sums differ from those of the same weights dequantised to BF16.
 """
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,8 +11,7 @@ from typing import Annotated, Any
 import torch
 import typer
 
-from bench.environment import describe
-from bench.result_file import document, save
+from bench.recording import Recording
 from bench.timed_steps import step_ms
 from engine.kernels.triton_experts import experts
 from engine.kernels.triton_experts_nvfp4 import experts_nvfp4
@@ -79,7 +77,8 @@ def timed_us(run: Callable[[Chosen], object], steps: list[Chosen]) -> float:
 def main(
     out: Annotated[Path, typer.Option(help="Result file.")] = Path("four-bit-experts.json"),
 ) -> None:
-    environment, device = describe(sys.argv[1:], "bench.four_bit_experts"), torch.device("cuda")
+    settings = {"experts": NUM_EXPERTS, "top_k": TOP_K, "hidden": HIDDEN, "dim": DIM}
+    run, device = Recording("bench.four_bit_experts", out, settings), torch.device("cuda")
     torch.manual_seed(0)
     gate_up = drawn(NUM_EXPERTS, 2 * DIM, HIDDEN, 2, device)
     down = drawn(NUM_EXPERTS, HIDDEN, DIM, 1, device)
@@ -95,27 +94,19 @@ def main(
             gate_up[1].nbytes + down[1].nbytes,
         ),
     }
-    found = list[dict[str, Any]]()
+    run.results["steps"] = found = list[dict[str, Any]]()
     for num_rows in ROWS:
         steps = [chosen(num_rows, NUM_EXPERTS, TOP_K, HIDDEN, device) for _ in range(NUM_DRAWS)]
         share = sum(step[1].unique().numel() for step in steps) / NUM_DRAWS / NUM_EXPERTS
         each: dict[str, Any] = {"rows": num_rows}
-        for name, (run, num_bytes) in kinds.items():
-            us = timed_us(run, steps)
+        for name, (compute, num_bytes) in kinds.items():
+            us = timed_us(compute, steps)
             each |= {f"{name}_us": us, f"{name}_gb_per_s": share * num_bytes / us / 1e3}
         each["difference"] = difference(steps[0], gate_up, down)
         found.append(each)
         print(", ".join(f"{name} {value:.4g}" for name, value in each.items()), flush=True)
-    problems = [f"NVFP4 differs: {each}" for each in found if not each["difference"] < TOLERANCE]
-    settings = {"experts": NUM_EXPERTS, "top_k": TOP_K, "hidden": HIDDEN, "dim": DIM}
-    save(
-        out,
-        document(
-            "four-bit-experts", environment=environment, settings=settings,
-            results={"steps": found}, problems=problems,
-        ),
-    )  # fmt: skip
-    raise typer.Exit(bool(problems))
+    run.problems += [f"NVFP4 differs: {e}" for e in found if not e["difference"] < TOLERANCE]
+    run.end()
 
 
 if __name__ == "__main__":

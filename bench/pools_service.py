@@ -175,7 +175,7 @@ def main(
         "up": up or [], "conversations": asdict(conversations), "seconds": seconds,
         "targets_ms": [target_ttft_ms, target_tpot_ms],
     }  # fmt: skip
-    runs = StackRuns("pools_service", settings, out)
+    runs = StackRuns("bench.pools_service", out, settings)
 
     def load(name: str, served: Stack, row: dict[str, Any]) -> None:
         with tempfile.TemporaryDirectory() as at:

@@ -7,7 +7,6 @@ of an engine with random weights as well.
 """
 
 import statistics
-import sys
 import time
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -15,8 +14,7 @@ from typing import Annotated, Any, cast
 import torch
 import typer
 
-from bench.environment import describe
-from bench.result_file import document, save
+from bench.recording import Recording
 from bench.step import FULL_SIZE
 from engine.batch import Binding, ForwardBatch, Row
 from engine.config import EngineConfig, Quantize
@@ -130,32 +128,23 @@ def main(
     whole_passes: Annotated[bool, typer.Option(help="Time whole passes too.")] = True,
     out: Annotated[Path, typer.Option(help="Result file.")] = Path("prompt-attention.json"),
 ) -> None:
-    environment = describe(sys.argv[1:], "bench.prompt_attention")
-    problem = cudnn_attention.unsupported(torch.bfloat16, DIM)
-    if problem:
+    if problem := cudnn_attention.unsupported(torch.bfloat16, DIM):
         raise SystemExit(f"error: {problem}")
+    run = Recording("bench.prompt_attention", out, {"quantize": quantize, "rounds": ROUNDS})
     layer(*DEEPEST_PLANNED)
-    results: dict[str, Any] = {"layers": []}
+    run.results["layers"] = layers = list[dict[str, Any]]()
     for shape in SHAPES:
-        results["layers"].append(found := layer(*shape))
+        layers.append(found := layer(*shape))
         print(", ".join(f"{name} {value}" for name, value in found.items()), flush=True)
     torch.cuda.empty_cache()
     if whole_passes:
-        results |= passes(model, quantize)
-        for each in results["passes"]:
+        run.results |= passes(model, quantize)
+        for each in run.results["passes"]:
             print(", ".join(f"{name} {value}" for name, value in each.items()), flush=True)
-        print(f"plans made again in {results['planned_again_s']} s")
-    wrong = [each for each in results["layers"] if not each["difference"] < 8e-3]
-    settings = {"quantize": quantize, "rounds": ROUNDS}
-    problems = [f"pieces differ: {each}" for each in wrong]
-    save(
-        out,
-        document(
-            "prompt-attention", environment=environment, settings=settings, results=results,
-            problems=problems,
-        ),
-    )  # fmt: skip
-    raise typer.Exit(bool(problems))
+        print(f"plans made again in {run.results['planned_again_s']} s")
+    wrong = [each for each in layers if not each["difference"] < 8e-3]
+    run.problems += [f"pieces differ: {each}" for each in wrong]
+    run.end()
 
 
 if __name__ == "__main__":

@@ -63,21 +63,6 @@ def save(path: Path, found: dict[str, Any]) -> Path:
     return placed
 
 
-class GrowingFile:
-    """The file of a run that writes its results while it measures. What is not good, or not whole
-    yet, goes where ``place`` puts a failed run."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._meanwhile = place(path, {"ok": False})
-
-    def write(self, found: dict[str, Any]) -> None:
-        """Write the results so far."""
-        write(self._path if found["ok"] else self._meanwhile, found)
-        if found["ok"] and self._meanwhile != self._path:
-            self._meanwhile.unlink(missing_ok=True)
-
-
 def load(path: Path, *kinds: str) -> dict[str, Any]:
     """Read a result file. Raises ResultFileBad if it is missing, no result, or of none of
     ``kinds``."""

@@ -5,7 +5,6 @@ of one layer's attention when each row reads its whole context, and when rows re
 they have in common; the bits must be equal.
 """
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,8 +12,7 @@ from typing import Annotated, Any
 import torch
 import typer
 
-from bench.environment import describe
-from bench.result_file import document, save
+from bench.recording import Recording
 from bench.timed_steps import step_ms
 from engine.batch import Row
 from engine.kernels.shared_reads import rows_of_tile
@@ -95,23 +93,15 @@ def timed(shape: Shape) -> dict[str, Any]:
 def main(
     out: Annotated[Path, typer.Option(help="Result file.")] = Path("shared-contexts.json"),
 ) -> None:
-    environment = describe(sys.argv[1:], "bench.shared_contexts")
+    settings = {"heads": HEADS, "kv_heads": KV_HEADS, "head_dim": DIM, "page_size": PAGE}
+    run = Recording("bench.shared_contexts", out, settings)
     torch.manual_seed(0)
-    found = list[dict[str, Any]]()
+    run.results["shapes"] = found = list[dict[str, Any]]()
     for shape in SHAPES:
         found.append(timed(shape))
         print(", ".join(f"{name} {value}" for name, value in found[-1].items()), flush=True)
-    problems = [f"bits differ: {each}" for each in found if not each["equal"]]
-    settings = {"heads": HEADS, "kv_heads": KV_HEADS, "head_dim": DIM, "page_size": PAGE}
-    results = {"shapes": found}
-    save(
-        out,
-        document(
-            "shared-contexts", environment=environment, settings=settings, results=results,
-            problems=problems,
-        ),
-    )  # fmt: skip
-    raise typer.Exit(bool(problems))
+    run.problems += [f"bits differ: {each}" for each in found if not each["equal"]]
+    run.end()
 
 
 if __name__ == "__main__":

@@ -99,7 +99,7 @@ def main(
 ) -> None:
     lengths = input_len, output_len
     settings = {"up": up or [], "input_len": input_len, "output_len": output_len}
-    runs = StackRuns("spread_service", settings, out)
+    runs = StackRuns("bench.spread_service", out, settings)
 
     def load(name: str, served: Stack, row: dict[str, Any]) -> None:
         if not name.endswith("/off"):

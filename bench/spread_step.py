@@ -18,7 +18,6 @@ processes, and the next model goes on.
 """
 
 import json
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -28,11 +27,9 @@ from typing import Annotated, Any
 
 import typer
 
-from bench import result_file
-from bench.environment import describe
+from bench.recording import Recording
 from bench.spread.cases import Bench
 from bench.spread.processes import MemberFailed, Members
-from bench.stack_runs import end_with
 from bench.step import FULL_SIZE
 from decode.spread_table import LOCAL, Experts, Source, StepTime, document
 from transport.wire.spread import MAX_ROWS
@@ -128,29 +125,13 @@ def main(
 ) -> None:
     if table is not None and share_gpu:
         raise typer.BadParameter("--table: members that share a GPU compute in turns")
-    results: dict[str, Any] = {}
-    problems: list[str] = []
-    environment = describe(sys.argv[1:], "bench.spread_step")
-    file = result_file.GrowingFile(out)
-
-    def save(stopped: str | None = "has not ended yet") -> None:
-        file.write(
-            result_file.document(
-                "spread-step",
-                environment=environment,
-                server={},
-                settings={"gpus": gpus, "share_gpu": share_gpu, "context": CONTEXT},
-                results=results,
-                stopped=stopped,
-                problems=problems,
-            ),
-        )
-
+    settings = {"gpus": gpus, "share_gpu": share_gpu, "context": CONTEXT}
+    run = Recording("bench.spread_step", out, settings)
     for name in models.split(","):
         cases, began = CASES[name], time.perf_counter()
         with tempfile.TemporaryDirectory() as folder, Members(gpus, logs / name) as members:
-            bench = Bench(members, save)
-            results[name], bench.problems = bench.results, problems
+            bench = Bench(members, run.save)
+            run.results[name], bench.problems = bench.results, run.problems
             try:
                 bench.start(
                     model_folder(Path(folder), cases.num_layers), cases.buckets,
@@ -159,13 +140,13 @@ def main(
                 print(f"{name}: ready after {time.perf_counter() - began:.1f} s", flush=True)
                 cases.run(bench, gpus)
             except MemberFailed as error:
-                problems.append(f"{name}: {error}")
+                run.problems.append(f"{name}: {error}")
                 print(f"{name}: {error}", flush=True)
-        save()
-    save(stopped=None)
-    if table is not None and not problems:
-        write_table(table, results, gpus, environment)
-    end_with(problems)
+        run.save()
+    run.save(stopped=None)
+    if table is not None and not run.problems:
+        write_table(table, run.results, gpus, run.environment)
+    run.end()
 
 
 def model_folder(folder: Path, num_layers: int | None) -> Path:

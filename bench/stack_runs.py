@@ -1,36 +1,23 @@
 """Benchmarks of the service that start one stack after another, and load each through HTTP."""
 
-import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import httpx
-import typer
 
-from bench import result_file
 from bench.commands import END_S, PLAIN_SAMPLING, CommandFailed, baton_bench
-from bench.environment import describe
 from bench.harness.client.required import RequestFailed
 from bench.prometheus import total
+from bench.recording import Recording
 from bench.stack import Stack, StackFailed, started
 
 START_S = 170.0
-SHOWN = 3000
-"""Characters of a problem that the terminal shows."""
 
 
-class StackRuns:
-    """The stacks of one run of ``python -m bench.KIND``, with a result file that grows.
-    ``problems``: why the result is not good."""
-
-    def __init__(self, kind: str, settings: dict[str, Any], out: Path) -> None:
-        self.problems: list[str] = []
-        self._kind, self._settings = kind.replace("_", "-"), settings
-        self._environment = describe(sys.argv[1:], f"bench.{kind}")
-        self._results: dict[str, Any] = {}
-        self._file = result_file.GrowingFile(out)
+class StackRuns(Recording):
+    """The stacks of one run of ``python -m MODULE``."""
 
     def measure(
         self,
@@ -41,38 +28,14 @@ class StackRuns:
     ) -> None:
         """Start a stack and give it to ``load``, with the dictionary for its results. If the stack,
         a command or a request fails, that is a problem and ends the measurements of this stack."""
-        row = self._results[name] = {}
+        row = self.results[name] = {}
         try:
             with started(*arguments, settings=settings, start_s=START_S) as served:
                 load(served, row)
                 served.stop()
         except (StackFailed, CommandFailed, RequestFailed, httpx.HTTPError) as error:
             self.problems.append(f"{name}: {error}")
-        self._write(stopped="has not ended yet")
-
-    def end(self) -> NoReturn:
-        """Write the result and end the command."""
-        self._write(stopped=None)
-        end_with(self.problems)
-
-    def _write(self, stopped: str | None) -> None:
-        self._file.write(
-            result_file.document(
-                self._kind,
-                environment=self._environment,
-                settings=self._settings,
-                results=self._results,
-                stopped=stopped,
-                problems=self.problems,
-            )
-        )
-
-
-def end_with(problems: Sequence[str]) -> NoReturn:
-    """Print ``problems``, and end the command with status 1 if there are any, else with 0."""
-    for problem in problems:
-        print("problem:", problem[:SHOWN])
-    raise typer.Exit(bool(problems))
+        self.save()
 
 
 def counted(url: str, names: Sequence[str]) -> dict[str, float]:

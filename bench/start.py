@@ -12,7 +12,6 @@ tokens alone.
 
 import asyncio
 import re
-import sys
 import tempfile
 import time
 from collections.abc import Iterable
@@ -23,10 +22,11 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from bench import result_file, stack
+from bench import stack
 from bench.commands import PLAIN_SAMPLING, CommandFailed, baton_bench
-from bench.environment import describe, gpus_said
+from bench.environment import gpus_said
 from bench.harness.client.required import RequestFailed, one_by_one
+from bench.recording import Recording
 
 RUN_S = 240.0
 NUM_IDS = 200_000
@@ -48,39 +48,28 @@ def main(
 ) -> None:
     """Measure, and write the results, also those before a failure. Exit code: 0, or 1 after one."""
     model = up[up.index("--model") + 1]
-    found: dict[str, Any] = {"starts": []}
+    settings = {
+        "at_once": at_once, "input_len": input_len, "output_len": output_len, "prompt": prompt,
+    }  # fmt: skip
+    run = Recording("bench.start", out, settings, {"arguments": up})
+    run.results["starts"] = found = list[dict[str, Any]]()
     stopped = None
     try:
         for number in range(starts):
             began = time.perf_counter()
             with stack.started(*up) as served:
                 ready_s = time.perf_counter() - began
-                found["starts"].append({"ready_s": ready_s, "log": _told(served.lines)})
+                found.append({"ready_s": ready_s, "log": _told(served.lines)})
                 if number == starts - 1 and at_once:
                     lengths = "--input-len", str(input_len), "--output-len", str(output_len)
-                    found["at_once"] = _at_once(served.url, model, at_once, lengths)
-                    found["gpu_memory"] = gpus_said("memory.used,memory.total")
+                    run.results["at_once"] = _at_once(served.url, model, at_once, lengths)
+                    run.results["gpu_memory"] = gpus_said("memory.used,memory.total")
                 if number == starts - 1 and prompt:
-                    found["long_prompt"] = _long_prompt(served.url, prompt, num_ids)
+                    run.results["long_prompt"] = _long_prompt(served.url, prompt, num_ids)
                 served.stop()
     except (stack.StackFailed, CommandFailed, RequestFailed) as error:
         stopped = str(error)
-        typer.echo(f"error: {error}", err=True)
-    document = result_file.document(
-        "start",
-        environment=describe(sys.argv[1:], "bench.start"),
-        server={"arguments": up},
-        settings={
-            "at_once": at_once,
-            "input_len": input_len,
-            "output_len": output_len,
-            "prompt": prompt,
-        },
-        results=found,
-        stopped=stopped,
-    )
-    result_file.save(out, document)
-    raise typer.Exit(0 if document["ok"] else 1)
+    run.end(stopped)
 
 
 def _told(lines: list[str]) -> list[str]:

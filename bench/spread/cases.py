@@ -21,7 +21,7 @@ class Bench:
     """The cases of one model. ``results`` is filled as they end; ``save`` is called after each.
     ``lives``: sequences of each member; ``num_drafts``: drafts of each sequence in a step."""
 
-    def __init__(self, members: Members, save: Callable[[], None]) -> None:
+    def __init__(self, members: Members, save: Callable[[], object]) -> None:
         self._members, self._save = members, save
         self.results: dict[str, Any] = {}
         self.problems: list[str] = []

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
+import typer
 
 from bench import commands, result_file
+from bench.recording import Recording
 from tests.bench.stub import Behaviour, Stub
 
 LEVEL = ("throughput", "--levels", "2", "--requests", "2", "--input-len", "8", "--output-len", "4")
@@ -47,24 +48,29 @@ def test_an_earlier_result_is_lost_to_a_good_one_only(
 def test_results_so_far_spare_an_earlier_result(tmp_path: Path) -> None:
     out, meanwhile = tmp_path / "result.json", tmp_path / "result.failed.json"
 
-    def found(stopped: str | None, problems: list[str], value: int) -> dict[str, Any]:
-        results = {"value": value}
-        return result_file.document(
-            "a", environment={}, settings={}, results=results, stopped=stopped, problems=problems
-        )
+    def recording(value: int) -> Recording:
+        made = Recording("bench.a_kind", out, {})
+        made.results["value"] = value
+        return made
 
-    first = result_file.GrowingFile(out)
-    first.write(found("not whole", [], 1))
-    assert result_file.load(out)["results"] == {"value": 1}, "there is no earlier one"
-    first.write(found(None, [], 2))
-    good, bad = result_file.GrowingFile(out), result_file.GrowingFile(out)
-    good.write(found("not whole", [], 3))
+    first = recording(1)
+    assert not first.save()
+    assert result_file.load(out, "a-kind")["results"] == {"value": 1}, "there is no earlier one"
+    first.results["value"] = 2
+    assert first.save(stopped=None)
+    good, bad = recording(3), recording(5)
+    good.save()
     assert result_file.load(out)["results"] == {"value": 2}
-    good.write(found(None, [], 4))
+    with pytest.raises(typer.Exit) as ended:
+        good.end()
+    assert ended.value.exit_code == 0
     assert not meanwhile.exists()
-    bad.write(found(None, ["slow"], 5))
+    bad.problems.append("slow")
+    with pytest.raises(typer.Exit) as ended:
+        bad.end()
+    assert ended.value.exit_code == 1
     kept = [result_file.load(path)["results"]["value"] for path in (out, meanwhile)]
-    assert kept == [4, 5]
+    assert kept == [3, 5]
 
 
 def test_a_command_without_a_result_is_told_and_an_earlier_one_does_not_stand_for_it(

@@ -8,11 +8,11 @@ import pytest
 
 from bench import result_file
 from bench.commands import CommandFailed, run
-from bench.drafts_service import Call, Loads, line
+from bench.drafts_service import Call, line
 from tests.bench.documents import throughput_document
 
 TINY = Path(__file__).parents[2] / "models" / "tiny"
-LOADS = Loads((1, 4), 2, (64, 32), "1,2", ("--agents-shape", "deep"))
+LOADS = {"levels": ["throughput", "--levels", "1,4"]}
 
 
 def call(left_s: float) -> Call:
@@ -48,9 +48,6 @@ def test_what_is_started_and_sent() -> None:
         "--speculate", "auto", "--draft-acceptance", "0.8", "--device", "cpu",
     ]  # fmt: skip
     assert str(found.file("0.8", "agents")) == "/out/x-0.8-agents.json"
-    levels = LOADS.command("levels")
-    assert levels[:7] == ["throughput", "--levels", "1,4", "--rounds", "2", "--requests", "8"]
-    assert LOADS.command("agents") == ["load", "--agents", "1,2", "--agents-shape", "deep"]
 
 
 def test_a_part_is_not_begun_when_no_time_is_left() -> None:
