@@ -8,7 +8,6 @@ scale.svg. Each says on the picture what was measured, when and on what. Colours
 reader's light or dark setting (``prefers-color-scheme``).
 """
 
-import io
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,8 +15,8 @@ from typing import Annotated, Any
 
 import typer
 
-from bench.harness.html.charts import COLOURS, STYLE, Chart, Line, embedded, matplotlib
-from bench.plot_frame import framed, measured
+from bench.harness.html.charts import COLOURS, Chart, Line
+from bench.plot_frame import bars, drawn, framed, measured, read
 from bench.plots_of_services import agent_turns, faults, predicted_pools, scale
 from bench.plots_of_steps import decode_step, drafts, first_tokens, quantised_steps, spread_step
 
@@ -43,50 +42,41 @@ def throughput(baton: dict[str, Path], others: Sequence[str], references: Path) 
             f"{known[name]['recorded']} in {references.name}, raw output not kept"
         )
     ticks = sorted({int(x) for line in lines for x, _ in line.points})
-    drawn = Chart(
+    chart = Chart(
         lines, "requests at once", "prompt + output tokens/s", x_ticks=ticks, log_y=True
     ).svg()
     settings = next(iter(documents.values()))["settings"]
     lengths = f"{settings['input_len']:,} tokens in, {settings['output_len']:,} out"
     title = f"Qwen3.5-35B-A3B, BF16, random weights, {lengths}, 4 × H200"
     first = f"Baton: through HTTP, no drafts, {measured(documents)}"
-    return framed(drawn, title, [first, *notes])
+    return framed(chart, title, [first, *notes])
 
 
 PERCENTILES = {"p50": "itl_p50_ms", "p99": "itl_p99_ms", "max": "itl_max_ms"}
-PHASES = {"quiet": (COLOURS[0], "alone"), "disturbed": (COLOURS[1], "beside arriving prompts")}
+PHASES = {"quiet": "alone", "disturbed": "beside arriving prompts"}
 
 
 def interference(files: Sequence[Path]) -> str:
     """Percentiles of the gaps between tokens, from results of ``bench.interference``: for each
     set-up and percentile a bar for the streams alone, and one beside arriving prompts."""
-    documents = {file.name: json.loads(file.read_text()) for file in files}
+    documents = read(files)
     setups: dict[str, Any] = {}
     for document in documents.values():
         for name, found in document["results"].items():
             setups[name.replace("both:", "colocated:")] = found  # its name in earlier files
     rows = [(setup, share) for setup in setups for share in PERCENTILES]
-    lib, out = matplotlib(), io.BytesIO()
-    with lib.rc_context({**STYLE, "axes.grid.axis": "x"}):
-        figure = lib.figure.Figure(figsize=(6.4, 3.4), layout="constrained")
-        axes = figure.subplots()
-        for offset, (phase, (colour, meaning)) in zip((-0.2, 0.2), PHASES.items(), strict=True):
-            values = [setups[setup][phase][PERCENTILES[share]] for setup, share in rows]
-            places = [row + offset for row in range(len(rows))]
-            bars = axes.barh(places, values, 0.38, color=colour, label=meaning)
-            axes.bar_label(bars, fmt="%.1f", padding=3, fontsize=8)
-        axes.set_yticks(range(len(rows)), [f"{setup}  {share}" for setup, share in rows])
-        axes.invert_yaxis()
-        axes.margins(x=0.1)
-        axes.set_xlabel("ms between two tokens of a stream")
-        axes.legend()
-        figure.savefig(out, format="svg", transparent=True, metadata={"Date": None})
+    gaps = {
+        meaning: [setups[setup][phase][PERCENTILES[share]] for setup, share in rows]
+        for phase, meaning in PHASES.items()
+    }
+    names = [f"{setup}  {share}" for setup, share in rows]
+    chart = bars(names, gaps, "ms between two tokens of a stream", "%.1f")
     first = next(iter(documents.values()))
     load = first.get("settings") or first["load"]  # earlier files have it under load
     arriving = f"prompts of {load['arrival_prompt']:,} tokens every {load['every_s']} s"
     notes = [f"{load['num_streams']} streams, {arriving}, {measured(documents)}"]
     title = "Gaps between tokens, Qwen3.5-35B-A3B, BF16, random weights, 4 × H200"
-    return framed(embedded(out.getvalue()), title, notes)
+    return framed(chart, title, notes)
 
 
 def pools(file: Path, auto: str, fixed: str, load: str) -> str:
@@ -99,9 +89,8 @@ def pools(file: Path, auto: str, fixed: str, load: str) -> str:
     began = next((look["second"] for look in looks if any(look["running"])), 0.0)
     totals = [sum(look["running"][i] for look in looks) for i in (0, 1)]
     workers = sorted((0, 1), key=lambda i: -totals[i])
-    lib, out = matplotlib(), io.BytesIO()
-    with lib.rc_context(STYLE):
-        figure = lib.figure.Figure(figsize=(6.4, 3.4), layout="constrained")
+
+    def draw(figure: Any) -> None:
         above, below = figure.subplots(2, 1, sharex=True)
         above.stackplot(
             [look["second"] - began for look in looks],
@@ -119,7 +108,7 @@ def pools(file: Path, auto: str, fixed: str, load: str) -> str:
         below.set_xlabel("seconds")
         below.set_xlim(left=0)
         below.legend(loc="upper right")
-        figure.savefig(out, format="svg", transparent=True, metadata={"Date": None})
+
     title = "Two workers whose pools follow the load, beside two colocated ones"
     notes = [
         "50 s of 8,192 tokens in and 32 out, then 12 s of 256 in and 1,024 out; 6 requests a "
@@ -127,7 +116,7 @@ def pools(file: Path, auto: str, fixed: str, load: str) -> str:
         f"{document['environment']['gpus'][0].partition(',')[0]} × 2, FP8, random weights, "
         f"{measured({file.name: document})}",
     ]
-    return framed(embedded(out.getvalue()), title, notes)
+    return framed(drawn(draw), title, notes)
 
 
 def main(

@@ -1,12 +1,16 @@
-"""The frame of a plot of the docs: background, title, notes, colours for light and dark pages."""
+"""What the plots of the docs share: their documents, bars, and the frame with background, title,
+notes and colours for light and dark pages."""
 
+import io
+import json
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
-from bench.harness.html.charts import COLOURS, GREY
+from bench.harness.html.charts import COLOURS, GREY, STYLE, embedded, matplotlib
 
 WIDTH, CHART_HEIGHT, LINE_HEIGHT, NOTE_LEN = 640, 340, 15, 100
 DARK = ("#58a6ff", "#ff8c42", "#3fb950", "#e78ac3", "#e6b450", "#79c0ff", "#bc8cff", "#d19a86")
@@ -17,16 +21,54 @@ VARIABLES = {GREY: ("ink", "#424a53", "#b1bac4")} | {
 """Colours of charts.py: the CSS variable that replaces each, its light and its dark value."""
 
 
-def framed(drawn: str, title: str, notes: Sequence[str]) -> str:
+def read(files: Iterable[Path]) -> dict[str, Any]:
+    """Result documents by the names of their files."""
+    return {file.name: json.loads(file.read_text()) for file in files}
+
+
+def drawn(draw: Callable[[Any], None], **style: str) -> str:
+    """The <svg> element of a figure of matplotlib that ``draw`` fills."""
+    lib, out = matplotlib(), io.BytesIO()
+    with lib.rc_context({**STYLE, **style}):
+        figure = lib.figure.Figure(figsize=(6.4, 3.4), layout="constrained")
+        draw(figure)
+        figure.savefig(out, format="svg", transparent=True, metadata={"Date": None})
+    return embedded(out.getvalue())
+
+
+def bars(
+    rows: Sequence[str], values: Mapping[str, Sequence[float]], x_label: str, form: str
+) -> str:
+    """The <svg> element of horizontal bars: for each row one of each kind of ``values``, which has
+    a number for each row. ``form``: how a number is written."""
+
+    def draw(figure: Any) -> None:
+        axes = figure.subplots()
+        for offset, colour, (name, numbers) in zip(
+            (-0.2, 0.2), COLOURS, values.items(), strict=False
+        ):
+            places = [row + offset for row in range(len(rows))]
+            drawn_bars = axes.barh(places, numbers, 0.38, color=colour, label=name)
+            axes.bar_label(drawn_bars, fmt=form, padding=3, fontsize=8)
+        axes.set_yticks(range(len(rows)), list(rows))
+        axes.invert_yaxis()
+        axes.margins(x=0.1)
+        axes.set_xlabel(x_label)
+        axes.legend()
+
+    return drawn(draw, **{"axes.grid.axis": "x"})
+
+
+def framed(chart: str, title: str, notes: Sequence[str]) -> str:
     """A chart as a file of its own: with a background, a title, notes and colours for both
     settings of ``prefers-color-scheme``."""
     light = {name: value for name, value, _ in VARIABLES.values()}
     dark = {name: value for name, _, value in VARIABLES.values()}
     for colour, (name, _, _) in VARIABLES.items():
-        drawn = drawn.replace(colour, f"var(--{name})")
-    used = [name for name in light if f"var(--{name})" in drawn]
-    drawn = re.sub(r' height="[^"]*pt"', "", drawn, count=1)
-    drawn = drawn.replace("<svg ", f'<svg y="28" width="{WIDTH}" height="{CHART_HEIGHT}" ', 1)
+        chart = chart.replace(colour, f"var(--{name})")
+    used = [name for name in light if f"var(--{name})" in chart]
+    chart = re.sub(r' height="[^"]*pt"', "", chart, count=1)
+    chart = chart.replace("<svg ", f'<svg y="28" width="{WIDTH}" height="{CHART_HEIGHT}" ', 1)
     below = 28 + CHART_HEIGHT + LINE_HEIGHT
     rows = [row for note in notes for row in textwrap.wrap(note, NOTE_LEN, subsequent_indent="   ")]
     height = below + LINE_HEIGHT * len(rows)
@@ -44,7 +86,7 @@ def framed(drawn: str, title: str, notes: Sequence[str]) -> str:
         f"text {{ fill: var(--ink); }}\n</style>\n"
         f'<rect width="{WIDTH}" height="{height}" rx="6" fill="var(--back)"/>\n'
         f'<text x="12" y="20" font-size="13" font-weight="600">{escape(title)}</text>\n'
-        f"{drawn}\n{texts}</svg>\n"
+        f"{chart}\n{texts}</svg>\n"
     )
 
 

@@ -1,14 +1,13 @@
 """Plots of whole services: turns of conversations, pools, requests open at once, faults."""
 
-import io
 import json
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.harness.html.charts import COLOURS, STYLE, Chart, Line, embedded, matplotlib
-from bench.plot_frame import framed, measured
+from bench.harness.html.charts import Chart, Line
+from bench.plot_frame import bars, framed, measured, read
 
 KINDS = {
     "a worker killed": ("worker killed",),
@@ -28,7 +27,7 @@ KINDS = {
 def agent_turns(files: dict[str, Path], prefixes: Sequence[int]) -> str:
     """TTFT of one agent over its turns. ``files``: results of ``baton bench load --agents`` in one
     document, by the name of their lines; ``prefixes``: tokens that all turns begin with."""
-    documents = {file.name: json.loads(file.read_text()) for file in files.values()}
+    documents = read(files.values())
     lines = []
     for colour, prefix in enumerate(prefixes):
         for number, (name, file) in enumerate(files.items()):
@@ -36,16 +35,16 @@ def agent_turns(files: dict[str, Path], prefixes: Sequence[int]) -> str:
             points = [(turn["turn"], turn["ttft_ms"]["p50"]) for turn in run["by_turn"]]
             label = f"{prefix:,} tokens shared, {name}"
             lines.append(Line(label, points, quiet=number > 0, colour=colour))
-    drawn = Chart(lines, "turn", "TTFT, ms", log_y=True).svg()
+    chart = Chart(lines, "turn", "TTFT, ms", log_y=True).svg()
     gpu = next(iter(documents.values()))["environment"]["gpus"][0].partition(",")[0]
     notes = [f"Qwen3.5-35B-A3B, BF16, random weights, {gpu}, {measured(documents)}"]
-    return framed(drawn, "Time to the first token of an agent that adds 256 tokens a turn", notes)
+    return framed(chart, "Time to the first token of an agent that adds 256 tokens a turn", notes)
 
 
 def predicted_pools(files: dict[str, Path]) -> str:
     """Requests per second within the targets, with pools that follow the load and with the best
     fixed set-up: results of ``bench.predict.changes`` by the names of their loads."""
-    documents = {file.name: json.loads(file.read_text()) for file in files.values()}
+    documents = read(files.values())
     rates: dict[str, list[float]] = {"the best fixed pools": [], "pools that follow the load": []}
     for file in files.values():
         by_setup = documents[file.name]["results"].items()
@@ -53,29 +52,15 @@ def predicted_pools(files: dict[str, Path]) -> str:
         for name, of_auto in zip(rates, (False, True), strict=True):
             chosen = [rate for setup, rate in found if setup.startswith("auto") == of_auto]
             rates[name].append(max(chosen))
-    lib, out = matplotlib(), io.BytesIO()
-    with lib.rc_context({**STYLE, "axes.grid.axis": "x"}):
-        figure = lib.figure.Figure(figsize=(6.4, 3.4), layout="constrained")
-        axes = figure.subplots()
-        for offset, colour, (name, values) in zip(
-            (-0.2, 0.2), COLOURS, rates.items(), strict=False
-        ):
-            places = [row + offset for row in range(len(files))]
-            bars = axes.barh(places, values, 0.38, color=colour, label=name)
-            axes.bar_label(bars, fmt="%.1f", padding=3, fontsize=8)
-        axes.set_yticks(range(len(files)), list(files))
-        axes.invert_yaxis()
-        axes.margins(x=0.1)
-        axes.set_xlabel("requests per second within the targets, 90 % of them")
-        axes.legend()
-        figure.savefig(out, format="svg", transparent=True, metadata={"Date": None})
+    x_label = "requests per second within the targets, 90 % of them"
+    chart = bars(list(files), rates, x_label, "%.1f")
     notes = [
         "Predicted by simulation of H200s, not measured. Targets of TTFT and TPOT: Azure 0.5 s, "
         "15 ms; Mooncake 5 s, 15 ms; shift (8,192 to 32, then 256 to 1,024 tokens) 2 s, 20 ms",
         measured(documents),
     ]
     title = "Pools that follow the load beside the best fixed ones, Qwen3.5-35B-A3B"
-    return framed(embedded(out.getvalue()), title, notes)
+    return framed(chart, title, notes)
 
 
 def scale(file: Path) -> str:
@@ -86,11 +71,11 @@ def scale(file: Path) -> str:
     points = [(each["level"], each["coordinator"]["memory_mib"]["most"]) for each in levels]
     ticks = [each["level"] for each in levels]
     line = Line("most memory", points)
-    drawn = Chart([line], "requests open at once", "MiB", x_ticks=ticks).svg()
+    chart = Chart([line], "requests open at once", "MiB", x_ticks=ticks).svg()
     low, high = document["settings"]["input_len"]
     lengths = f"{low} to {high} tokens in, {document['settings']['output_len']} out"
     notes = [f"{lengths}, two CPU cores, {measured({file.name: document})}"]
-    return framed(drawn, "Memory of the coordinator", notes)
+    return framed(chart, "Memory of the coordinator", notes)
 
 
 def faults(file: Path) -> str:
@@ -101,29 +86,19 @@ def faults(file: Path) -> str:
     for each in document["results"]["rounds"]:
         rounds[_kind(each["fault"])].append(each)
     kinds = [kind for kind in KINDS if kind in rounds]
-    lib, out = matplotlib(), io.BytesIO()
-    with lib.rc_context({**STYLE, "axes.grid.axis": "x"}):
-        figure = lib.figure.Figure(figsize=(6.4, 3.4), layout="constrained")
-        axes = figure.subplots()
-        shown = {"silence of a stream": "silence_max_s", "until the stack was whole": "whole_s"}
-        for offset, colour, (name, key) in zip((-0.2, 0.2), COLOURS, shown.items(), strict=False):
-            values = [max(each[key] or 0.0 for each in rounds[kind]) for kind in kinds]
-            places = [row + offset for row in range(len(kinds))]
-            bars = axes.barh(places, values, 0.38, color=colour, label=name)
-            axes.bar_label(bars, fmt="%.2f", padding=3, fontsize=8)
-        axes.set_yticks(range(len(kinds)), kinds)
-        axes.invert_yaxis()
-        axes.margins(x=0.1)
-        axes.set_xlabel("seconds, longest of all faults of a kind")
-        axes.legend()
-        figure.savefig(out, format="svg", transparent=True, metadata={"Date": None})
+    shown = {"silence of a stream": "silence_max_s", "until the stack was whole": "whole_s"}
+    longest = {
+        name: [max(each[key] or 0.0 for each in rounds[kind]) for kind in kinds]
+        for name, key in shown.items()
+    }
+    chart = bars(kinds, longest, "seconds, longest of all faults of a kind", "%.2f")
     results = document["results"]
     notes = [
         f"{results['faults']} random faults, {results['requests']:,} requests, two CPU cores; "
         f"whole includes a fixed 2 s; {measured({file.name: document})}"
     ]
     title = "Random faults under load: silence of streams, and recovery of the stack"
-    return framed(embedded(out.getvalue()), title, notes)
+    return framed(chart, title, notes)
 
 
 def _kind(fault: str) -> str:

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from bench.harness.html.charts import Chart, Line
-from bench.plot_frame import framed, measured
+from bench.plot_frame import framed, measured, read
 
 
 def decode_step(file: Path) -> str:
@@ -18,13 +18,13 @@ def decode_step(file: Path) -> str:
         points = [(each["batch"], each["step_ms"] / each[ratio]) for each in batches]
         lines.append(Line(name, points, quiet=True))
     ticks = [each["batch"] for each in batches]
-    drawn = Chart(lines, "sequences", "ms per decode step", x_ticks=ticks).svg()
+    chart = Chart(lines, "sequences", "ms per decode step", x_ticks=ticks).svg()
     lengths = f"{document['input_len']:,} tokens in, {document['output_len']:,} out"
     notes = [
         f"No drafts, {lengths}, {measured({file.name: document})}",
         "vLLM: the same load and kind of GPU, its own CUDA graphs; raw output not kept",
     ]
-    return framed(drawn, "A decode step of one H200, Qwen3.5-35B-A3B, BF16, random weights", notes)
+    return framed(chart, "A decode step of one H200, Qwen3.5-35B-A3B, BF16, random weights", notes)
 
 
 def spread_step(file: Path) -> str:
@@ -40,26 +40,26 @@ def spread_step(file: Path) -> str:
         for name, of in (("two local steps, at the same time", 1), ("one spread step", 2))
     ]  # fmt: skip
     ticks = [x for x, _ in lines[0].points]
-    drawn = Chart(lines, "sequences of both GPUs together", "ms per step", x_ticks=ticks).svg()
+    chart = Chart(lines, "sequences of both GPUs together", "ms per step", x_ticks=ticks).svg()
     notes = [f"1,024 tokens of context, no drafts, {measured({file.name: document})}"]
-    return framed(drawn, "A decode step of two H200s, Qwen3.5-35B-A3B, BF16, random weights", notes)
+    return framed(chart, "A decode step of two H200s, Qwen3.5-35B-A3B, BF16, random weights", notes)
 
 
 def quantised_steps(files: dict[str, Path]) -> str:
     """Milliseconds of a decode step over the batch: results of ``bench.step`` by the names of their
     lines."""
-    documents = {file.name: json.loads(file.read_text()) for file in files.values()}
+    documents = read(files.values())
     lines = [
         Line(name, [(each["batch"], each["step_ms"]) for each in documents[file.name]["batches"]])
         for name, file in files.items()
     ]
     ticks = sorted({x for line in lines for x, _ in line.points})
-    drawn = Chart(lines, "sequences", "ms per decode step", x_ticks=ticks).svg()
+    chart = Chart(lines, "sequences", "ms per decode step", x_ticks=ticks).svg()
     one = next(iter(documents.values()))
     lengths = f"{one['input_len']:,} tokens in, {one['output_len']:,} out"
     notes = [f"No drafts, {lengths}, {measured(documents)}"]
     title = "A decode step by the format of weights, Qwen3.5-35B-A3B, random weights"
-    return framed(drawn, title, notes)
+    return framed(chart, title, notes)
 
 
 def drafts(file: Path, acceptance: float) -> str:
@@ -76,28 +76,28 @@ def drafts(file: Path, acceptance: float) -> str:
         for number in numbers
     ]
     ticks = [x for x, _ in lines[0].points]
-    drawn = Chart(lines, "sequences", "times the tokens/s without drafts", x_ticks=ticks).svg()
+    chart = Chart(lines, "sequences", "times the tokens/s without drafts", x_ticks=ticks).svg()
     notes = [
         f"Acceptance of {acceptance} given, not measured; {document['input_len']:,} tokens in, one "
         f"H200, BF16, {measured({file.name: document})}"
     ]
-    return framed(drawn, "Drafts of K tokens, Qwen3.5-35B-A3B, random weights", notes)
+    return framed(chart, "Drafts of K tokens, Qwen3.5-35B-A3B, random weights", notes)
 
 
 def first_tokens(files: dict[str, Path]) -> str:
     """Milliseconds from the launch of one prompt to its first token, over its length: results of
     ``bench.step`` by the names of their lines."""
-    documents = {file.name: json.loads(file.read_text()) for file in files.values()}
+    documents = read(files.values())
     lines = []
     for name, file in files.items():
         found = documents[file.name]["single_prompts_ms"]
         points = [(int(tokens), ms) for tokens, ms in found.items()]
         lines.append(Line(name, [(tokens, ms) for tokens, ms in points if _whole_power(tokens)]))
     ticks = [x for x, _ in lines[0].points]
-    drawn = Chart(lines, "tokens of the prompt", "ms", x_ticks=ticks, log_y=True).svg()
+    chart = Chart(lines, "tokens of the prompt", "ms", x_ticks=ticks, log_y=True).svg()
     notes = [f"One H200, BF16, {measured(documents)}"]
     title = "One prompt from launch to first token, Qwen3.5-35B-A3B, random weights"
-    return framed(drawn, title, notes)
+    return framed(chart, title, notes)
 
 
 def _whole_power(number: int) -> bool:
