@@ -5,21 +5,13 @@ from typing import Any, Literal
 
 import msgspec
 
-from bench.harness.conformance.check import ANTHROPIC, SUM, Check
+from bench.harness.conformance.check import ADD_PARAMETERS, ANTHROPIC, SUM, Check
 from bench.harness.conformance.server import Answer, Server, require
-from bench.harness.conformance.typed_events import names, typed_events
+from bench.harness.conformance.typed_events import names, require_order, typed_events
 
 MESSAGES = "/v1/messages"
 _HEADERS = {"anthropic-version": "2023-06-01"}
-_TOOL = {
-    "name": "add",
-    "description": "Adds two numbers.",
-    "input_schema": {
-        "type": "object",
-        "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}},
-        "required": ["a", "b"],
-    },
-}
+_TOOL = {"name": "add", "description": "Adds two numbers.", "input_schema": ADD_PARAMETERS}
 _USER = {"role": "user", "content": SUM}
 _OF_TEXT = (
     "message_start", "content_block_start", "content_block_delta", "content_block_stop",
@@ -93,8 +85,7 @@ async def stop(server: Server) -> str:
 async def stream(server: Server) -> str:
     events = typed_events(await _ask(server, stream=True))
     order = [name for name in names(events) if name != "ping"]
-    places = [order.index(name) if name in order else -1 for name in _OF_TEXT]
-    require(-1 not in places and places == sorted(places), f"the events are {order}")
+    require_order(order, _OF_TEXT)
     require(order[-1] == "message_stop", f"the last event is {order[-1]!r}")
     deltas = [e.data["delta"] for e in events if e.name == "content_block_delta"]
     text = "".join(delta.get("text", "") for delta in deltas if delta["type"] == "text_delta")

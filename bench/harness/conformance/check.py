@@ -11,6 +11,13 @@ SUM = (
     "Nina has 13 shells. Diana gives Nina 46 shells. She loses 11 of them. "
     "How many shells does Nina have now?"
 )
+ADD_PARAMETERS = {
+    "type": "object",
+    "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}},
+    "required": ["a", "b"],
+    "additionalProperties": False,
+}
+"""Parameters of the tool that adds two numbers."""
 TEXT = "Once upon a time there was a"
 OPENAI = "OpenAI's API reference"
 VLLM = "vLLM's documentation"

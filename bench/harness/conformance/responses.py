@@ -5,21 +5,16 @@ from typing import Any, Literal
 
 import msgspec
 
-from bench.harness.conformance.check import SUM, Check
+from bench.harness.conformance.check import ADD_PARAMETERS, SUM, Check
 from bench.harness.conformance.server import Answer, NotOffered, Server, Violation, require
-from bench.harness.conformance.typed_events import names, typed_events
+from bench.harness.conformance.typed_events import names, require_order, typed_events
 
 RESPONSES = "/v1/responses"
 _TOOL = {
     "type": "function",
     "name": "add",
     "description": "Adds two numbers.",
-    "parameters": {
-        "type": "object",
-        "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}},
-        "required": ["a", "b"],
-        "additionalProperties": False,
-    },
+    "parameters": ADD_PARAMETERS,
     "strict": True,
 }
 _SCHEMA = {
@@ -102,8 +97,7 @@ async def stream(server: Server) -> str:
     order = names(events)
     require(order[0] == _FIRST, f"the first event is {order[0]!r}")
     require(order[-1] in _LATER, f"the last event is {order[-1]!r}")
-    places = [order.index(name) if name in order else -1 for name in _OF_TEXT]
-    require(-1 not in places and places == sorted(places), f"the events are {order}")
+    require_order(order, _OF_TEXT)
     numbers = [event.data.get("sequence_number") for event in events]
     require(numbers == list(range(numbers[0] or 0, (numbers[0] or 0) + len(numbers))),
             f"sequence_number: {numbers[:20]}")  # fmt: skip

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bench.harness.conformance.check import (
+    ADD_PARAMETERS,
     CLIENTS,
     SUM,
     Ask,
@@ -16,27 +17,15 @@ from bench.harness.conformance.check import (
 )
 from bench.harness.conformance.server import Answer, Call, Choice, Completion, Server, require
 
-_NUMBER = {"type": "integer"}
+_UNITS = {"type": "string", "enum": ["shells", "cups"]}
 _PARAMETERS: dict[str, dict[str, Any]] = {
-    "add": {"a": _NUMBER, "b": _NUMBER},
-    "unit": {"of": {"type": "string", "enum": ["shells", "cups"]}},
+    "add": ADD_PARAMETERS,
+    "unit": {**ADD_PARAMETERS, "properties": {"of": _UNITS}, "required": ["of"]},
 }
 _DESCRIPTIONS = {"add": "Adds two numbers.", "unit": "Says in what something is counted."}
 _TOOLS = [
-    {
-        "type": "function",
-        "function": {
-            "name": name,
-            "description": _DESCRIPTIONS[name],
-            "parameters": {
-                "type": "object",
-                "properties": properties,
-                "required": list(properties),
-                "additionalProperties": False,
-            },
-        },
-    }
-    for name, properties in _PARAMETERS.items()
+    {"type": "function", "function": {"name": n, "description": d, "parameters": _PARAMETERS[n]}}
+    for n, d in _DESCRIPTIONS.items()
 ]
 _CALLED = {
     "role": "assistant",
@@ -76,7 +65,9 @@ def fits(call: Call) -> None:
         require(False, f"arguments that are not JSON: {text!r}")
         return
     require(isinstance(arguments, dict), f"arguments that are no object: {text!r}")
-    require(arguments.keys() == _PARAMETERS[name].keys(), f"the arguments of {name} are {text!r}")
+    require(
+        sorted(arguments) == _PARAMETERS[name]["required"], f"the arguments of {name} are {text!r}"
+    )
     if name == "add":
         whole = all(type(value) is int for value in arguments.values())
         require(whole, f"not the integers that the schema asks for: {text!r}")

@@ -34,6 +34,12 @@ def names(events: Sequence[Event]) -> list[str]:
     return [name for i, name in enumerate(found) if i == 0 or found[i - 1] != name]
 
 
+def require_order(found: Sequence[str], wanted: Sequence[str]) -> None:
+    """Raise Violation unless ``found`` has the names ``wanted`` in this order."""
+    places = [found.index(name) if name in found else -1 for name in wanted]
+    require(-1 not in places and places == sorted(places), f"the events are {found}")
+
+
 def _ends(event: sse.Event) -> bool:
     return not event.name and event.data == b"[DONE]"
 
