@@ -10,26 +10,20 @@ result = step.result()                           wait, and read the sampled toke
 
 import logging
 from collections.abc import Generator, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from engine import checkpoint, gpu, prompt_scores, warm_up, weights
+from engine import loading, prompt_scores, warm_up, weights
 from engine.batch import Binding, ForwardBatch, Pass, passes
-from engine.cache.pool_sizes import BufferFactory, sized_cache
+from engine.cache.pool_sizes import BufferFactory
 from engine.checks import Checks
-from engine.config import EngineConfig, step_tokens
-from engine.grammars import Compiled, Grammars, grammars_of
+from engine.config import EngineConfig
+from engine.grammars import Compiled, Grammars
 from engine.graphs import DecodeGraphs
 from engine.inputs import Inputs
-from engine.kernels.choice import kernels_ahead, kernels_for
 from engine.kernels.interface import Kernels
-from engine.kernels.triton_support import spread_problem
 from engine.model.model import Model
-from engine.model.registry import build
-from engine.model_folder import read_model
 from engine.overlap import Overlap, OverlappedBatch
 from engine.phases import Phases
 from engine.prefill_graphs import PrefillGraphs
@@ -42,15 +36,11 @@ from engine.upload import reserve_pinned
 from transport.copy.tensors import CacheTensors
 from transport.wire.layout import CacheLayout, PoolSize
 from transport.wire.sampling import SamplingParams
-from transport.wire.spread import MAX_ROWS
 
 if TYPE_CHECKING:
     from engine.cuda_parts import CudaParts
 
 log = logging.getLogger(__name__)
-
-LOAD_S = 120.0
-"""The longest wait for the tokenizer, which is read while the weights are loaded."""
 
 
 class Engine:
@@ -134,61 +124,19 @@ class Engine:
         CheckpointError (a ValueError) naming the tensor or file for a bad checkpoint.
         """
         phases = Phases()
-        model_config, entries = read_model(config)
-        if (config.spreads or config.lends) and (problem := spread_problem(model_config)):
-            log.info("spread: all steps are computed locally, because of %s", problem)
-            config = replace(config, spread=False)
-        if config.draft_acceptance is not None and not model_config.num_mtp_layers:
-            raise ValueError("draft_acceptance: the checkpoint has no draft layer (mtp.*)")
-        max_drafts = config.max_drafts if model_config.num_mtp_layers and config.decodes else 0
-        small = model_config.quantization.source != "none" or model_config.quantization.packs
-        layout = model_config.cache_layout(config.kv_dtype, config.page_size)
-        weight_bytes = build(model_config, config.torch_dtype, torch.device("meta")).num_bytes
-        if config.device == "cuda":
-            advice = "" if small else "; --quantize fp8 halves the weights"
-            gpu.require_gpu(weight_bytes, gpu.GpuPart.of(config), advice)
-        num_ids = config.num_valid_ids or model_config.vocab_size
-        what = model_config, config.kv_dtype, layout, config.decodes, config.prefills, max_drafts
-        ahead = kernels_ahead(config.device, model_config, (*what, config.spreads, config.lends))
-        aside = ThreadPoolExecutor(1, thread_name_prefix="tokenizer")
-        grammars = aside.submit(grammars_of, config.model_dir, num_ids)
-        aside.shutdown(wait=False)
-        phases.ended("checks")
-        model = build(model_config, config.torch_dtype, torch.device(config.device))
-        if config.load_format == "dummy":
-            weights.draw(model.plan, config.seed)
-            drawn = model_config, "dummy", config.seed, config.draft_acceptance
-            fingerprint = checkpoint.fingerprint(drawn, [])
-        else:
-            weights.load(model.plan, entries, progress, stored=model_config.stored)
-            fingerprint = checkpoint.fingerprint(model_config, entries)
-        model.prepare()
-        phases.ended("weights")
-        pools, cache = sized_cache(
-            config, model_config, layout, num_ids, max_drafts, buffer_factory
-        )
-        log.info("memory: %s", gpu.memory_plan(weight_bytes, layout, pools))
-        if config.num_state_slots is None and (short := gpu.shortage(layout, pools, small=small)):
-            log.warning("memory: %s", short)
-        cache.epochs.zero_()
-        phases.ended("cache")
-        most = step_tokens(pools.num_state_slots, max_drafts)
-        if config.spreads:  # padding included, which is the same for all members
-            most = max(most, MAX_ROWS)
-        kernels = kernels or kernels_for(model_config, config.torch_dtype, config.device, most)
-        ahead.wait()
-        phases.ended("kernels compiled ahead")
-        tokenizer = grammars.result(LOAD_S)
-        phases.ended("tokenizer")
-        engine = cls(config, model, cache, layout, pools, fingerprint, kernels, tokenizer)
+        loaded = loading.load(config, buffer_factory, phases, progress=progress, kernels=kernels)
+        engine = cls(
+            loaded.config, loaded.model, loaded.cache, loaded.layout, loaded.pools,
+            loaded.fingerprint, loaded.kernels, loaded.grammars,
+        )  # fmt: skip
         phases.ended("graphs of decode steps")
         if config.device == "cuda":
             engine.warm_up()
         phases.ended("graphs of prompts and warm-up")
-        ahead.note()
+        loaded.ahead.note()
         log.info("the engine is ready after %s", phases)
         if config.poison:
-            for tensor in (cache.kv, cache.conv, cache.recurrent):
+            for tensor in (engine.cache.kv, engine.cache.conv, engine.cache.recurrent):
                 tensor.fill_(float("nan"))
         return engine
 

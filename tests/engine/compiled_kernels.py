@@ -23,7 +23,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import make_backend
 from triton.runtime import jit
 
-from engine import cuda_sampler, runner
+from engine import cuda_sampler, loading
 from engine.batch import Binding, ForwardBatch, Keep, Row, Scoring
 from engine.config import Device, EngineConfig, Quantize
 from engine.cuda_sampler import CudaSampler, num_logits
@@ -100,7 +100,7 @@ def small_engine(
     model = model.rounded() if quantize == "nvfp4" else model
     with pytest.MonkeyPatch.context() as patch:
         # Experts in NVFP4 stay so on GPUs only.
-        patch.setattr(runner, "read_model", lambda own: read_model(replace(own, device="cuda")))
+        patch.setattr(loading, "read_model", lambda own: read_model(replace(own, device="cuda")))
         return Engine.load(
             settings,
             lambda size: torch.zeros(size, dtype=torch.uint8, device=device),

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from engine import draft_graphs, gpu, runner
+from engine import draft_graphs, gpu, loading
 from engine.config import EngineConfig
 from engine.cuda_parts import CudaParts
 from engine.graph_pool import GraphPool
@@ -111,7 +111,7 @@ def load(settings: EngineConfig) -> Engine:
     assert num_slots is not None
     device = torch.device("cpu")
     max_rows = max(num_slots * (1 + max_drafts), MAX_ROWS * settings.spread)
-    model, _ = runner.read_model(settings)
+    model, _ = loading.read_model(settings)
     kernels = TritonKernels(model, device, max_rows)
     engine = Engine.load(settings, lambda n: torch.zeros(n, dtype=torch.uint8), kernels=kernels)
     parts = CudaParts(

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from engine import model_folder, runner
+from engine import loading, model_folder
 from engine.batch import Row
 from engine.config import EngineConfig, Quantize
 from engine.inputs import Inputs
@@ -77,8 +77,8 @@ def as_on_a_gpu(config: EngineConfig, patch: pytest.MonkeyPatch) -> Engine:
     """An engine on the CPU with the weights and the kernels of one on CUDA."""
     read: Callable[..., object] = model_folder.read_model
     patch.setattr(model_folder, "unsupported", lambda *_: "")
-    patch.setattr(runner, "read_model", lambda own: read(replace(own, device="cuda")))
-    model, _ = runner.read_model(config)
+    patch.setattr(loading, "read_model", lambda own: read(replace(own, device="cuda")))
+    model, _ = loading.read_model(config)
     engine = loaded(config, TritonKernels(model, torch.device("cpu"), 4))
     for layer in engine._model.weights.layers:
         assert isinstance(layer.mlp, MoeWeights)
