@@ -17,10 +17,10 @@ from typing import Any
 import httpx
 from tokenizers import Tokenizer
 
-from bench import commands, interference, result_file, stack
+from bench import commands, result_file, stack
 from bench.commands import END_S, PLAIN_SAMPLING, CommandFailed
 from bench.handoff_stages import of_records, read_records
-from bench.node import pairs
+from bench.node import interference, pairs
 from bench.node.plan import Mode, Part
 from bench.node.settings import Settings
 from bench.predict.pools import Level

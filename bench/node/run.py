@@ -25,8 +25,8 @@ from bench.harness.cannot_measure import CannotMeasure
 from bench.node import measurements
 from bench.node.plan import Kind, Part, Served, Starts, fits
 from bench.node.settings import Settings
+from bench.node.token_gaps import NotMeasured
 from bench.result_file import ResultFileBad
-from bench.token_gaps import NotMeasured
 
 GRACE_S, LEAST_S = 15.0, 5.0
 State = Literal["done", "done before", "failed", "left out", "not yet"]

@@ -3,8 +3,8 @@
 import pytest
 
 from bench.harness.client.record import Arrival, Record
-from bench.interference import Load, measure
-from bench.token_gaps import NotMeasured, figures, gaps_within, pace, steady, touching
+from bench.node.interference import Load, measure
+from bench.node.token_gaps import NotMeasured, figures, gaps_within, pace, steady, touching
 from tests.bench.stub import Behaviour, Stub
 
 
@@ -58,8 +58,3 @@ def test_pace_is_in_milliseconds() -> None:
     assert (found["gaps"], found["itl_p50_ms"]) == (101, pytest.approx(51))
     assert (found["itl_p99_ms"], found["itl_max_ms"]) == (pytest.approx(100), pytest.approx(101))
     assert pace([]) == {"gaps": 0}
-
-
-def test_a_load_names_what_is_wrong_with_it() -> None:
-    with pytest.raises(ValueError, match=r"^every_s: 0 is not positive"):
-        Load(1, 1, 1, 1, 1, 1, 0, 1)

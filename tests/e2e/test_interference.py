@@ -1,6 +1,6 @@
-"""The interference benchmark against a real stack."""
+"""Streams and arriving prompts, against a real stack."""
 
-from bench.interference import Load, measure
+from bench.node.interference import Load, measure
 from tests.e2e.stack import Stack
 
 
