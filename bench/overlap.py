@@ -6,29 +6,25 @@ other on the whole GPU would take longer. All sequences share the context. Weigh
 """
 
 import random
-import sys
 import time
 from collections import deque
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from statistics import median
-from typing import Annotated, cast
+from typing import Annotated
 
 import typer
 
-from bench.environment import describe
-from bench.result_file import document, save
-from bench.step import FULL_SIZE
+from bench.engine_bench import FULL_SIZE, load
+from bench.harness.options import int_list
+from bench.recording import Recording
 from engine.batch import Binding, ForwardBatch, Row
-from engine.config import EngineConfig, Quantize
 from engine.divided_gpu import DividedGpu
 from engine.graphs import DecodeGraphs
 from engine.kernels.shared_memory import most_shared_memory
 from engine.overlap import Overlap
-from engine.runner import Engine
 from engine.step import Step
-from transport.copy.memory import own_memory
 from transport.wire.sampling import SamplingParams, StopRule
 
 PAGE, OWN, MOST_STEPS = 64, 6_400, 2_000
@@ -42,11 +38,8 @@ class Sequences:
     def __init__(self, model: Path, quantize: str, shared: int, new: int) -> None:
         own, context = -(-(OWN + MOST_STEPS) // PAGE), shared // PAGE
         num_pages = context + MAX_ROWS * own + -(-new // PAGE)
-        config = EngineConfig(
-            model, num_pages, 64, load_format="dummy", device="cuda",
-            quantize=cast(Quantize, quantize), decode_buckets=(1, 8, MAX_ROWS), overlap=True,
-        )  # fmt: skip
-        self.engine = Engine.load(config, own_memory("cuda", "bench").allocate)
+        buckets = (1, 8, MAX_ROWS)
+        self.engine = load(model, num_pages, 64, quantize, decode_buckets=buckets, overlap=True)
         self.engine.cache.kv.normal_(0, 0.5)
         draw, pages = random.Random(1), count(context)
         self._shared, self._start = list(range(context)), shared + OWN
@@ -146,13 +139,14 @@ def main(
     shares: Annotated[str, typer.Option(help="Of the steps.")] = "0.18,0.24,0.3,0.36,0.48",
     rows: Annotated[str, typer.Option(help="Sequences, at most 32.")] = "32,8,1",
 ) -> None:
-    environment = describe(sys.argv[1:], "bench.overlap")
+    settings = {"quantize": quantize, "shared": shared, "new": new}
+    run = Recording("bench.overlap", out, settings)
     sequences = Sequences(model, quantize, shared, new)
-    sizes = [int(size) for size in rows.split(",")]
+    sizes = int_list("--rows", rows)
     prompt_ms = sequences.prompt_ms()
     alone = {size: sequences.step_ms(size) for size in sizes}
     print(f"alone: a prompt {prompt_ms:.1f} ms, steps {alone} ms")
-    found = []
+    run.results |= {"prompt_ms": prompt_ms, "step_ms": alone, "together": []}
     for share in shares.split(","):
         gpu = sequences.divide(float(share))
         for size in sizes:
@@ -160,11 +154,10 @@ def main(
             row = sequences.together(size, PROMPTS)
             gain = (prompt_ms + row["steps"] * alone[size]) / row["prompt_ms"]
             parts = {"steps_part": gpu.num_for_steps, "prompts_part": gpu.num_for_prompts}
-            found.append({**parts, "rows": size, **row, "gain": gain})
-            print(found[-1], flush=True)
-    results = {"prompt_ms": prompt_ms, "step_ms": alone, "together": found}
-    settings = {"quantize": quantize, "shared": shared, "new": new}
-    save(out, document("overlap", environment=environment, settings=settings, results=results))
+            found = {**parts, "rows": size, **row, "gain": gain}
+            run.results["together"].append(found)
+            print(found, flush=True)
+    run.end()
 
 
 if __name__ == "__main__":

@@ -9,17 +9,15 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated
 
 import typer
 from torch.profiler import ProfilerActivity, profile
 
 from bench import environment
-from bench.step import FULL_SIZE, Bench, Run
+from bench.engine_bench import FULL_SIZE, WARM_STEPS, Bench, Run, load
+from bench.harness.options import int_list
 from bench.timed_steps import kernel_us
-from engine.config import EngineConfig, Quantize
-from engine.runner import Engine
-from transport.copy.memory import own_memory
 
 NUM_STEPS = 10
 
@@ -31,29 +29,21 @@ def main(
     quantize: Annotated[str, typer.Option(help="none, or fp8.")] = "none",
     prefill: Annotated[bool, typer.Option(help="Profile a prefill batch as well.")] = False,
 ) -> None:
-    sizes = [int(size) for size in batches.split(",")]
-    pages_each = -(-(input_len + 64) // 64)
-    config = EngineConfig(
-        model_dir=model,
-        load_format="dummy",
-        device="cuda",
-        num_pages=pages_each * max(sizes),
-        num_state_slots=max(sizes),
-        quantize=cast(Quantize, quantize),
-    )
+    sizes = int_list("--batches", batches)
+    pages_each, most = -(-(input_len + 64) // 64), max(sizes)
     print(json.dumps(environment.describe(sys.argv[1:], "bench.profile_step")))
-    bench = Bench(Engine.load(config, own_memory("cuda", "bench").allocate))
+    bench = Bench(load(model, pages_each * most, most, quantize))
     for size in sizes:
-        run = Run(size, input_len, 0, pages_each)
+        run = Run(size, input_len, pages_each)
         bench.prefill(run, 16_384)
         bench.decode(run, NUM_STEPS)
         with profile(activities=[ProfilerActivity.CUDA]) as profiled:
             began = time.perf_counter()
             bench.decode(run, NUM_STEPS)
             seconds = time.perf_counter() - began
-        show(f"decode, batch {size}", profiled, NUM_STEPS + 8, seconds)
+        show(f"decode, batch {size}", profiled, NUM_STEPS + WARM_STEPS, seconds)
     if prefill:
-        run = Run(16, input_len, 0, pages_each)
+        run = Run(16, input_len, pages_each)
         with profile(activities=[ProfilerActivity.CUDA]) as profiled:
             seconds = bench.prefill(run, 16_384)
         show(f"prefill, 16 x {input_len}", profiled, 1, seconds)

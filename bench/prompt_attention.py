@@ -9,15 +9,14 @@ of an engine with random weights as well.
 import statistics
 import time
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import torch
 import typer
 
+from bench.engine_bench import FULL_SIZE, load
 from bench.recording import Recording
-from bench.step import FULL_SIZE
 from engine.batch import Binding, ForwardBatch, Row
-from engine.config import EngineConfig, Quantize
 from engine.kernels import cudnn_attention
 from engine.kernels.attention_pieces import DEEPEST_PLANNED
 from engine.kernels.triton_attention_pieces import DeepRows, attention_in_pieces
@@ -25,7 +24,6 @@ from engine.kernels.triton_attention_prefill import attention_prefill
 from engine.kernels.triton_prefill_plan import PrefillPlan
 from engine.kernels.triton_set import TritonKernels
 from engine.runner import Engine
-from transport.copy.memory import own_memory
 from transport.wire.sampling import SamplingParams, StopRule
 
 HEADS, KV_HEADS, DIM, PAGE, LAYERS = 16, 2, 256, 64, 2
@@ -85,11 +83,7 @@ def layer(start: int, num_new: int) -> dict[str, Any]:
 def passes(model: Path, quantize: str) -> dict[str, Any]:
     """Seconds of whole passes of an engine."""
     most = max(start + num_new for start, num_new in PASSES)
-    config = EngineConfig(
-        model_dir=model, load_format="dummy", device="cuda", num_pages=most // PAGE + 2,
-        num_state_slots=2, quantize=cast(Quantize, quantize), decodes=False,
-    )  # fmt: skip
-    engine = Engine.load(config, own_memory("cuda", "bench").allocate)
+    engine = load(model, most // PAGE + 2, 2, quantize, decodes=False)
     kernels, found = engine._kernels, []
     assert isinstance(kernels, TritonKernels)
     began = time.perf_counter()

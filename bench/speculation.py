@@ -1,8 +1,8 @@
 """``python -m bench.speculation``: what drafts cost and give on one GPU, without a server.
 
 Full-size model, random weights. A random draft layer is never right, so drafts are accepted at
-random with a given probability instead (``--acceptance``), as the result says. Steps are timed as
-in bench/step.py, one ahead of the host; K "off" is an engine without the draft layer. For a fixed
+random with a given probability instead (``--acceptance``), as the result says. Steps are timed one
+ahead of the host (bench/engine_bench.py); K "off" is an engine without the draft layer. For a fixed
 K, tokens per second are the average that the acceptance gives, over the measured step. ``auto`` is
 the workers' own choice of K from the first step on; its tokens are those that were accepted.
 """
@@ -19,16 +19,11 @@ import torch
 import typer
 
 from bench import result_file
-from bench.step import FULL_SIZE, Bench, Run, gpu_environment
+from bench.engine_bench import FULL_SIZE, WARM_STEPS, Bench, Run, gpu_environment, load
+from bench.harness.options import int_list
 from decode.speculation import AUTO_DRAFTS, DraftPolicy, FixedDrafts, NoDrafts, draft_policy
-from engine.batch import ForwardBatch
-from engine.config import EngineConfig
 from engine.draft_graphs import DraftGraphs
-from engine.runner import Engine
-from engine.step import Step
-from transport.copy.memory import own_memory
 
-WARM_STEPS = 8
 REPEATS = 40
 """Replays of each graph that is timed by itself."""
 
@@ -70,54 +65,6 @@ class Case:
         return NoDrafts() if self.drafts == "off" else FixedDrafts(self.max_drafts)
 
 
-class DraftBench(Bench):
-    """All sequences in step, with prompts of ``input_len`` tokens."""
-
-    def __init__(self, engine: Engine, input_len: int, pages_each: int) -> None:
-        super().__init__(engine)
-        self._input_len, self._pages_each = input_len, pages_each
-
-    def compute_prompts(self, batch: int) -> None:
-        self.prefill(self._run(batch), 16 * self._input_len)
-
-    def _run(self, batch: int) -> Run:
-        return Run(batch, self._input_len, 0, self._pages_each)
-
-    def decode_case(self, case: Case) -> tuple[float, float]:
-        """(seconds per step, tokens per step and sequence) of the steps after the warm-up."""
-        policy, num_warm, batch = case.policy(), case.num_warm, case.batch
-        run = self._run(batch)
-        pending: Step | None = None
-        began, num_tokens, made = time.perf_counter(), 0, 0
-        for step in range(num_warm + case.num_steps):
-            if step == num_warm:
-                if pending is not None:
-                    self._process(pending, policy)
-                pending, num_tokens = None, 0
-                torch.cuda.synchronize()
-                began = time.perf_counter()
-            start = self._input_len + step
-            rows = tuple(self._row(run, slot, start, None, made) for slot in range(batch))
-            made = policy.num_next(batch)
-            launched = self._engine.launch(ForwardBatch(rows, made))
-            if pending is not None:
-                num_tokens += self._process(pending, policy)
-            pending = launched
-        assert pending is not None, "no steps"
-        num_tokens += self._process(pending, policy)
-        seconds = time.perf_counter() - began
-        return seconds / case.num_steps, num_tokens / case.num_steps / batch
-
-    @staticmethod
-    def _process(step: Step, policy: DraftPolicy) -> int:
-        """Process a step's result; returns its number of tokens."""
-        result = step.result()
-        assert all(s.token_id is not None for each in result.sampled for s in each), "NaN"
-        for num_drafts, sampled in zip(result.drafts, result.sampled, strict=True):
-            policy.verified(num_drafts, len(sampled) - 1)
-        return sum(len(each) for each in result.sampled)
-
-
 def main(
     model: Annotated[Path, typer.Option(help="Checkpoint folder or config.")] = FULL_SIZE,
     batches: Annotated[str, typer.Option(help="Batch sizes.")] = "1,2,4,8,16,32,64",
@@ -141,13 +88,13 @@ def main(
     is_off = drafts == "off"
     cases = [
         Case(batch, number, rate, num_steps)
-        for batch in _numbers(batches)
+        for batch in int_list("--batches", batches)
         for number in drafts.split(",")
         for rate in (_rates(acceptance) if number not in ("off", "0") else [0.0])
     ]
     cases += [
         Case(batch, "off" if is_off else "auto", rate, auto_steps)
-        for batch in _numbers(auto_batches) * (auto_steps > 0)
+        for batch in int_list("--auto-batches", auto_batches) * (auto_steps > 0)
         for rate in ([0.0] if is_off else _rates(auto_acceptance))
     ]
     steps, graphs = _measure(model, cases, input_len, plain)
@@ -169,19 +116,15 @@ def _measure(
     pages_each = -(-(input_len + max(case.max_tokens for case in cases)) // 64)
     max_drafts = max(case.max_drafts + (case.drafts == "0") for case in cases)
     began = time.perf_counter()
-    memory = own_memory("cuda", f"bench-{max_drafts}")
-    config = EngineConfig(
-        model_dir=model, load_format="dummy", device="cuda", num_pages=pages_each * most,
-        num_state_slots=max(2, most), max_drafts=max_drafts,
-    )  # fmt: skip
-    engine = Engine.load(config, memory.allocate)
+    engine = load(model, pages_each * most, max(2, most), max_drafts=max_drafts)
     print(f"ready in {time.perf_counter() - began:.1f} s", flush=True)
-    bench, found, graphs = DraftBench(engine, input_len, pages_each), [], []
+    bench, found, graphs = Bench(engine), [], []
     print("batch  K     accepted  steps  step ms  tokens  expected    tok/s  x off")
     for case in cases:
         engine._sampler.accept_drafts(case.acceptance)
-        bench.compute_prompts(case.batch)
-        seconds, tokens = bench.decode_case(case)
+        run = Run(case.batch, input_len, pages_each)
+        bench.prefill(run, 16 * input_len)
+        seconds, _, tokens = bench.decode(run, case.num_steps, case.policy(), case.num_warm)
         expected = case.expected_tokens
         tok_s = case.batch * (expected or tokens) / seconds
         row: dict[str, Any] = {
@@ -201,8 +144,6 @@ def _measure(
             times = graph_times(engine._drafts, case.batch)
             graphs.append({"batch": case.batch} | times)
             print(f"       graphs, ms: {times}", flush=True)
-    del engine, bench
-    memory.close()
     return found, graphs
 
 
@@ -235,10 +176,6 @@ def graph_times(drafts: DraftGraphs, batch: int) -> dict[str, float]:
         for i, name in enumerate(graphs):
             taken[name].append(events[i].elapsed_time(events[i + 1]))
     return {name: round(statistics.median(values), 4) for name, values in taken.items()}
-
-
-def _numbers(text: str) -> list[int]:
-    return [int(number) for number in text.split(",")]
 
 
 def _rates(text: str) -> list[float]:

@@ -27,10 +27,10 @@ from typing import Annotated, Any
 
 import typer
 
+from bench.engine_bench import FULL_SIZE
 from bench.recording import Recording
 from bench.spread.cases import Bench
 from bench.spread.processes import MemberFailed, Members
-from bench.step import FULL_SIZE
 from decode.spread_table import LOCAL, Experts, Source, StepTime, document
 from transport.wire.spread import MAX_ROWS
 

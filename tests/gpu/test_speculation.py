@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from bench.dummy_checkpoint import make_folder
-from bench.step import CONSTRAINT
+from bench.engine_bench import CONSTRAINT
 from engine.batch import Binding, ForwardBatch, Row
 from engine.config import EngineConfig
 from engine.draft_graphs import DraftGraphs

@@ -1,0 +1,192 @@
+"""An engine with random weights on one GPU, driven as workers drive it, with all sequences in
+step. The benchmarks of steps share it."""
+
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import torch
+from llguidance import LLMatcher
+
+from bench.environment import describe
+from decode.speculation import DraftPolicy, NoDrafts
+from engine.batch import Binding, ForwardBatch, Row
+from engine.config import EngineConfig, Quantize
+from engine.runner import Engine
+from engine.step import Step
+from transport.copy.memory import own_memory
+from transport.wire.sampling import Constraint, SamplingParams, StopRule
+
+FULL_SIZE = Path("bench/models/qwen3.5-35b-a3b")
+WARM_STEPS = 8
+CONSTRAINT = Constraint(
+    LLMatcher.grammar_from_json_schema(
+        {
+            "type": "array",
+            "minItems": 1_000_000,
+            "items": {
+                "type": "object",
+                "properties": {
+                    "name": {"type": "string", "maxLength": 40},
+                    "n": {"type": "integer"},
+                },
+                "required": ["name", "n"],
+                "additionalProperties": False,
+            },
+        }
+    )
+)
+
+
+def load(
+    model: Path, num_pages: int, num_state_slots: int, quantize: str = "none", **settings: Any
+) -> Engine:
+    """An engine with random weights. ``settings``: more fields of its EngineConfig."""
+    config = EngineConfig(
+        model, num_pages, num_state_slots, load_format="dummy", device="cuda",
+        quantize=cast(Quantize, quantize), **settings,
+    )  # fmt: skip
+    return Engine.load(config, own_memory("cuda", "bench").allocate)
+
+
+@dataclass(frozen=True)
+class Run:
+    """``batch`` sequences with prompts of ``input_len`` tokens, and ``pages_each``."""
+
+    batch: int
+    input_len: int
+    pages_each: int
+
+
+class Decoded(NamedTuple):
+    """Means of timed steps: seconds per step, seconds in which the host worked, and tokens that
+    each sequence got."""
+
+    step_s: float
+    host_s: float
+    num_tokens: float
+
+
+class Bench:
+    """Computes the prompts of a run, and then decodes all its sequences in step. The first
+    ``num_constrained`` of them follow a JSON schema."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.num_constrained = 0
+        self._generator = torch.Generator().manual_seed(0)
+
+    def prefill(self, run: Run, max_batch_tokens: int) -> float:
+        """Seconds to compute every prompt and sample its first token."""
+        each = max(1, max_batch_tokens // run.input_len)
+        prompts = torch.randint(
+            0, self._engine.num_ids, (run.batch, run.input_len), generator=self._generator
+        ).tolist()
+        for slot, prompt in enumerate(prompts):
+            self._bind(slot, tuple(prompt))
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        steps = []
+        for first in range(0, run.batch, each):
+            slots = range(first, min(first + each, run.batch))
+            if run.input_len <= max_batch_tokens:
+                rows = [self._row(run, slot, 0, tuple(prompts[slot])) for slot in slots]
+                steps.append(self._engine.launch(ForwardBatch(tuple(rows))))
+                continue
+            for start in range(0, run.input_len, max_batch_tokens):
+                chunk = tuple(prompts[first][start : start + max_batch_tokens])
+                row = self._row(run, first, start, chunk)
+                steps.append(self._engine.launch(ForwardBatch((row,))))
+        for step in steps:
+            step.result()
+        return time.perf_counter() - began
+
+    def prefill_s(self, run: Run, max_batch_tokens: int, times: int) -> float:
+        """Median of several runs."""
+        return statistics.median(self.prefill(run, max_batch_tokens) for _ in range(times))
+
+    def alone(self, length: int, pages_each: int) -> float:
+        """ms from a prompt's launch to its first token, median."""
+        run = Run(1, length, pages_each)
+        seconds = [self.prefill(run, max(length, 16_384)) for _ in range(8)]
+        return round(1e3 * statistics.median(seconds[1:]), 2)
+
+    def decode(
+        self,
+        run: Run,
+        num_steps: int,
+        policy: DraftPolicy | None = None,
+        num_warm: int = WARM_STEPS,
+    ) -> Decoded:
+        """Time ``num_steps`` steps behind the prompts and ``num_warm`` others, with the drafts that
+        ``policy`` chooses (None: no drafts). The host is a step ahead."""
+        policy = policy or NoDrafts()
+        pending: Step | None = None
+        began, waited, num_tokens, made = time.perf_counter(), 0.0, 0, 0
+        for step in range(num_warm + num_steps):
+            if step == num_warm:
+                if pending is not None:
+                    _process(pending, policy)
+                torch.cuda.synchronize()
+                pending, began, waited, num_tokens = None, time.perf_counter(), 0.0, 0
+            start = run.input_len + step
+            rows = tuple(self._row(run, slot, start, None, made) for slot in range(run.batch))
+            made = policy.num_next(run.batch)
+            launched = self._engine.launch(ForwardBatch(rows, made))
+            if pending is not None:
+                blocked_at = time.perf_counter()
+                pending.wait()
+                waited += time.perf_counter() - blocked_at
+                num_tokens += _process(pending, policy)
+            pending = launched
+        assert pending is not None, "no steps"
+        num_tokens += _process(pending, policy)
+        seconds = time.perf_counter() - began
+        each = num_tokens / num_steps / run.batch
+        return Decoded(seconds / num_steps, (seconds - waited) / num_steps, each)
+
+    def _bind(self, slot: int, prompt: tuple[int, ...]) -> None:
+        constraint = CONSTRAINT if slot < self.num_constrained else None
+        sampling = SamplingParams(temperature=1.0, seed=slot, constraint=constraint)
+        self._engine.bind(Binding(slot, prompt, (), sampling, StopRule(1 << 20)))
+
+    def _row(
+        self, run: Run, slot: int, start: int, tokens: tuple[int, ...] | None, num_drafts: int = 0
+    ) -> Row:
+        pages = tuple(range(slot * run.pages_each, (slot + 1) * run.pages_each))
+        last = tokens is None or start + len(tokens) == run.input_len
+        return Row(slot, pages, start, tokens, sample=last, num_drafts=num_drafts)
+
+
+def _process(step: Step, policy: DraftPolicy) -> int:
+    """Process a step's result; returns its number of tokens."""
+    result = step.result()
+    assert all(s.token_id is not None for each in result.sampled for s in each), "NaN"
+    for num_drafts, sampled in zip(result.drafts, result.sampled, strict=True):
+        policy.verified(num_drafts, len(sampled) - 1)
+    return sum(len(each) for each in result.sampled)
+
+
+def gpu_environment(module: str, commit: str) -> dict[str, Any]:
+    """Where a result was made: machine, GPU and versions; ``commit`` where there is no checkout."""
+    return describe(sys.argv[1:], module) | _gpu() | ({"commit": commit} if commit else {})
+
+
+def _gpu() -> dict[str, str]:
+    query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader", "--id=0"]
+    name, _, driver = (
+        subprocess.run(query, capture_output=True, text=True, check=True)
+        .stdout.strip()
+        .partition(", ")
+    )
+    return {
+        "gpu": name,
+        "driver": driver,
+        "cuda": torch.version.cuda or "",
+        "triton": version("triton"),
+    }
