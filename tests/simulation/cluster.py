@@ -29,7 +29,7 @@ from tests.simulation.fake_engine import (
     Killed,
     expected_rows,
 )
-from tests.simulation.fake_overlap import OverlappingEngine
+from tests.simulation.fake_overlap import OverlappingEngine, OverlappingLimits
 from tests.simulation.late_copies import LateCopies
 from tests.simulation.node import ChangingDrafts, Node
 from tests.worker.made import make_worker
@@ -144,9 +144,12 @@ class Cluster:
         if self.host_blocks and self.prefix_cache.enabled:
             node.host = LateHostCopier(engine.cache, 1, self.host_blocks)
         beside = 128 if role == "prefill" else self.rng.choice([64, 128])
+        limits = ColocatedLimits(PrefillLimits(128, 4), beside)
+        if kind is OverlappingEngine:
+            limits = OverlappingLimits(PrefillLimits(128, 4), 1)
         node.pool = make_worker(
             engine, session, role, instance=instance,
-            limits=ColocatedLimits(PrefillLimits(128, 4), beside), handoff=handoff,
+            limits=limits, handoff=handoff,
             puller=node.copies, lookahead=self.lookahead, clock=lambda: self.now,
             drafts=ChangingDrafts(self.rng), prefix_cache=self.prefix_cache,
             host=node.host, group=group, any_role=any_role,

@@ -6,11 +6,22 @@ behind all that the first queue had when it began.
 
 from dataclasses import dataclass, field
 
+from colocated.limits import ColocatedLimits
 from engine.batch import ForwardBatch, StepResult
 from tests.simulation.fake_engine import FakeEngine, FakeStep
 
 NUM_PARTS = 3
 """Calls of ``enqueue`` that it takes."""
+
+
+class OverlappingLimits(ColocatedLimits):
+    """Overlaps all prompts while there are sequences: their tests are many, and prompts short."""
+
+    def __post_init__(self) -> None:
+        """``max_tokens_beside_decode`` may be 1."""
+
+    def overlaps(self, *, num_running: int, num_waiting: int) -> bool:
+        return bool(num_running and num_waiting)
 
 
 class OverlappingEngine(FakeEngine):
