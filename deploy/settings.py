@@ -19,7 +19,7 @@ from engine.acceptance_setting import require_draft_acceptance
 from transport.checkpoint_folder import CONFIG, checkpoint_folder, model_name, require_readable
 
 LoadFormat = Literal["auto", "dummy"]
-Quantize = Literal["none", "fp8", "nvfp4", "nvfp4-lm-head", "dequantize"]
+Quantize = Literal["none", "fp8", "fp8-lm-head", "nvfp4", "nvfp4-lm-head", "dequantize"]
 Speculate = Literal["auto", "off", "1", "2", "3", "4"]
 Device = Literal["auto", "cpu", "cuda"]
 Role = Literal["split", "colocated", "both"]

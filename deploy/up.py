@@ -54,9 +54,9 @@ def up(
         Quantize,
         typer.Option(
             envvar="BATON_QUANTIZE",
-            help="fp8: large matrices are converted to FP8 at load; half the memory. nvfp4: "
-            "experts become NVFP4, other large matrices FP8. nvfp4-lm-head: lm_head NVFP4 too. "
-            "dequantize: a quantised checkpoint becomes BF16.",
+            help="fp8: large matrices are converted to FP8 at load; half the memory. fp8-lm-head: "
+            "lm_head too. nvfp4: experts become NVFP4, other large matrices FP8. nvfp4-lm-head: "
+            "lm_head NVFP4 too. dequantize: a quantised checkpoint becomes BF16.",
         ),
     ] = "none",
     speculate: Annotated[

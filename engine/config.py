@@ -38,7 +38,7 @@ _ROWS = range(1, MAX_DECODE_ROWS + 1)
 
 LoadFormat = Literal["auto", "dummy"]
 Dtype = Literal["auto", "float32", "bfloat16"]
-Quantize = Literal["none", "fp8", "nvfp4", "nvfp4-lm-head", "dequantize"]
+Quantize = Literal["none", "fp8", "fp8-lm-head", "nvfp4", "nvfp4-lm-head", "dequantize"]
 Device = Literal["cpu", "cuda"]
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from engine.model.matrix import quantise
+from engine.model.quantization import BLOCK
 from engine.plan import FLOATS, Interleaving, Place
 
 QUANTISED_AT_ONCE = 1 << 26
@@ -62,16 +63,33 @@ class QuantisingPlace:
         return None
 
     def copy(self, source: torch.Tensor) -> None:
-        if source.numel() <= QUANTISED_AT_ONCE or self.values.order or source.dim() < 3:
+        in_blocks = source.dim() == 2 and len(self.scales.into) == -(-len(source) // BLOCK)
+        if source.numel() <= QUANTISED_AT_ONCE or self.values.order:
             self._convert(self.values, self.scales, source)
-            return
-        for value, scale, part in zip(self.values.into, self.scales.into, source, strict=True):
-            values = Place(value, tuple(part.shape))
-            self._convert(values, ScalePlace(scale, (), self.scales.blocks), part)
+        elif in_blocks:
+            self._convert_bands(source)
+        elif source.dim() < 3:
+            self._convert(self.values, self.scales, source)
+        else:
+            for value, scale, part in zip(self.values.into, self.scales.into, source, strict=True):
+                values = Place(value, tuple(part.shape))
+                self._convert(values, ScalePlace(scale, (), self.scales.blocks), part)
 
     def draw(self, generator: torch.Generator) -> None:
         drawn = torch.empty(self.shape, dtype=self.dtype, device=self.device)
         self.copy(drawn.normal_(self.values.mean, self.values.std, generator=generator))
+
+    def _convert_bands(self, source: torch.Tensor) -> None:
+        """Convert a matrix [rows, k] whose groups of rows are whole blocks, some blocks at a
+        time."""
+        num_blocks = max(1, QUANTISED_AT_ONCE // (BLOCK * source.shape[1]))
+        scales = self.scales.into.split(num_blocks)
+        rows = zip(
+            *(of.split(num_blocks * BLOCK) for of in (self.values.into, source)), strict=True
+        )
+        for (values, part), own in zip(rows, scales, strict=True):
+            place = Place(values, tuple(part.shape))
+            self._convert(place, ScalePlace(own, (), self.scales.blocks[: len(own)]), part)
 
     def _convert(self, into: Place, scales_into: ScalePlace, source: torch.Tensor) -> None:
         values, scales = quantise(source)

@@ -32,8 +32,8 @@ def read_model(config: EngineConfig) -> tuple[ModelConfig, list[checkpoint.Entry
         drafts = drafts and checkpoint.has_draft_layer(entries)
     if not drafts:
         model = model.without_drafts()
-    if config.quantize == "fp8":
-        model = model.quantised()
+    if config.quantize in ("fp8", "fp8-lm-head"):
+        model = model.quantised(lm_head=config.quantize == "fp8-lm-head")
     elif config.quantize == "dequantize":
         model = model.dequantised()
     elif config.quantize in ("nvfp4", "nvfp4-lm-head"):

@@ -100,6 +100,7 @@ class Options:
         option(
             "BATON_QUANTIZE",
             "none: weights as they are stored; fp8: large matrices converted to FP8 at load; "
+            "fp8-lm-head: lm_head too; "
             "nvfp4: experts NVFP4, other large ones FP8; nvfp4-lm-head: lm_head NVFP4 too; "
             "dequantize: a quantised checkpoint plain.",
         ),

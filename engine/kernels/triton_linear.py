@@ -20,6 +20,7 @@ import triton.language as tl
 
 from engine.kernels.interface import Activation
 from engine.kernels.triton_fp8 import BLOCK_K as FP8_K
+from engine.kernels.triton_fp8 import widened_rows
 from engine.kernels.triton_large_linear import large_linear
 from engine.kernels.triton_nvfp4 import COLUMNS as PACKED_K
 from engine.kernels.triton_nvfp4 import widened_part
@@ -209,22 +210,26 @@ def float_linear(
     x: torch.Tensor, w: Matrix, num_rows: int, out: torch.Tensor | None = None
 ) -> torch.Tensor:
     """``x @ w.T`` [tokens, num_rows] for the first rows of ``w``, as unrounded float32 sums;
-    written to ``out`` if given. No row of ``w`` is in FP8."""
+    written to ``out`` if given. Rows of ``w`` are in FP8 all or none."""
     num_tokens = x.shape[0]
-    assert not w.num_fp8
+    assert not w.num_fp8 or not w.plain.shape[0]
     if out is None:
         out = aligned_rows(num_tokens, num_rows, dtype=torch.float32, device=x.device)
     assert out.shape == (num_tokens, num_rows)
-    if w.packed is None:
+    if not w.num_quantised:
         w = Matrix.of(w.plain[:num_rows])
     if num_tokens <= MAX_STREAMED:
-        stream_linear(x, w, 1, tiles_of(num_tokens, w, 1), out)
+        split = split_of(Activation(x), w)
+        stream_linear(x, w, 1, tiles_of(num_tokens, w, 1, split is not None), out, split)
         return out
-    if w.packed is None:
+    if not w.num_quantised:
         return torch.mm(x, w.plain.t(), out_dtype=torch.float32, out=out)
     for first in range(0, num_rows, WIDENED_AT_ONCE):
         rows = min(WIDENED_AT_ONCE, w.shape[0] - first)
-        values = widened_part(w.packed, first, rows, x.dtype)[: num_rows - first]
+        if w.packed is None:
+            values = widened_rows(w.part(first, rows))[: num_rows - first]
+        else:
+            values = widened_part(w.packed, first, rows, x.dtype)[: num_rows - first]
         columns = out[:, first : first + len(values)]
         torch.mm(x, values.t(), out_dtype=torch.float32, out=columns)
     return out
@@ -234,7 +239,7 @@ MAX_STREAMED = 64
 """The most tokens for which the streaming kernels are faster than cuBLAS."""
 
 WIDENED_AT_ONCE = 1 << 15
-"""Rows in NVFP4 that are dequantised at a time for float32 sums of many tokens."""
+"""Quantised rows that are dequantised at a time for float32 sums of many tokens."""
 
 MAX_FP8_T = 32
 """The most tokens of a program if rows are in FP8. With 64, dot(x, wᵀ) would use other

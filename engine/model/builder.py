@@ -134,6 +134,18 @@ class WeightBuilder:
                 self.plan.add_target(part.name + suffix, target)
         return matrix
 
+    def lm_head(self, columns: int, part: Part) -> Matrix:
+        """The matrix of ``lm_head``; in FP8, rows of zeros fill it up to a multiple of 128."""
+        if not self._quantization.fp8_lm_head:
+            return self.matrix(columns, part)
+        matrix = self._allocate([Part(part.name, part.rows + -part.rows % BLOCK)], 0, columns)
+        matrix.fp8[part.rows :].zero_()
+        values = Place(matrix.fp8[: part.rows], (part.rows, columns), None, 0.0, columns**-0.5)
+        blocks = torch.arange(len(matrix.scales), device=self._device)
+        scales = ScalePlace(matrix.scales, (*matrix.scales.shape,), blocks)
+        self.plan.add_target(part.name, QuantisingPlace(values, scales, self._dtype))
+        return matrix
+
     def _packable(self, columns: int, parts: Sequence[Part]) -> Sequence[Part]:
         """The first of a matrix's ``parts``, if they are in NVFP4 in memory. Others that the
         checkpoint stores so become plain."""

@@ -120,11 +120,13 @@ class ModelConfig:
         assert len(found) == 1, f"{self.model_type}: {len(found)} kinds of {kind.__name__} layers"
         return found.pop()
 
-    def quantised(self) -> "ModelConfig":
-        """The same model with its large matrices in FP8; no change if they are."""
-        if self.quantization.source != "none":
-            return self
-        return replace(self, quantization=Quantization.at_load())
+    def quantised(self, *, lm_head: bool = False) -> "ModelConfig":
+        """The same model with its large matrices in FP8, which is no change if they are, and on
+        request ``lm_head``; a ValueError for an ``lm_head`` that is the embedding."""
+        if lm_head and self.tie_word_embeddings:
+            raise ValueError("quantize: fp8-lm-head: the model's lm_head is its embedding")
+        found = self.quantization if self.quantization.source != "none" else Quantization.at_load()
+        return replace(self, quantization=replace(found, lm_head=lm_head))
 
     def rounded(self, *, lm_head: bool = False) -> "ModelConfig":
         """The same model with its experts, and on request ``lm_head``, in NVFP4

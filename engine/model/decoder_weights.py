@@ -40,7 +40,7 @@ class DecoderWeights:
         embed = new.tensor("embed_tokens.weight", *shape, std=1.0)
         lm_head = Matrix.of(embed)
         if not config.tie_word_embeddings:
-            lm_head = new.matrix(config.hidden_size, Part(LM_HEAD, config.vocab_size))
+            lm_head = new.lm_head(config.hidden_size, Part(LM_HEAD, config.vocab_size))
         return Weights(
             embed=embed,
             layers=tuple(self._layer(f"layers.{i}.", spec) for i, spec in enumerate(config.layers)),

@@ -83,6 +83,14 @@ class Matrix:
         scales = self.scales[..., : num_fp8 // self.group, :]
         return Matrix(self.fp8[..., :num_fp8, :], scales, self.plain[..., : num_rows - num_fp8, :])
 
+    def part(self, first: int, num_rows: int) -> "Matrix":
+        """Rows of a matrix whose rows are all in FP8, in the same memory; both numbers are
+        multiples of ``group``."""
+        assert not self.plain.shape[-2]
+        end, group = first + num_rows, self.group
+        scales = self.scales[..., first // group : end // group, :]
+        return Matrix(self.fp8[..., first:end, :], scales, self.plain)
+
     @property
     def nbytes(self) -> int:
         packed = 0 if self.packed is None else self.packed.nbytes

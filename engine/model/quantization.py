@@ -31,9 +31,9 @@ class Quantization:
     """Which matrices are in FP8. ``source`` none: no matrix. checkpoint: matrices that ``kept``
     does not name are stored in FP8. load: matrices that ``kept`` does not name are converted at
     load. ``nvfp4``: experts, and without FP8 all of those matrices, are rounded to NVFP4's values
-    at load; ``lm_head``: lm_head too. ``packed``: names of experts and matrices that the checkpoint
-    stores in NVFP4. ``packs``: what is in NVFP4 stays so in memory; otherwise it has NVFP4's
-    values, and is plain."""
+    at load. ``lm_head``: it is converted at load too, to NVFP4 or else to FP8. ``packed``: names of
+    experts and matrices that the checkpoint stores in NVFP4. ``packs``: what is in NVFP4 stays so
+    in memory; otherwise it has NVFP4's values, and is plain."""
 
     source: Literal["none", "checkpoint", "load"] = "none"
     kept: tuple[str, ...] = ()
@@ -90,6 +90,11 @@ class Quantization:
         """True if the matrix or the experts ``name``, without the checkpoint's prefix, are rounded
         to NVFP4's values at load. A matrix that ``converts`` is not."""
         return self.nvfp4 and (self._is_large(name) or (self.lm_head and name == LM_HEAD))
+
+    @property
+    def fp8_lm_head(self) -> bool:
+        """True if ``lm_head`` is converted to FP8 at load."""
+        return self.lm_head and not self.nvfp4
 
     def keeps_packed(self, name: str) -> bool:
         """True if the experts or the matrix ``name`` are in NVFP4 in memory, unless it

@@ -34,6 +34,7 @@ from engine.kernels.attention_pieces import CHUNK_LENS, PIECE_LENS
 from engine.kernels.triton_attention_pieces import DeepRows, attention_in_pieces
 from engine.kernels.triton_conv_linear import conv_linear
 from engine.kernels.triton_experts_nvfp4 import FEW, UNPLANNED, experts_nvfp4
+from engine.kernels.triton_fp8 import widened_rows
 from engine.kernels.triton_linear import float_linear, linear, linear_parts
 from engine.kernels.triton_nvfp4 import widened_experts
 from engine.kernels.triton_prefill_plan import PrefillPlan
@@ -235,6 +236,15 @@ def packed(num_rows: int, num_plain: int, columns: int) -> Matrix:
     return Matrix.of_packed(rows, torch.zeros(num_plain, columns, dtype=torch.bfloat16))
 
 
+def launch_fp8_lm_head() -> None:
+    """Logits of a full-size ``lm_head`` in FP8."""
+    hidden = 2048
+    lm_head = Matrix.converted(torch.zeros(1 << 15, hidden, dtype=torch.bfloat16))
+    for num_tokens in (1, 16, 64):
+        float_linear(torch.zeros(num_tokens, hidden, dtype=torch.bfloat16), lm_head, 30_000)
+    widened_rows(lm_head)
+
+
 def launch_pieces() -> None:
     """Attention of a prompt behind a deep context, but for cuDNN's part of it."""
     heads, kv_heads, head_dim, page_size = 16, 2, 256, 64
@@ -268,6 +278,7 @@ def main(names: list[str], arch: int) -> int:
     for name in (*NAMED, *OTHERS):
         launch_family(name)
     launch_nvfp4()
+    launch_fp8_lm_head()
     launch_pieces()
     if compiled.failed:
         print(f"{len(compiled.failed)} kernels do not compile: {sorted(set(compiled.failed))}")

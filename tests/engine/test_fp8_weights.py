@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 
 from engine import checkpoint as checkpoints
@@ -136,6 +137,50 @@ def test_a_large_tensor_is_converted_expert_by_expert(monkeypatch: pytest.Monkey
         assert torch.equal(ours.dequantised(), theirs.dequantised())
 
 
+@pytest.mark.parametrize("at_once", [1, 1 << 26])
+@pytest.mark.parametrize("official", [False, True])
+def test_lm_head_is_converted_on_request(
+    official: bool, at_once: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engine.fp8_places.QUANTISED_AT_ONCE", at_once)
+    folder = fp8_copy("per_expert", tmp_path)[0] if official else checkpoint("per_expert")
+    stored = load_file(folder / "model.safetensors")["lm_head.weight"]
+    config = read_config(folder).quantised(lm_head=True)
+    model = build(config, torch.float32, torch.device("cpu"))
+    weights.load(model.plan, checkpoints.read_entries(folder))
+    head, num_ids = model.weights.lm_head, config.vocab_size
+    assert head.num_fp8 == head.shape[0] == -(-num_ids // 128) * 128 > num_ids
+    assert head.group == 128
+    values, scales = quantise(stored)
+    assert torch.equal(head.scales, scales)
+    assert torch.equal(head.fp8[:num_ids].float(), values.float())
+    assert head.fp8[num_ids:].float().eq(0).all()
+    part = head.part(128, 128)
+    assert torch.equal(part.dequantised(), head.dequantised()[128:256])
+
+
+@pytest.mark.parametrize("official", [False, True])
+def test_logits_are_those_of_the_dequantised_lm_head(official: bool, tmp_path: Path) -> None:
+    folder = fp8_copy("per_expert", tmp_path)[0] if official else checkpoint("per_expert")
+    engine = load_engine(folder, quantize="fp8-lm-head")
+    hidden = torch.randn(3, engine.model_config.hidden_size)
+    num_ids = engine.model_config.vocab_size - 5
+    meant = F.linear(hidden, engine._model.weights.lm_head.dequantised()[:num_ids])
+    logits = engine._model.logits(hidden, num_ids, engine._kernels)
+    torch.testing.assert_close(logits, meant)
+    out = torch.empty(3, num_ids)
+    engine._model.logits(hidden, num_ids, engine._kernels, out)
+    assert torch.equal(out, logits)
+    dummy = answer(folder, load_format="dummy", quantize="fp8-lm-head")
+    assert -1 not in dummy
+
+
+def test_a_tied_lm_head_is_refused() -> None:
+    name = next(n for n in SHAPES if read_config(checkpoint(n)).tie_word_embeddings)
+    with pytest.raises(ValueError, match=r"quantize: fp8-lm-head: .* its embedding"):
+        load_engine(checkpoint(name), quantize="fp8-lm-head")
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -221,6 +266,11 @@ def test_workers_in_fp8_and_in_bf16_are_different_models(tmp_path: Path) -> None
     assert made.layout == stored.layout == plain.layout, "the cache stays as it is"
     again = load_engine(folder, quantize="fp8")
     assert again.fingerprint == stored.fingerprint
+    with_head = [
+        load_engine(each, quantize="fp8-lm-head").fingerprint
+        for each in (folder, checkpoint("per_expert"))
+    ]
+    assert not {*with_head} & {plain.fingerprint, made.fingerprint, stored.fingerprint}
     drawn = [
         load_engine(checkpoint("per_expert"), load_format="dummy", quantize=quantize).fingerprint
         for quantize in ("none", "fp8")

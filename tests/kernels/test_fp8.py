@@ -10,7 +10,7 @@ from engine.kernels.triton_experts import Tiles as DecodeTiles
 from engine.kernels.triton_experts import experts
 from engine.kernels.triton_experts_fp8 import experts_fp8
 from engine.kernels.triton_fp8 import widened_rows
-from engine.kernels.triton_linear import linear, linear_parts, stream_linear
+from engine.kernels.triton_linear import float_linear, linear, linear_parts, stream_linear
 from engine.kernels.triton_quantise import quantise_rows
 from engine.kernels.triton_rows import Tiles
 from engine.kernels.triton_split import Split, split_rows
@@ -111,6 +111,25 @@ def test_linear_of_a_split_in_groups(num_fp8: int, num_plain: int, device: torch
         assert relative_error(y.sum(0)[:, num_fp8:], truth(x, w)[:, num_fp8:]) < CLOSE
     alone = linear_parts(x[2:3], w, split_rows(x[2:3], 8))
     assert torch.equal(alone[:, 0], y[:, 2])
+
+
+# Only cuBLAS, which computes more rows than that, has float32 sums of bfloat16 operands.
+@pytest.mark.parametrize("num_tokens", [1, 33, 64] + [130] * torch.cuda.is_available())
+def test_logits_of_the_first_ids(
+    num_tokens: int, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engine.kernels.triton_linear.WIDENED_AT_ONCE", 128)
+    x, w = draw(num_tokens, 512, device=device), mixed(256, 0, 512, device)
+    wide = torch.full((num_tokens + 1, 224), torch.nan, device=device)
+    out = wide[:num_tokens, :208]
+    assert float_linear(x, w, 208, out) is out
+    # FP8 tensor cores keep fewer bits of a sum.
+    close = CLOSE if device.type == "cuda" else 2.0**-15
+    assert relative_error(out, truth(x, w)[:, :208]) < close
+    assert wide[num_tokens].isnan().all()
+    assert wide[:, 208:].isnan().all()
+    if num_tokens <= 64:
+        assert float_linear(x[-1:], w, 208).equal(out[-1:]), "other rows change no bit of a row"
 
 
 def test_every_e4m3_number_is_exact_in_a_product(device: torch.device) -> None:
