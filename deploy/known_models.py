@@ -49,7 +49,15 @@ KNOWN = {
         64_389_120,
     ),
     "qwen3.5-9b": KnownModel(
-        "Qwen3.5-9B", {"none": 17_908_303_872, "fp8": 10_997_778_432}, 32_768, 51_511_296
+        "Qwen3.5-9B",
+        {
+            "none": 17_908_303_872,
+            "fp8": 10_997_778_432,
+            "nvfp4": 7_972_086_784,
+            "nvfp4-lm-head": 6_509_994_144,
+        },
+        32_768,
+        51_511_296,
     ),
     "qwen3-30b-a3b": KnownModel(
         "Qwen3-30B-A3B",
@@ -63,7 +71,15 @@ KNOWN = {
         0,
     ),
     "llama-3.1-8b": KnownModel(
-        "Llama-3.1-8B", {"none": 16_061_054_976, "fp8": 9_083_437_056}, 131_072, 0
+        "Llama-3.1-8B",
+        {
+            "none": 16_061_054_976,
+            "fp8": 9_083_437_056,
+            "nvfp4": 6_028_365_824,
+            "nvfp4-lm-head": 5_273_202_512,
+        },
+        131_072,
+        0,
     ),
 }
 """By the folder in bench/models that has the model's configuration."""

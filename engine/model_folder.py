@@ -8,7 +8,6 @@ from engine import checkpoint
 from engine.config import EngineConfig
 from engine.kernels.triton_support import unsupported
 from engine.model.config import ModelConfig
-from engine.model.layers import Moe
 from engine.model.registry import build, read_config
 from engine.quantized.packed import packed_names
 
@@ -58,10 +57,6 @@ def _unpacked_by_kernels(model: ModelConfig, config: EngineConfig) -> ModelConfi
         raise ValueError(
             f"quantize: nvfp4 on a GPU takes a model that the Triton kernels support, not {problem}"
         )
-    if not any(isinstance(layer.mlp, Moe) for layer in model.layers):
-        raise ValueError(
-            f"quantize: nvfp4 on a GPU takes a model with experts, not {model.model_type}"
-        )
     return model.packing()
 
 
@@ -77,10 +72,10 @@ def _as_stored(
         return model
     others = [each for each in plan.split if each not in packed and not each.startswith("mtp.")]
     problem = unsupported(model, config.torch_dtype)
-    if not plan.split or others or problem:
+    if not packed or others or problem:
         raise ValueError(
-            f"device: weights in {model.stored.name} run on CPUs only; on GPUs experts in NVFP4 "
-            f"do, if they are so in all layers of a model that the Triton kernels support"
+            f"device: weights in {model.stored.name} run on CPUs only; on GPUs weights in NVFP4 "
+            f"do, if experts are so in all layers, of a model that the Triton kernels support"
             f"{f', not {problem}' if problem else ''}; --quantize dequantize makes weights "
             f"bfloat16 at load, --quantize fp8 makes them FP8"
         )

@@ -47,10 +47,9 @@ def test_what_the_engine_works_in_is_left_free() -> None:
 
 
 def test_which_models_fit() -> None:
-    assert models_that_fit(140 * GIB).text.endswith(
-        "by --quantize: Qwen3.5-35B-A3B (none, fp8, nvfp4, nvfp4-lm-head); Qwen3.5-9B (none, "
-        "fp8); Qwen3-30B-A3B (none, fp8, nvfp4, nvfp4-lm-head); Llama-3.1-8B (none, fp8)"
-    )
+    every = "(none, fp8, nvfp4, nvfp4-lm-head)"
+    names = "; ".join(f"{model.name} {every}" for model in KNOWN.values())
+    assert models_that_fit(140 * GIB).text.endswith(f"by --quantize: {names}")
     small = models_that_fit(48 * GIB)
     assert small.level == "ok"
     assert "Qwen3.5-35B-A3B (fp8, nvfp4, nvfp4-lm-head)" in small.text

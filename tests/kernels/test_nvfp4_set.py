@@ -25,6 +25,7 @@ from tests.engine.driver import GREEDY, Driver, Request
 from tests.engine.quantized import checkpoints
 from tests.gpu.test_nvfp4 import values
 from tests.kernels import cuda_path
+from tests.kernels.test_cuda_path_families import write_config
 
 pytestmark = pytest.mark.skipif(not INTERPRETED, reason="for Triton's interpreter")
 
@@ -39,14 +40,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     plain = tmp_path / "plain"
     plain.mkdir()
     cuda_path.write_config(plain, vocab_size=VOCAB)
-    plan = build(read_config(plain), torch.float32, torch.device("meta")).plan
-    torch.manual_seed(0)
-    shapes = {name: target.shape for name, target in plan.targets.items()}
-    for whole, parts in plan.split.items():
-        del shapes[whole]
-        shapes |= {name: part().shape for name, part in parts.items()}
-    tensors = {name: torch.randn(shape) * shape[-1] ** -0.5 for name, shape in shapes.items()}
-    save_file(tensors, plain / "model.safetensors")
+    drawn_checkpoint(plain)
     monkeypatch.setattr(triton_moe, "MAX_UNPACKED_TOKENS", 16)
     cuda_path.widen_tiles(monkeypatch)
     return plain
@@ -73,6 +67,18 @@ def logits_of(engine: Engine) -> torch.Tensor:
     return engine._model.logits(hidden, engine.num_ids, engine._kernels)
 
 
+def drawn_checkpoint(folder: Path) -> None:
+    """Write random weights for the ``config.json`` in ``folder``, experts one by one."""
+    plan = build(read_config(folder), torch.float32, torch.device("meta")).plan
+    torch.manual_seed(0)
+    shapes = {name: target.shape for name, target in plan.targets.items()}
+    for whole, parts in plan.split.items():
+        del shapes[whole]
+        shapes |= {name: part().shape for name, part in parts.items()}
+    tensors = {name: torch.randn(shape) * shape[-1] ** -0.5 for name, shape in shapes.items()}
+    save_file(tensors, folder / "model.safetensors")
+
+
 def as_on_a_gpu(config: EngineConfig, patch: pytest.MonkeyPatch) -> Engine:
     """An engine on the CPU with the weights and the kernels of one on CUDA."""
     read: Callable[..., object] = model_folder.read_model
@@ -81,9 +87,9 @@ def as_on_a_gpu(config: EngineConfig, patch: pytest.MonkeyPatch) -> Engine:
     model, _ = loading.read_model(config)
     engine = loaded(config, TritonKernels(model, torch.device("cpu"), 4))
     for layer in engine._model.weights.layers:
-        assert isinstance(layer.mlp, MoeWeights)
-        assert isinstance(layer.mlp.gate_up, Nvfp4Experts)
-        assert isinstance(layer.mlp.down, Nvfp4Experts)
+        if isinstance(layer.mlp, MoeWeights):
+            assert isinstance(layer.mlp.gate_up, Nvfp4Experts)
+            assert isinstance(layer.mlp.down, Nvfp4Experts)
     return engine
 
 
@@ -177,10 +183,33 @@ def test_a_checkpoint_with_experts_in_another_format_too_is_refused(
     checkpoints.quantised(folder, tmp_path / "mixed", writer, how)
     config = replace(settings(tmp_path / "mixed"), device="cuda", dtype="bfloat16")
     monkeypatch.setattr(model_folder, "unsupported", lambda *_: "")
-    with pytest.raises(ValueError, match=r"device: weights in NVFP4 .* so in all layers"):
+    with pytest.raises(
+        ValueError, match=r"device: weights in NVFP4 .* experts are so in all layers"
+    ):
         model_folder.read_model(config)
     model, _ = model_folder.read_model(replace(config, device="cpu"))
     assert not model.quantization.packs
     packed = set(model.quantization.packed)
     assert {"layers.0.mlp.experts.gate_up_proj", "layers.0.mlp.experts.down_proj"} <= packed
     assert not any(name.startswith("layers.1.mlp.experts") for name in packed)
+
+
+@pytest.mark.parametrize("name", ["qwen3", "qwen3_5", "gemma3_text"])
+@pytest.mark.parametrize("at_load", [False, True])
+def test_models_without_experts_give_the_tokens_of_their_values(
+    name: str, at_load: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = tmp_path / "plain"
+    plain.mkdir()
+    write_config(plain, name)
+    drawn_checkpoint(plain)
+    config, values = replace(settings(plain), quantize="nvfp4"), plain
+    if not at_load:
+        how = {"quant_method": "modelopt", "quant_algo": "NVFP4"}
+        stored = tmp_path / "nvfp4"
+        values = checkpoints.quantised(plain, stored, lambda _: checkpoints.modelopt_nvfp4, how)
+        config = settings(stored)
+    truth = loaded(replace(config, model_dir=values))
+    engine = as_on_a_gpu(config, monkeypatch)
+    assert len(packed_matrices(engine._model.weights)) >= 2 * len(engine._model.weights.layers)
+    assert answers(engine) == answers(truth)
