@@ -33,10 +33,9 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-import httpx
 import typer
 
-from bench.commands import END_S, CommandFailed
+from bench.commands import CommandFailed
 from bench.harness.workload.plan import Planned
 from bench.predict.changes import shift
 from bench.setups import Setup
@@ -99,23 +98,22 @@ def _write_trace(path: Path, planned: Sequence[Planned]) -> None:
 
 
 @contextmanager
-def watched(url: str) -> Iterator[list[dict[str, Any]]]:
+def watched(served: Stack) -> Iterator[list[dict[str, Any]]]:
     """Collects each second how the pools stand."""
     found: list[dict[str, Any]] = []
     ended, began = threading.Event(), time.monotonic()
 
     def watch() -> None:
-        with httpx.Client(timeout=END_S) as http:
-            while not ended.wait(1.0):
-                workers = http.get(f"{url}/status").raise_for_status().json()["workers"]
-                found.append(
-                    {
-                        "second": round(time.monotonic() - began, 1),
-                        "prefill": sum(worker["role"] == "prefill" for worker in workers),
-                        "running": [worker["running"] for worker in workers],
-                        "waiting": [worker["waiting"] for worker in workers],
-                    }
-                )
+        while not ended.wait(1.0):
+            workers = served.workers()
+            found.append(
+                {
+                    "second": round(time.monotonic() - began, 1),
+                    "prefill": sum(worker["role"] == "prefill" for worker in workers),
+                    "running": [worker["running"] for worker in workers],
+                    "waiting": [worker["waiting"] for worker in workers],
+                }
+            )
 
     thread = threading.Thread(target=watch)
     thread.start()
@@ -130,7 +128,7 @@ def measured_load(
     served: Stack, model: Path, options: Sequence[str]
 ) -> tuple[dict[str, Any], list[str]]:
     """The figures of a load, and the run's problems. Raises CommandFailed if there are none."""
-    with watched(served.url) as pools:
+    with watched(served) as pools:
         results, problems = measured(
             served, COUNTERS, "load", "--tokenizer", str(model), "--seed", SEED, *options,
             within_s=LOAD_S,

@@ -21,19 +21,14 @@ from pathlib import Path
 from threading import Event
 from typing import Annotated, Any
 
-import httpx
 import typer
 
 from bench.commands import END_S
 from bench.harness.options import int_list
 from bench.setups import Setup
 from bench.stack import Stack
-from bench.stack_runs import StackRuns, measured
+from bench.stack_runs import SPREAD_COUNTERS, StackRuns, measured
 
-COUNTERS = (
-    "spread_steps", "spread_step_seconds", "spread_local_steps", "spread_local_step_seconds",
-    "spread_aborts", "spread_wait_seconds",
-)  # fmt: skip
 LEVEL_S = 240.0
 RATE_SEED = "1"
 """Every stack is sent the same arrivals."""
@@ -43,13 +38,12 @@ MEASURED = "measured here"
 LOOK_S = 0.2
 
 
-def tables_in_use(url: str, within_s: float) -> dict[str, str]:
+def tables_in_use(served: Stack, within_s: float) -> dict[str, str]:
     """By worker that decodes in a spread group, where its table is from; returns once all are
     measured, or after ``within_s`` seconds."""
     ends_at = time.monotonic() + within_s
     while True:
-        status = httpx.get(f"{url}/status", timeout=within_s).raise_for_status().json()
-        spread = {each["instance"]: each["spread"] or {} for each in status["workers"]}
+        spread = {each["instance"]: each["spread"] or {} for each in served.workers()}
         found = {name: each["table"] for name, each in spread.items() if each.get("table")}
         if (found and set(found.values()) == {MEASURED}) or time.monotonic() > ends_at:
             return found
@@ -61,7 +55,7 @@ def measured_level(
 ) -> tuple[dict[str, Any], list[str]]:
     """The throughput at a level, with what the workers counted, and the run's problems."""
     results, problems = measured(
-        served, COUNTERS, "throughput", *_of(model, lengths), "--levels", str(level),
+        served, SPREAD_COUNTERS, "throughput", *_of(model, lengths), "--levels", str(level),
         "--requests", str(level * rounds), "--rounds", str(rounds), "--spot-checks", "0",
         "--time-limit-s", str(LEVEL_S), within_s=LEVEL_S + END_S,
     )  # fmt: skip
@@ -74,7 +68,7 @@ def measured_rate(
 ) -> tuple[dict[str, Any], list[str]]:
     """As ``measured_level``, of requests that arrive at a rate."""
     results, problems = measured(
-        served, COUNTERS, "load", *_of(model, lengths), "--rate", str(rate),
+        served, SPREAD_COUNTERS, "load", *_of(model, lengths), "--rate", str(rate),
         "--duration-s", str(rate_s), "--seed", RATE_SEED, within_s=LEVEL_S + END_S,
     )  # fmt: skip
     return results["run"] | {"counters": results["counters"]}, problems
@@ -103,7 +97,7 @@ def main(
 
     def load(name: str, served: Stack, row: dict[str, Any]) -> None:
         if not name.endswith("/off"):
-            row["tables"] = tables_in_use(served.url, TABLES_S)
+            row["tables"] = tables_in_use(served, TABLES_S)
         for level in int_list("--levels", levels):
             found, wrong = measured_level(served, model, level, lengths, rounds)
             row[str(level)] = found

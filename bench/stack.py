@@ -12,17 +12,22 @@ import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
+
+import httpx
 
 from bench.environment import ROOT
 from bench.harness.client.required import RequestFailed
+from bench.prometheus import total
 from deploy.die_with_parent import die_with_parent
 from deploy.rundir import without_settings
 
 START_S = 180.0
 STOP_S = 60.0
+ANSWER_S = 20.0
 LAST_LINES = 40
 _READY = r"^ready: (http://\S+)"
 _MIB = 1024
@@ -149,6 +154,22 @@ class Stack:
         for name, pid in self.pids().items():
             found[name.partition("-")[0]] += measure(pid)
         return dict(found)
+
+    # ---- what it says of itself
+
+    def workers(self) -> list[dict[str, Any]]:
+        """The workers in ``/status``. Raises httpx.HTTPError."""
+        found: list[dict[str, Any]] = self._get("/status").json()["workers"]
+        return found
+
+    def counters(self, names: Iterable[str]) -> dict[str, float | None]:
+        """Sums of ``baton_NAME_total`` over all services since their start, as of the last
+        heartbeats; None for one that is not told. Raises httpx.HTTPError."""
+        text = self._get("/metrics").text
+        return {name: total(text, [f"baton_{name}_total"]) for name in names}
+
+    def _get(self, path: str) -> httpx.Response:
+        return httpx.get(self.url + path, timeout=ANSWER_S).raise_for_status()
 
     # ---- its end
 

@@ -7,13 +7,17 @@ from typing import Any
 
 import httpx
 
-from bench.commands import END_S, PLAIN_SAMPLING, CommandFailed, baton_bench
+from bench.commands import PLAIN_SAMPLING, CommandFailed, baton_bench
 from bench.harness.client.required import RequestFailed
-from bench.prometheus import total
 from bench.recording import Recording
 from bench.stack import Stack, StackFailed, started
 
 START_S = 170.0
+SPREAD_COUNTERS = (
+    "spread_steps", "spread_step_seconds", "spread_local_steps", "spread_local_step_seconds",
+    "spread_aborts", "spread_wait_seconds",
+)  # fmt: skip
+"""What workers count of spread and local steps."""
 
 
 class StackRuns(Recording):
@@ -38,23 +42,17 @@ class StackRuns(Recording):
         self.save()
 
 
-def counted(url: str, names: Sequence[str]) -> dict[str, float]:
-    """Counters of the service and its workers since their start, as of the last heartbeats."""
-    text = httpx.get(f"{url}/metrics", timeout=END_S).raise_for_status().text
-    return {name: total(text, [f"baton_{name}_total"]) or 0.0 for name in names}
-
-
 def measured(
     served: Stack, counters: Sequence[str], kind: str, *options: str, within_s: float
 ) -> tuple[dict[str, Any], list[str]]:
     """Run ``baton bench KIND``. Returns its results, with the growth of ``counters``, and its
     problems. Raises CommandFailed, httpx.HTTPError."""
-    before = counted(served.url, counters)
+    before = served.counters(counters)
     with tempfile.TemporaryDirectory() as folder:
         document = baton_bench(
             kind, *options, *PLAIN_SAMPLING,
             url=served.url, out=Path(folder) / "run.json", within_s=within_s,
         ).document  # fmt: skip
-    after = counted(served.url, counters)
-    growth = {name: round(after[name] - before[name], 3) for name in counters}
+    after = served.counters(counters)
+    growth = {n: round((after[n] or 0.0) - (before[n] or 0.0), 3) for n in counters}
     return document["results"] | {"counters": growth}, [*document["problems"]]

@@ -14,7 +14,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import httpx
 from tokenizers import Tokenizer
 
 from bench import commands, result_file, stack
@@ -24,16 +23,13 @@ from bench.node import interference, pairs
 from bench.node.plan import Mode, Part
 from bench.node.settings import Settings
 from bench.predict.pools import Level
-from bench.prometheus import total
+from bench.stack_runs import SPREAD_COUNTERS
 
 COUNTERS: Mapping[Mode, Sequence[str]] = {
     "plain": (),
-    "spread": (
-        "spread_steps", "spread_step_seconds", "spread_local_steps", "spread_local_step_seconds",
-        "spread_aborts", "spread_wait_seconds",
-    ),
+    "spread": SPREAD_COUNTERS,
     "drafts": ("drafts_verified", "drafts_accepted"),
-}  # fmt: skip
+}
 """Sums over the workers, beside the levels."""
 _PAIR = re.compile(r"self-test +(?P<pair>\S+ -> \S+): every byte right, (?P<speed>[\d.]+) GB/s")
 
@@ -45,14 +41,13 @@ def levels(settings: Settings, part: Part, served: stack.Stack) -> list[str]:
     file = settings.file(part)
     problems = _throughput(settings, part, served, file, at_once, sizes.level(1), more)
     if names := COUNTERS[part.served.mode]:
-        problems += _count(file, served.url, names)
+        problems += _count(file, served, names)
     return problems
 
 
-def _count(file: Path, url: str, names: Sequence[str]) -> list[str]:
+def _count(file: Path, served: stack.Stack, names: Sequence[str]) -> list[str]:
     """Add to a result what the workers have counted since they started."""
-    text = httpx.get(f"{url}/metrics", timeout=END_S).raise_for_status().text
-    found = {name: total(text, [f"baton_{name}_total"]) for name in names}
+    found = served.counters(names)
     problems = [f"{name} is not told" for name, value in found.items() if value is None]
     if found.get("spread_steps") == 0:
         problems.append("no step was spread")

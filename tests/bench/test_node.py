@@ -295,21 +295,19 @@ def test_pairs_that_are_missing_or_failed_are_named() -> None:
     assert found["slowest_gb_per_s"] == 300.0
 
 
-def test_a_spread_stack_that_spreads_no_step_is_a_problem(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    text = 'baton_spread_steps_total{instance="a"} 2\nbaton_spread_steps_total{instance="b"} 3\n'
-    answer = SimpleNamespace(raise_for_status=lambda: SimpleNamespace(text=text))
-    monkeypatch.setattr(measurements.httpx, "get", lambda url, timeout: answer)
+def test_a_spread_stack_that_spreads_no_step_is_a_problem(tmp_path: Path) -> None:
+    def served(**counters: float | None) -> Any:
+        return SimpleNamespace(counters=lambda names: {name: counters[name] for name in names})
+
     file = tmp_path / "levels.json"
     file.write_text(json.dumps({"kind": "throughput", "results": {}, "problems": [], "ok": True}))
-    assert measurements._count(file, "http://stack", ["spread_steps"]) == []
+    assert measurements._count(file, served(spread_steps=5.0), ["spread_steps"]) == []
     found = json.loads(file.read_text())
     assert (found["ok"], found["results"]["counters"]) == (True, {"spread_steps": 5.0})
-    text = "baton_spread_steps_total 0\n"
     names = ["spread_steps", "spread_aborts"]
     problems = ["spread_aborts is not told", "no step was spread"]
-    assert measurements._count(file, "http://stack", names) == problems
+    idle = served(spread_steps=0.0, spread_aborts=None)
+    assert measurements._count(file, idle, names) == problems
     assert json.loads(file.read_text())["problems"] == problems
     assert not json.loads(file.read_text())["ok"]
 
