@@ -4,9 +4,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bench.harness.figures.goodput import attainment
-from bench.harness.figures.outcome import Outcome, failures
-from bench.harness.figures.summary import other_tokenizer, summary, wall
-from bench.harness.figures.timeline import timeline
+from bench.harness.figures.outcome import Outcome
+from bench.harness.figures.summary import details, other_tokenizer, summary, wall
 from bench.harness.load_settings import SHARES, LoadSettings
 from bench.measures import spread_ms
 
@@ -47,13 +46,6 @@ class Run:
             "client_was_late": sum(one > LATE_S for one in late),
         }
 
-    def details(self) -> dict[str, Any]:
-        return {
-            "timeline": timeline(self.outcomes, self.begin_s),
-            "failures": failures(self.outcomes),
-            "requests": [outcome.json(self.begin_s) for outcome in self.outcomes],
-        }
-
 
 @dataclass
 class Load:
@@ -68,7 +60,7 @@ class Load:
             return {}
         (run,) = self.runs
         fixed = {"seed": self.settings.seed, "tokenizer": self.tokenizer}
-        return {**fixed, "run": run.json(), **run.details()}
+        return {**fixed, "run": run.json(), **details(run.outcomes, run.begin_s)}
 
     def problems(self) -> list[str]:
         return [problem for run in self.runs for problem in problems(run)]

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bench.harness.figures.goodput import Bounds, search
+from bench.harness.figures.outcome import failures
 from bench.harness.load_result import Run, problems
 from bench.harness.load_settings import SHARES, LoadSettings
 from bench.harness.run_control import RunControl
@@ -33,7 +34,7 @@ class Sweep:
                 for share, bounds in self.bounds().items()
             },
             "trials": [self.trials[rate].json() for rate in sorted(self.trials)],
-            "failures": [f for run in self.trials.values() for f in run.details()["failures"]],
+            "failures": [f for run in self.trials.values() for f in failures(run.outcomes)],
         }
 
     def bounds(self) -> dict[float, Bounds]:

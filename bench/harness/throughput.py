@@ -13,9 +13,8 @@ from typing import Any
 from bench.harness.client.record import Failure
 from bench.harness.conduct import Session
 from bench.harness.figures.latency import in_bursts
-from bench.harness.figures.outcome import Outcome, failures
-from bench.harness.figures.summary import other_tokenizer, summary
-from bench.harness.figures.timeline import timeline
+from bench.harness.figures.outcome import Outcome
+from bench.harness.figures.summary import details, other_tokenizer, summary
 from bench.harness.loops import closed_loop
 from bench.harness.options import CountedTarget
 from bench.harness.server_info import find_tokens
@@ -44,9 +43,7 @@ class Throughput:
             "tokenizer": self.tokenizer,
             "levels": self.levels,
             "wall_s": perf_counter() - self.zero_s,
-            "failures": failures(self.outcomes),
-            "timeline": timeline(self.outcomes, self.zero_s),
-            "requests": [outcome.json(self.zero_s) for outcome in self.outcomes],
+            **details(self.outcomes, self.zero_s),
         }
 
     def headline(self) -> dict[str, Any]:

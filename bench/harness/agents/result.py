@@ -7,9 +7,8 @@ from statistics import fmean
 from typing import Any
 
 from bench.harness.agents.settings import Shape
-from bench.harness.figures.outcome import Outcome, failures
-from bench.harness.figures.summary import other_tokenizer, summary
-from bench.harness.figures.timeline import timeline
+from bench.harness.figures.outcome import Outcome
+from bench.harness.figures.summary import details, other_tokenizer, summary
 from bench.harness.load_settings import LoadSettings
 from bench.measures import spread_ms
 
@@ -85,9 +84,7 @@ class AgentsLoad:
             "seed": self.settings.seed,
             "tokenizer": self.tokenizer,
             "levels": [level.json() for level in self.levels],
-            "timeline": timeline(outcomes, begin_s),
-            "failures": failures(outcomes),
-            "requests": [outcome.json(begin_s) for outcome in outcomes],
+            **details(outcomes, begin_s),
         }
 
     def problems(self) -> list[str]:

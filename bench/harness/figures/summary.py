@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from bench.harness.figures.latency import tokens_per_arrival
-from bench.harness.figures.outcome import Outcome, by_failure
+from bench.harness.figures.outcome import Outcome, by_failure, failures
+from bench.harness.figures.timeline import timeline
 from bench.measures import spread_ms
 
 JUDGED_LEN, PROMPT_FACTOR = 256, 1.5
@@ -57,6 +58,15 @@ def summary(outcomes: Sequence[Outcome]) -> dict[str, Any]:
         "tbt_ms": spread_ms([o.tbt_s for o in good if o.tbt_s is not None]),
         "e2e_ms": spread_ms([r.e2e_s for r in records]),
         "remarks": sorted({remark for r in records for remark in r.remarks}),
+    }
+
+
+def details(outcomes: Sequence[Outcome], zero_s: float) -> dict[str, Any]:
+    """Every request of a run, for its result file; times from ``zero_s`` (perf_counter)."""
+    return {
+        "failures": failures(outcomes),
+        "timeline": timeline(outcomes, zero_s),
+        "requests": [outcome.json(zero_s) for outcome in outcomes],
     }
 
 
