@@ -18,7 +18,7 @@ import torch
 import triton
 import triton.language as tl
 
-from engine.kernels.attention_pieces import chunks_of, pieces_of
+from engine.kernels.attention_pieces import Chunk, Piece, chunks_of, is_deep, pieces_of
 from engine.kernels.triton_attention_prefill import _attend, attention_prefill
 from engine.kernels.triton_prefill_plan import PrefillPlan
 from engine.upload import upload
@@ -30,23 +30,29 @@ LOG2_E = 1.4426950408889634
 
 @dataclass(frozen=True)
 class DeepRows:
-    """The rows of a pass that is computed in pieces: tokens in the cache, and new ones. ``skips``
-    int32 [rows]: keys that are in pieces. ``tails``: the plan of each row's tail, if it has one."""
+    """The rows of a pass that is computed in pieces. ``lens``: their new tokens; ``pieces`` and
+    ``chunks``: of each row, none of a row that is not deep. ``skips`` int32 [rows]: keys that are
+    in pieces. ``tails``: the plan of each row's tail, if it has one."""
 
-    starts: Sequence[int]
     lens: Sequence[int]
+    pieces: Sequence[Sequence[Piece]]
+    chunks: Sequence[Sequence[Chunk]]
     skips: torch.Tensor
     tails: Sequence[PrefillPlan | None]
 
     @classmethod
     def of(cls, starts: Sequence[int], lens: Sequence[int], device: torch.device) -> "DeepRows":
-        skips = [sum(piece.length for piece in pieces_of(start)) for start in starts]
+        rows = list(zip(starts, lens, strict=True))
+        pieces = [pieces_of(start) if is_deep(start, num_new) else [] for start, num_new in rows]
+        chunks = [chunks_of(num_new) if is_deep(start, num_new) else [] for start, num_new in rows]
         tails = list[PrefillPlan | None]()
-        for start, num_new in zip(starts, lens, strict=True):
-            covered = sum(chunk.length for chunk in chunks_of(num_new))
+        for (start, num_new), of_row in zip(rows, chunks, strict=True):
+            covered = sum(chunk.length for chunk in of_row)
             tail = [start + covered], [num_new - covered]
             tails.append(PrefillPlan.of(*tail, device) if covered < num_new else None)
-        return cls(starts, lens, upload(torch.tensor(skips, dtype=torch.int32), device), tails)
+        lengths = [sum(piece.length for piece in of_row) for of_row in pieces]
+        skips = upload(torch.tensor(lengths, dtype=torch.int32), device)
+        return cls(lens, pieces, chunks, skips, tails)
 
 
 def attention_in_pieces(
@@ -68,9 +74,10 @@ def attention_in_pieces(
     _rest(q, kv, layer, block_tables, plan, rows.skips, so_far, log_sums)
     out = q.new_empty(num_tokens, num_heads * head_dim)
     first = 0
-    for row, (start, num_new) in enumerate(zip(rows.starts, rows.lens, strict=True)):
-        pieces = pieces_of(start)
-        places = [(first + chunk.first, chunk) for chunk in chunks_of(num_new)]
+    for row, (num_new, pieces, chunks) in enumerate(
+        zip(rows.lens, rows.pieces, rows.chunks, strict=True)
+    ):
+        places = [(first + chunk.first, chunk) for chunk in chunks]
         packed = [
             _packed(q[here : here + chunk.length], num_kv_heads, chunk.padded)
             for here, chunk in places

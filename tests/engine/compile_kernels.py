@@ -248,7 +248,7 @@ def launch_fp8_lm_head() -> None:
 def launch_pieces() -> None:
     """Attention of a prompt behind a deep context, but for cuDNN's part of it."""
     heads, kv_heads, head_dim, page_size = 16, 2, 256, 64
-    start, num_new = PIECE_LENS[-1] + 1, CHUNK_LENS[-1] + 1
+    start, num_new = sum(PIECE_LENS) + 1, CHUNK_LENS[-1] + 1
     num_pages = -(-(start + num_new) // page_size)
     cpu, dtype = torch.device("cpu"), torch.bfloat16
     kv = torch.zeros(num_pages, 1, 2, page_size, kv_heads, head_dim, dtype=dtype)

@@ -44,11 +44,14 @@ def test_rows_behind_contexts_of_several_pieces(
     monkeypatch.setattr(attention_pieces, "PIECE_LENS", (4 * PAGE, PAGE))
     monkeypatch.setattr(attention_pieces, "CHUNK_LENS", (16, 8))
     monkeypatch.setattr(attention_pieces, "LONGEST_TAIL", 4)
-    cache = Cache([PAGE, 6 * PAGE + 3, 4 * PAGE], [39, 9, 18], dtype, device)
+    monkeypatch.setattr(attention_pieces, "LEAST_NEW", 9)
+    monkeypatch.setattr(attention_pieces, "LEAST_PAIRS", 9 * PAGE)
+    cache = Cache([PAGE, 2 * PAGE, 6 * PAGE + 3, 0, 4 * PAGE], [39, 8, 9, 21, 18], dtype, device)
     truth, _, _ = cache.truth()
     plan = PrefillPlan.of(cache.rows.starts, cache.rows.lens, device, tile_len=8)
     q = cache.roped(plan)
     rows = DeepRows.of(cache.rows.starts, cache.rows.lens, device)
+    assert [len(pieces) for pieces in rows.pieces] == [1, 0, 3, 0, 1]
     tables = cache.rows.block_tables
     out = attention_in_pieces(q, cache.gate, cache.kv, LAYER, tables, plan, rows, attend)
     # What a piece gives is rounded once more.
@@ -70,7 +73,8 @@ def test_pieces_and_chunks_cover_each_token_once(start: int, num_new: int) -> No
 def test_short_rows_and_shallow_contexts_are_computed_whole() -> None:
     assert in_pieces([57_600], [6_400])
     assert in_pieces([57_600, 8_192], [1_024, 8_192])
-    assert not in_pieces([57_600, 8_192], [1_024, 2_048])
+    assert in_pieces([57_600, 8_192], [1_024, 1_000]), "a short row beside a deep one"
+    assert not in_pieces([57_600, 8_191], [1_024, 1_800]), "other rows have too many pairs"
     assert not in_pieces([57_600, 8_191], [6_400, 8_192])
     assert not in_pieces([57_600], [1_023])
     assert not in_pieces([0] * 64, [1_024] * 64)
@@ -107,6 +111,8 @@ def test_triton_computes_what_cudnn_refuses_to_plan(
     monkeypatch.setattr(attention_pieces, "PIECE_LENS", (4 * PAGE, 2 * PAGE))
     monkeypatch.setattr(attention_pieces, "CHUNK_LENS", (16, 8))
     monkeypatch.setattr(attention_pieces, "LONGEST_TAIL", 4)
+    monkeypatch.setattr(attention_pieces, "LEAST_NEW", 8)
+    monkeypatch.setattr(attention_pieces, "LEAST_PAIRS", 8 * PAGE)
     monkeypatch.setattr(triton_set, "DEEPEST_PLANNED", (6 * PAGE, 25))
     kernels = TritonKernels(config, torch.device("cpu"), 4)
     kernels.cudnn_problem = ""
