@@ -1,7 +1,6 @@
 """The result file of one run of a benchmark, written while it measures."""
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -56,11 +55,6 @@ class Recording:
         """Write the result, print its problems, and end the command: with status 1 if the result
         is not good, else with 0."""
         good = self.save(stopped)
-        show([*filter(None, [stopped]), *self.problems])
+        for problem in [*filter(None, [stopped]), *self.problems]:
+            print("problem:", problem[:SHOWN])
         raise typer.Exit(not good)
-
-
-def show(problems: Sequence[str]) -> None:
-    """Print problems."""
-    for problem in problems:
-        print("problem:", problem[:SHOWN])
