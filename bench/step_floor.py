@@ -8,39 +8,43 @@ import torch
 from engine.model.config import ModelConfig
 from engine.model.layers import Attention
 from engine.model.registry import build
-from engine.model.weights import MoeWeights, Weights
+from engine.model.weights import MoeWeights
 
 COPY_BYTES_PER_S = {"H100": 3.0e12, "H200": 4.3e12}
 """A device copy, by a part of the GPU's name."""
 ITEM_BYTES, STATE_ITEM_BYTES = 2, 4
 
 
-def step_bytes(config: ModelConfig, rows: int, context: int) -> float:
-    """Bytes of weights, pages and states that a step of ``rows`` rows moves, each row with
-    ``context`` tokens in the cache. Of the input embeddings it reads next to nothing."""
+def bytes_by_group(
+    config: ModelConfig, rows: int, context: int, sharing: int = 1
+) -> dict[str, float]:
+    """Bytes that each group of kernels moves in a step of ``rows`` rows, each with ``context``
+    tokens in the cache. ``sharing`` members of a spread step, with as many rows each, share the
+    reading of experts. Of the input embeddings a step reads next to nothing."""
     model = build(config.without_drafts(), torch.bfloat16, torch.device("meta"))
-    moved = model.num_bytes - _unread_bytes(model.weights, rows)
+    dense, attention, states = float(model.num_bytes), 0.0, 0.0
+    experts = {"gate and up": 0.0, "down": 0.0}
     if not config.tie_word_embeddings:
-        moved -= config.vocab_size * config.hidden_size * ITEM_BYTES
+        dense -= config.vocab_size * config.hidden_size * ITEM_BYTES
+    for weights in model.weights.layers:
+        if isinstance(mlp := weights.mlp, MoeWeights):
+            chosen = 1 - (1 - mlp.top_k / mlp.gate_up.shape[0]) ** (rows * sharing)
+            for name, matrix in zip(experts, (mlp.gate_up, mlp.down), strict=True):
+                dense -= matrix.nbytes
+                experts[name] += chosen / sharing * matrix.nbytes
     for layer in config.layers:
         mixer = layer.mixer
         if isinstance(mixer, Attention):
             per_token = 2 * mixer.num_key_value_heads * mixer.head_dim * ITEM_BYTES
-            moved += rows * min(context, mixer.window or context) * per_token
+            attention += rows * min(context, mixer.window or context) * per_token
         else:
-            state = mixer.value_dim * mixer.linear_key_head_dim * STATE_ITEM_BYTES
-            moved += 2 * rows * state
-    return moved
+            states += 2 * rows * mixer.value_dim * mixer.linear_key_head_dim * STATE_ITEM_BYTES
+    return {**experts, "states": states, "dense": dense, "attention": attention}
 
 
-def _unread_bytes(weights: Weights, rows: int) -> float:
-    """Bytes of experts that no row is expected to choose."""
-    unread = 0.0
-    for layer in weights.layers:
-        if isinstance(mlp := layer.mlp, MoeWeights):
-            share = (1 - mlp.top_k / mlp.gate_up.shape[0]) ** rows
-            unread += share * (mlp.gate_up.nbytes + mlp.down.nbytes)
-    return unread
+def step_bytes(config: ModelConfig, rows: int, context: int) -> float:
+    """Bytes of weights, pages and states that a step of ``rows`` rows moves."""
+    return sum(bytes_by_group(config, rows, context).values())
 
 
 def floor_ms(config: ModelConfig, rows: int, context: int, gpu: str) -> float | None:

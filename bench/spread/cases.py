@@ -134,7 +134,7 @@ class Bench:
             for kernel, (us, calls) in [*kernels[0].items()][:12]:
                 print(f"   {us:9} {calls:6}  {kernel}")
             sharing = self._members.count if mode == "spread" else 1
-            floors = floors_us(self._config, live, live * sharing, sharing, self._context)
+            floors = floors_us(self._config, live, sharing, self._context)
             groups = by_group(kernels[0], floors)
             for group_name, group in groups.items():
                 times = group.times_floor or "-"

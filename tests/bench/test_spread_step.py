@@ -90,12 +90,12 @@ def test_what_is_timed_on_a_gpu_that_members_share_is_no_table(tmp_path: Path) -
 def test_the_floor_of_a_step_is_that_of_its_bytes() -> None:
     """As the facts about the model have it: 102 experts of each layer at 16 sequences."""
     config = read_config(spread_step.model_folder(Path(), None))
-    local = floors_us(config, 16, 16, 1, 1024)
+    local = floors_us(config, 16, 1, 1024)
     assert local["gate and up"] == pytest.approx(2 * local["down"])
     assert local["gate and up"] + local["down"] == pytest.approx(102.0 * 58.5, rel=0.01)
     assert local["states"] == pytest.approx(16 * 29.0, rel=0.02)
     assert sum(local.values()) == pytest.approx(7430, rel=0.02)
-    spread = floors_us(config, 16, 64, 4, 1024)
+    spread = floors_us(config, 16, 4, 1024)
     assert spread["down"] == pytest.approx(222.4 / 4 * 58.5 / 3, rel=0.01)
     assert spread["dense"] == local["dense"]
 
