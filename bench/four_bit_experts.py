@@ -12,7 +12,7 @@ import torch
 import typer
 
 from bench.recording import Recording
-from bench.timed_steps import step_ms
+from bench.timed_steps import graph_ms
 from engine.kernels.triton_experts import experts
 from engine.kernels.triton_experts_nvfp4 import experts_nvfp4
 from engine.model.matrix import Matrix
@@ -64,14 +64,13 @@ def difference(step: Chosen, gate_up: Pair, down: Pair) -> float:
 
 def timed_us(run: Callable[[Chosen], object], steps: list[Chosen]) -> float:
     """µs of one step, as the mean of replays of a CUDA graph of all ``steps``."""
-    for step in steps:
-        run(step)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+
+    def all_steps() -> None:
         for step in steps:
             run(step)
-    return 1e3 * step_ms(lambda _: graph.replay(), REPLAYS) / len(steps)
+
+    all_steps()
+    return 1e3 * graph_ms(all_steps, REPLAYS) / len(steps)
 
 
 def main(
@@ -94,7 +93,6 @@ def main(
             gate_up[1].nbytes + down[1].nbytes,
         ),
     }
-    run.results["steps"] = found = list[dict[str, Any]]()
     for num_rows in ROWS:
         steps = [chosen(num_rows, NUM_EXPERTS, TOP_K, HIDDEN, device) for _ in range(NUM_DRAWS)]
         share = sum(step[1].unique().numel() for step in steps) / NUM_DRAWS / NUM_EXPERTS
@@ -103,9 +101,9 @@ def main(
             us = timed_us(compute, steps)
             each |= {f"{name}_us": us, f"{name}_gb_per_s": share * num_bytes / us / 1e3}
         each["difference"] = difference(steps[0], gate_up, down)
-        found.append(each)
-        print(", ".join(f"{name} {value:.4g}" for name, value in each.items()), flush=True)
-    run.problems += [f"NVFP4 differs: {e}" for e in found if not e["difference"] < TOLERANCE]
+        run.add("steps", each)
+        if not each["difference"] < TOLERANCE:
+            run.problems.append(f"NVFP4 differs: {each}")
     run.end()
 
 

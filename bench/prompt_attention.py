@@ -32,7 +32,7 @@ SHAPES = (
     (8_192, 8_192), (8_192, 2_048), (8_192, 1_024), (131_072, 4_096),
 )  # fmt: skip
 PASSES = (57_600, 6_400), (57_344, 8_192), (16_384, 8_192), (57_344, 2_048), (0, 8_192)
-ROUNDS = 5
+ROUNDS, TOLERANCE = 5, 8e-3
 
 
 def flops(start: int, num_new: int) -> float:
@@ -80,8 +80,8 @@ def layer(start: int, num_new: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def passes(model: Path, quantize: str) -> dict[str, Any]:
-    """Seconds of whole passes of an engine."""
+def passes(model: Path, quantize: str) -> tuple[float, list[dict[str, Any]]]:
+    """Seconds to make cuDNN's plans again, and ms of whole passes of an engine."""
     most = max(start + num_new for start, num_new in PASSES)
     engine = load(model, most // PAGE + 2, 2, quantize, decodes=False)
     kernels, found = engine._kernels, []
@@ -99,7 +99,7 @@ def passes(model: Path, quantize: str) -> dict[str, Any]:
             kernels.cudnn_problem, engine._prefill_graphs = why, captured
             each[name] = round(1e3 * _pass_s(engine, start, num_new), 1)
         found.append(each)
-    return {"passes": found, "planned_again_s": round(planned_s, 3)}
+    return round(planned_s, 3), found
 
 
 def _pass_s(engine: Engine, start: int, num_new: int) -> float:
@@ -126,18 +126,16 @@ def main(
         raise SystemExit(f"error: {problem}")
     run = Recording("bench.prompt_attention", out, {"quantize": quantize, "rounds": ROUNDS})
     layer(*DEEPEST_PLANNED)
-    run.results["layers"] = layers = list[dict[str, Any]]()
     for shape in SHAPES:
-        layers.append(found := layer(*shape))
-        print(", ".join(f"{name} {value}" for name, value in found.items()), flush=True)
+        run.add("layers", found := layer(*shape))
+        if not found["difference"] < TOLERANCE:
+            run.problems.append(f"pieces differ: {found}")
     torch.cuda.empty_cache()
     if whole_passes:
-        run.results |= passes(model, quantize)
-        for each in run.results["passes"]:
-            print(", ".join(f"{name} {value}" for name, value in each.items()), flush=True)
+        run.results["planned_again_s"], found_passes = passes(model, quantize)
+        for each in found_passes:
+            run.add("passes", each)
         print(f"plans made again in {run.results['planned_again_s']} s")
-    wrong = [each for each in layers if not each["difference"] < 8e-3]
-    run.problems += [f"pieces differ: {each}" for each in wrong]
     run.end()
 
 

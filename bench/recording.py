@@ -33,6 +33,12 @@ class Recording:
         self._out, self._meanwhile = out, result_file.place(out, {"ok": False})
         self._settings, self._server = settings, server
 
+    def add(self, part: str, row: dict[str, Any]) -> None:
+        """Add a row to the rows of a part, and print it."""
+        self.results.setdefault(part, []).append(row)
+        shown = (f"{n} {v:.4g}" if isinstance(v, float) else f"{n} {v}" for n, v in row.items())
+        print(", ".join(shown), flush=True)
+
     def save(self, stopped: str | None = "has not ended yet") -> bool:
         """Write the results so far; True if they are good. ``stopped``: why the run is not whole,
         None once it is."""

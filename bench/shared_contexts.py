@@ -6,6 +6,7 @@ they have in common; the bits must be equal.
 """
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,9 +14,9 @@ import torch
 import typer
 
 from bench.recording import Recording
-from bench.timed_steps import step_ms
+from bench.timed_steps import graph_ms
 from engine.batch import Row
-from engine.kernels.shared_reads import rows_of_tile
+from engine.kernels.shared_reads import SharedReads, rows_of_tile
 from engine.kernels.triton_attention_decode import AttentionWorkspace, attention_decode
 from engine.shared_pages import SharedPages
 from transport.wire.layout import CacheLayout
@@ -72,20 +73,19 @@ def timed(shape: Shape) -> dict[str, Any]:
     workspace = AttentionWorkspace.allocate(num_rows, HEADS, DIM, device)
     pages = SharedPages(LAYOUT, rows_of_tile(HEADS, KV_HEADS), num_rows, device)
     pages.write([Row(i, table, end, None) for i, table in enumerate(tables)], shape.tokens)
+
+    def attend(layer: int, shared: SharedReads | None) -> torch.Tensor:
+        return attention_decode(q, gate, kv, layer, of_rows, ends, workspace, shared=shared)
+
+    def all_layers(shared: SharedReads | None) -> None:
+        for layer in range(LAYERS):
+            attend(layer, shared)
+
     found: dict[str, Any] = {**vars(shape)}
     outs = list[torch.Tensor]()
     for name, shared in (("apart_us", None), ("shared_us", pages.reads)):
-
-        def attend(layer: int, shared: Any = shared) -> torch.Tensor:
-            return attention_decode(q, gate, kv, layer, of_rows, ends, workspace, shared=shared)
-
-        outs.append(attend(0))
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            for layer in range(LAYERS):
-                attend(layer)
-        ms = step_ms(lambda _, graph=graph: graph.replay(), REPLAYS)  # type: ignore[misc]
-        found[name] = round(1e3 * ms / LAYERS, 1)
+        outs.append(attend(0, shared))
+        found[name] = round(1e3 * graph_ms(partial(all_layers, shared), REPLAYS) / LAYERS, 1)
     found["equal"] = torch.equal(*outs)
     return found
 
@@ -96,11 +96,10 @@ def main(
     settings = {"heads": HEADS, "kv_heads": KV_HEADS, "head_dim": DIM, "page_size": PAGE}
     run = Recording("bench.shared_contexts", out, settings)
     torch.manual_seed(0)
-    run.results["shapes"] = found = list[dict[str, Any]]()
     for shape in SHAPES:
-        found.append(timed(shape))
-        print(", ".join(f"{name} {value}" for name, value in found[-1].items()), flush=True)
-    run.problems += [f"bits differ: {each}" for each in found if not each["equal"]]
+        run.add("shapes", found := timed(shape))
+        if not found["equal"]:
+            run.problems.append(f"bits differ: {found}")
     run.end()
 
 

@@ -27,6 +27,15 @@ def step_ms(launch: Callable[[int], None], steps: int) -> float:
     return ms / steps
 
 
+def graph_ms(enqueue: Callable[[], None], replays: int) -> float:
+    """ms on the device of a replay of the graph that ``enqueue`` captures; its kernels have run
+    before."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        enqueue()
+    return step_ms(lambda _: graph.replay(), replays)
+
+
 def mean_us(waited: Sequence[Waited], num_members: int) -> dict[str, list[float]]:
     """Mean µs that a step waited for each member: for its rows, and for its results."""
     kinds = {"rows": [each.rows_s for each in waited], "results": [w.results_s for w in waited]}
