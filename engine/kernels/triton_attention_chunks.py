@@ -10,6 +10,7 @@ import triton.language as tl
 
 from engine.kernels import shared_reads
 from engine.kernels.shared_reads import MAX_CHUNKS, MIN_BLOCKS
+from engine.kernels.triton_head import within
 
 CHUNKS, BLOCKS = tl.constexpr(MAX_CHUNKS), tl.constexpr(MIN_BLOCKS)
 CHUNK_BITS = tl.constexpr(shared_reads.CHUNK_BITS)
@@ -57,6 +58,7 @@ def _attend_chunk(
     HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
     DIM: tl.constexpr,
+    WIDTH: tl.constexpr,
     PAGE: tl.constexpr,
     BLOCK: tl.constexpr,
     STAGES: tl.constexpr,
@@ -65,11 +67,12 @@ def _attend_chunk(
     """Attend from query heads ``b_head`` of ``b_row`` to tokens from ``low`` to their ``b_high``,
     ``high`` at most, whose pages are in the table at ``p_table``; with a window only from ``begin``
     on."""
-    o_d, o_j = tl.arange(0, DIM), tl.arange(0, BLOCK)
+    o_d, o_j = tl.arange(0, WIDTH), tl.arange(0, BLOCK)
     b_place = b_row.to(tl.int64) * HEADS + b_head
-    b_q = tl.load(p_q + b_place[:, None] * DIM + o_d[None, :], mask=b_valid[:, None], other=0.0)
+    m_q = within(b_valid[:, None], o_d, DIM)
+    b_q = tl.load(p_q + b_place[:, None] * DIM + o_d[None, :], mask=m_q, other=0.0)
     o_kv = layer_offset + (o_j * KV_HEADS + kv_head)[:, None] * DIM + o_d[None, :]
-    b_o = tl.zeros([b_row.shape[0], DIM], tl.float32)
+    b_o = tl.zeros([b_row.shape[0], WIDTH], tl.float32)
     b_max = tl.full([b_row.shape[0]], float("-inf"), tl.float32)
     b_sum = tl.zeros([b_row.shape[0]], tl.float32)
     for j in tl.range(low, high, BLOCK, num_stages=STAGES):
@@ -78,8 +81,9 @@ def _attend_chunk(
         m_j = j + o_j < high
         if WINDOW > 0:
             m_j &= j + o_j >= begin
-        b_k = tl.load(p_k, mask=m_j[:, None], other=0.0)
-        b_v = tl.load(p_k + v_offset, mask=m_j[:, None], other=0.0)
+        m_kv = within(m_j[:, None], o_d, DIM)
+        b_k = tl.load(p_k, mask=m_kv, other=0.0)
+        b_v = tl.load(p_k + v_offset, mask=m_kv, other=0.0)
         b_score = tl.dot(b_q, tl.trans(b_k)) * scale
         b_score = tl.where((j + o_j)[None, :] < b_high[:, None], b_score, float("-inf"))
         if WINDOW > 0:
@@ -91,7 +95,7 @@ def _attend_chunk(
         b_o = tl.dot(b_p.to(b_v.dtype), b_v, b_o * b_shrink[:, None])
         b_max = b_new
     o_out = (b_row.to(tl.int64) * CHUNKS + chunk) * HEADS + b_head
-    tl.store(p_partials + o_out[:, None] * DIM + o_d[None, :], b_o, mask=b_valid[:, None])
+    tl.store(p_partials + o_out[:, None] * WIDTH + o_d[None, :], b_o, mask=b_valid[:, None])
     tl.store(p_stats + o_out * 2, b_max, mask=b_valid)
     tl.store(p_stats + o_out * 2 + 1, b_sum, mask=b_valid)
 
@@ -116,6 +120,7 @@ def attend_row_chunks(
     GROUP: tl.constexpr,
     ROWS: tl.constexpr,
     DIM: tl.constexpr,
+    WIDTH: tl.constexpr,
     PAGE: tl.constexpr,
     BLOCK: tl.constexpr,
     STAGES: tl.constexpr,
@@ -141,7 +146,7 @@ def attend_row_chunks(
             p_q, p_kv, p_table, p_partials, p_stats, b_row, kv_head * GROUP + o_g, o_g < GROUP,
             chunk, low, high, high + tl.zeros([ROWS], tl.int32), end - WINDOW, kv_head,
             page_stride, layer_offset, v_offset, scale,
-            HEADS, KV_HEADS, DIM, PAGE, BLOCK, STAGES, WINDOW,
+            HEADS, KV_HEADS, DIM, WIDTH, PAGE, BLOCK, STAGES, WINDOW,
         )  # fmt: skip
 
 
@@ -167,6 +172,7 @@ def attend_tile_chunks(
     KV_HEADS: tl.constexpr,
     GROUP: tl.constexpr,
     DIM: tl.constexpr,
+    WIDTH: tl.constexpr,
     PAGE: tl.constexpr,
     BLOCK: tl.constexpr,
     STAGES: tl.constexpr,
@@ -195,5 +201,5 @@ def attend_tile_chunks(
                 tl.maximum(b_row, 0), kv_head * GROUP + o_g, b_valid & (o_g < GROUP),
                 chunk, low, high, b_high, low, kv_head,
                 page_stride, layer_offset, v_offset, scale,
-                HEADS, KV_HEADS, DIM, PAGE, BLOCK, STAGES, 0,
+                HEADS, KV_HEADS, DIM, WIDTH, PAGE, BLOCK, STAGES, 0,
             )  # fmt: skip

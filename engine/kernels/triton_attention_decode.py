@@ -28,6 +28,7 @@ from engine.kernels.triton_attention_chunks import (
     attend_tile_chunks,
     chunks_of,
 )
+from engine.kernels.triton_head import tile_width
 from engine.kernels.triton_overlap import LOADS_FIRST, overlap, wait_for_inputs
 from engine.kernels.triton_split import PARTS, Split, store_group
 
@@ -44,8 +45,8 @@ SHARED_PROGRAMS = 512
 class AttentionWorkspace:
     """Scratch of ``attention_decode``; calls on one stream may share it.
 
-    ``partials`` [rows, MAX_CHUNKS, heads, head_dim] and ``stats`` [rows, MAX_CHUNKS, heads, 2]
-    float32.
+    ``partials`` [rows, MAX_CHUNKS, heads, tile_width(head_dim)] and ``stats`` [rows, MAX_CHUNKS,
+    heads, 2] float32.
     """
 
     partials: torch.Tensor
@@ -56,7 +57,7 @@ class AttentionWorkspace:
         cls, max_rows: int, num_heads: int, head_dim: int, device: torch.device
     ) -> "AttentionWorkspace":
         return cls(
-            torch.empty(max_rows, MAX_CHUNKS, num_heads, head_dim, device=device),
+            torch.empty(max_rows, MAX_CHUNKS, num_heads, tile_width(head_dim), device=device),
             torch.empty(max_rows, MAX_CHUNKS, num_heads, 2, device=device),
         )
 
@@ -108,9 +109,9 @@ def attention_decode(
     block = min(block, page_size)
     assert page_size % block == 0, (page_size, block)
     assert workspace.partials.shape[0] >= num_rows, workspace.partials.shape
-    assert workspace.partials.shape[2:] == (num_heads, head_dim), workspace.partials.shape
+    assert workspace.partials.shape[2:] == (num_heads, tile_width(head_dim)), workspace.partials.shape
     out = q.new_empty(num_rows, num_heads * head_dim)
-    dims_each = min(64, head_dim)
+    dims_each = min(64, head_dim & -head_dim)  # a power of two that divides it
     if split is not None:
         dims_each = out.shape[1] // split.num_groups
         assert split.is_of_rows(out, split.num_groups)
@@ -134,15 +135,16 @@ def attention_decode(
         (head_dim**-0.5 if scale is None else scale) * LOG2_E, num_shared,
         HEADS=num_heads, KV_HEADS=num_kv_heads, GROUP=group,
         ROWS=max(MIN_HEADS, triton.next_power_of_2(group)),
-        DIM=head_dim, PAGE=page_size, BLOCK=block, STAGES=num_stages, WINDOW=window or 0,
-        MEMBERS=members, PADDED=triton.next_power_of_2(group), num_warps=num_warps, **overlap(q),
+        DIM=head_dim, WIDTH=tile_width(head_dim), PAGE=page_size, BLOCK=block, STAGES=num_stages,
+        WINDOW=window or 0, MEMBERS=members, PADDED=triton.next_power_of_2(group),
+        num_warps=num_warps, **overlap(q),
     )  # fmt: skip
     _merge_kernel[(num_heads * head_dim // dims_each, num_rows)](
         workspace.partials, workspace.stats, out if gate is None else gate, ends, out,
         out if split is None else split.q, out if split is None else split.s,
         0 if gate is None else gate.stride(0), GATED=gate is not None,
-        HEADS=num_heads, DIM=head_dim, DIMS=dims_each, BLOCK=block, IS_SPLIT=split is not None,
-        WINDOW=window or 0, num_warps=2, **LOADS_FIRST, **overlap(q),
+        HEADS=num_heads, DIM=head_dim, WIDTH=tile_width(head_dim), DIMS=dims_each, BLOCK=block,
+        IS_SPLIT=split is not None, WINDOW=window or 0, num_warps=2, **LOADS_FIRST, **overlap(q),
     )  # fmt: skip
     return out
 
@@ -170,6 +172,7 @@ def _chunk_kernel(
     GROUP: tl.constexpr,
     ROWS: tl.constexpr,
     DIM: tl.constexpr,
+    WIDTH: tl.constexpr,
     PAGE: tl.constexpr,
     BLOCK: tl.constexpr,
     STAGES: tl.constexpr,
@@ -185,7 +188,7 @@ def _chunk_kernel(
         attend_row_chunks(
             p_q, p_kv, p_tables, p_ends, p_partials, p_stats, p_own, row,
             table_stride, page_stride, layer_offset, v_offset, scale,
-            HEADS, KV_HEADS, GROUP, ROWS, DIM, PAGE, BLOCK, STAGES, WINDOW, MEMBERS > 0,
+            HEADS, KV_HEADS, GROUP, ROWS, DIM, WIDTH, PAGE, BLOCK, STAGES, WINDOW, MEMBERS > 0,
         )  # fmt: skip
     elif MEMBERS > 0:
         attend_tile_chunks(
@@ -193,7 +196,7 @@ def _chunk_kernel(
             tl.program_id(2) * tl.num_programs(0) + tl.program_id(0),
             num_shared * tl.num_programs(0),
             table_stride, page_stride, layer_offset, v_offset, scale,
-            HEADS, KV_HEADS, GROUP, DIM, PAGE, BLOCK, STAGES, MEMBERS, PADDED,
+            HEADS, KV_HEADS, GROUP, DIM, WIDTH, PAGE, BLOCK, STAGES, MEMBERS, PADDED,
         )  # fmt: skip
 
 
@@ -210,6 +213,7 @@ def _merge_kernel(
     GATED: tl.constexpr,
     HEADS: tl.constexpr,
     DIM: tl.constexpr,
+    WIDTH: tl.constexpr,
     DIMS: tl.constexpr,
     BLOCK: tl.constexpr,
     IS_SPLIT: tl.constexpr,
@@ -237,7 +241,7 @@ def _merge_kernel(
         m_m = o_m < used
         o_part = (row * CHUNKS + o_m) * HEADS + head
         b_part_max = tl.load(p_stats + o_part * 2, mask=m_m, other=float("-inf"))
-        p_part = p_partials + o_part[:, None] * DIM + o_d[None, :]
+        p_part = p_partials + o_part[:, None] * WIDTH + o_d[None, :]
         b_part = tl.load(p_part, mask=m_m[:, None], other=0.0)
         b_o += tl.sum(b_part * tl.exp2(b_part_max - max_all)[:, None], 0)
     b_o /= tl.sum(b_sum * tl.exp2(b_max - max_all), 0)
@@ -247,7 +251,7 @@ def _merge_kernel(
     b_out = b_o.to(p_out.dtype.element_ty)
     tl.store(p_out + (row * HEADS + head) * DIM + o_d, b_out)
     if IS_SPLIT:
-        WIDTH: tl.constexpr = HEADS * DIM
-        p_q += row * (PARTS * WIDTH) + head * DIM + o_d
+        COLUMNS: tl.constexpr = HEADS * DIM
+        p_q += row * (PARTS * COLUMNS) + head * DIM + o_d
         p_s += row * tl.num_programs(0) + tl.program_id(0)
-        store_group(b_out.to(tl.float32), p_q, p_s, o_d < DIM, WIDTH)
+        store_group(b_out.to(tl.float32), p_q, p_s, o_d < DIM, COLUMNS)

@@ -203,11 +203,11 @@ def _rest_kernel(
     end = start + tl.minimum(query + TILE, length)
     b_o, b_max, b_sum = _attend(
         b_q, b_o, b_max, b_sum, b_position, p_k, p_tables, page_stride, v_offset, scale,
-        0, whole, end, KV_HEADS * DIM, PAGE, BLOCK, STAGES, False, 0,
+        0, whole, end, KV_HEADS * DIM, DIM, PAGE, BLOCK, STAGES, False, 0,
     )  # fmt: skip
     b_o, b_max, b_sum = _attend(
         b_q, b_o, b_max, b_sum, b_position, p_k, p_tables, page_stride, v_offset, scale,
-        whole, end, end, KV_HEADS * DIM, PAGE, BLOCK, STAGES, True, 0,
+        whole, end, end, KV_HEADS * DIM, DIM, PAGE, BLOCK, STAGES, True, 0,
     )  # fmt: skip
     tl.store(p_out + o_q, b_o / b_sum[:, None], mask=m_query)
     b_log_sum = (b_max + tl.log2(b_sum)) * 0.6931471805599453

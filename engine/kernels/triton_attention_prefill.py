@@ -19,6 +19,7 @@ import torch
 import triton
 import triton.language as tl
 
+from engine.kernels.triton_head import load_rows, tile_width, within
 from engine.kernels.triton_prefill_plan import PrefillPlan
 
 LOG2_E = 1.4426950408889634
@@ -74,12 +75,12 @@ def attention_prefill(
     shape = num_kv_heads, num_tiles, splits, padded * plan.tile_len
     partials = stats = out
     if splits > 1:
-        partials = torch.empty(*shape, head_dim, dtype=torch.float32, device=q.device)
+        partials = torch.empty(*shape, tile_width(head_dim), dtype=torch.float32, device=q.device)
         stats = torch.empty(*shape, 2, dtype=torch.float32, device=q.device)
     shared = {
         "HEADS": num_heads, "KV_HEADS": num_kv_heads, "GROUP": group, "PADDED": padded,
-        "DIM": head_dim, "GATED": gate is not None, "TILE": plan.tile_len, "BLOCK": block,
-        "SPAN": span, "SPLITS": splits,
+        "DIM": head_dim, "WIDTH": tile_width(head_dim), "GATED": gate is not None,
+        "TILE": plan.tile_len, "BLOCK": block, "SPAN": span, "SPLITS": splits,
     }  # fmt: skip
     places = plan.firsts, plan.starts, plan.tiles, 0 if gate is None else gate.stride(0)
     gates = out if gate is None else gate
@@ -112,6 +113,7 @@ def _attend(
     high,
     end,
     KV_STRIDE: tl.constexpr,
+    DIM: tl.constexpr,
     PAGE: tl.constexpr,
     BLOCK: tl.constexpr,
     STAGES: tl.constexpr,
@@ -120,17 +122,17 @@ def _attend(
 ):
     """Attend to keys ``low`` to ``high``, a multiple of BLOCK apart; MASKED cuts at each query and
     at ``end``, and at the beginning of its window if there is one."""
-    o_j = tl.arange(0, BLOCK)
+    o_j, o_d = tl.arange(0, BLOCK), tl.arange(0, b_q.shape[1])
     for j in tl.range(low, high, BLOCK, num_stages=STAGES):
         page = tl.load(p_tables + j // PAGE).to(tl.int64)
         p_block = p_k + page * page_stride + (j % PAGE) * KV_STRIDE
         if MASKED:
-            m_j = (j + o_j < end)[:, None]
+            m_j = within((j + o_j < end)[:, None], o_d, DIM)
             b_k = tl.load(p_block, mask=m_j, other=0.0)
             b_v = tl.load(p_block + v_offset, mask=m_j, other=0.0)
         else:
-            b_k = tl.load(p_block)
-            b_v = tl.load(p_block + v_offset)
+            b_k = load_rows(p_block, o_d, DIM)
+            b_v = load_rows(p_block + v_offset, o_d, DIM)
         b_score = tl.dot(b_q, tl.trans(b_k))
         if MASKED:
             m_seen = j + o_j[None, :] <= b_position[:, None]
@@ -178,6 +180,7 @@ def _prefill_kernel(
     GROUP: tl.constexpr,
     PADDED: tl.constexpr,
     DIM: tl.constexpr,
+    WIDTH: tl.constexpr,
     GATED: tl.constexpr,
     PAGE: tl.constexpr,
     TILE: tl.constexpr,
@@ -204,7 +207,8 @@ def _prefill_kernel(
     if PADDED != GROUP:
         m_query &= (o_row % PADDED < GROUP)[:, None]
     b_position = start + o_query
-    o_d = tl.arange(0, DIM)
+    o_d = tl.arange(0, WIDTH)
+    m_query = within(m_query, o_d, DIM)
     o_token = (first + o_query).to(tl.int64)
     o_column = (kv_head * GROUP + o_row % PADDED)[:, None] * DIM + o_d[None, :]
     o_q = o_token[:, None] * (HEADS * DIM) + o_column
@@ -213,7 +217,7 @@ def _prefill_kernel(
     p_tables += row.to(tl.int64) * table_stride
     o_kv = (tl.arange(0, BLOCK) * KV_HEADS + kv_head)[:, None] * DIM + o_d[None, :]
     p_k = p_kv + layer_offset + o_kv
-    b_o = tl.zeros([TILE * PADDED, DIM], tl.float32)
+    b_o = tl.zeros([TILE * PADDED, WIDTH], tl.float32)
     b_max = tl.full([TILE * PADDED], float("-inf"), tl.float32)
     b_sum = tl.zeros([TILE * PADDED], tl.float32)
     end = start + tl.minimum(query + TILE, length)
@@ -223,17 +227,17 @@ def _prefill_kernel(
         high = low
     b_o, b_max, b_sum = _attend(
         b_q, b_o, b_max, b_sum, b_position, p_k, p_tables, page_stride, v_offset, scale,
-        low, high, end, KV_HEADS * DIM, PAGE, BLOCK, STAGES, False, WINDOW,
+        low, high, end, KV_HEADS * DIM, DIM, PAGE, BLOCK, STAGES, False, WINDOW,
     )  # fmt: skip
     b_o, b_max, b_sum = _attend(
         b_q, b_o, b_max, b_sum, b_position, p_k, p_tables, page_stride, v_offset, scale,
         whole, tl.where(split == used - 1, end, whole), end,
-        KV_HEADS * DIM, PAGE, BLOCK, STAGES, True, WINDOW,
+        KV_HEADS * DIM, DIM, PAGE, BLOCK, STAGES, True, WINDOW,
     )  # fmt: skip
     if used > 1:
         part = (kv_head * tl.num_programs(1) + tl.program_id(1)).to(tl.int64) * SPLITS + split
         o_part = part * (TILE * PADDED) + o_row
-        tl.store(p_partials + o_part[:, None] * DIM + o_d[None, :], b_o)
+        tl.store(p_partials + o_part[:, None] * WIDTH + o_d[None, :], b_o)
         tl.store(p_stats + o_part * 2, b_max)
         tl.store(p_stats + o_part * 2 + 1, b_sum)
         return
@@ -261,6 +265,7 @@ def _merge_kernel(
     GROUP: tl.constexpr,
     PADDED: tl.constexpr,
     DIM: tl.constexpr,
+    WIDTH: tl.constexpr,
     GATED: tl.constexpr,
     TILE: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -278,14 +283,14 @@ def _merge_kernel(
     query = first_query + of_tile
     if (used == 1) | (query >= length):
         return
-    o_g, o_d = tl.arange(0, PADDED), tl.arange(0, DIM)
+    o_g, o_d = tl.arange(0, PADDED), tl.arange(0, WIDTH)
     part = (kv_head * tl.num_programs(1) + tl.program_id(1)).to(tl.int64) * SPLITS
-    b_o = tl.zeros([PADDED, DIM], tl.float32)
+    b_o = tl.zeros([PADDED, WIDTH], tl.float32)
     b_max = tl.full([PADDED], float("-inf"), tl.float32)
     b_sum = tl.zeros([PADDED], tl.float32)
     for split in range(used):
         o_part = (part + split) * (TILE * PADDED) + of_tile * PADDED + o_g
-        b_part = tl.load(p_partials + o_part[:, None] * DIM + o_d[None, :])
+        b_part = tl.load(p_partials + o_part[:, None] * WIDTH + o_d[None, :])
         b_part_max = tl.load(p_stats + o_part * 2)
         b_new = tl.maximum(b_max, b_part_max)
         b_shrink, b_part_shrink = tl.exp2(b_max - b_new), tl.exp2(b_part_max - b_new)
@@ -294,7 +299,7 @@ def _merge_kernel(
         b_max = b_new
     o_column = (kv_head * GROUP + o_g)[:, None] * DIM + o_d[None, :]
     token = (first + query).to(tl.int64)
-    m_head = (o_g < GROUP)[:, None]
+    m_head = within((o_g < GROUP)[:, None], o_d, DIM)
     b_o = b_o / b_sum[:, None]
     if GATED:
         b_gate = tl.load(p_gate + token * gate_stride + o_column, mask=m_head, other=0.0)

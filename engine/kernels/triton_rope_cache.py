@@ -13,6 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
+from engine.kernels.triton_head import load_dims, tile_width, within
 from engine.kernels.triton_overlap import overlap, wait_for_inputs
 
 
@@ -95,7 +96,7 @@ def _launch(
     assert kv[0].is_contiguous()
     assert kv.dtype == projected.dtype, (kv.dtype, projected.dtype)
     rotary_dim = 2 * inv_freq.shape[0]
-    assert rotary_dim & (rotary_dim - 1) == 0, rotary_dim
+    assert rotary_dim <= head_dim, (rotary_dim, head_dim)
     if num_tokens == 0:
         return
     tokens_each = 1 if num_tokens <= 128 else 16
@@ -105,7 +106,8 @@ def _launch(
         num_tokens, projected.stride(0), block_tables.stride(0), kv.stride(0),
         layer * kv.stride(1), kv.stride(2), eps, projected if bias is None else bias,
         NORMED=weight.shape[0] > 0, BIASED=bias is not None,
-        HEADS=num_heads, KV_HEADS=num_kv_heads, DIM=head_dim, HALF=rotary_dim // 2,
+        HEADS=num_heads, KV_HEADS=num_kv_heads, DIM=head_dim, WIDTH=tile_width(head_dim),
+        HALF=rotary_dim // 2, HALF_WIDTH=tile_width(rotary_dim // 2),
         PAGE=page_size, TOKENS=tokens_each, OWN_ROW=token_rows is None,
         num_warps=1 if tokens_each == 1 else 4,
         **overlap(projected),
@@ -113,9 +115,9 @@ def _launch(
 
 
 @triton.jit
-def _add_bias(b_x, p_bias, m_live):
+def _add_bias(b_x, p_bias, o_d, m_live, DIM: tl.constexpr):
     """Add a bias to the rows of live tokens, rounded as a linear layer's result."""
-    b_sum = b_x.to(tl.float32) + tl.load(p_bias).to(tl.float32)[None, :]
+    b_sum = b_x.to(tl.float32) + load_dims(p_bias + o_d, o_d, DIM).to(tl.float32)[None, :]
     return tl.where(m_live[:, None], b_sum, 0.0).to(b_x.dtype)
 
 
@@ -142,7 +144,9 @@ def _rope_kernel(
     HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
     DIM: tl.constexpr,
+    WIDTH: tl.constexpr,
     HALF: tl.constexpr,
+    HALF_WIDTH: tl.constexpr,
     PAGE: tl.constexpr,
     TOKENS: tl.constexpr,
     OWN_ROW: tl.constexpr,
@@ -154,11 +158,13 @@ def _rope_kernel(
     m_t = o_t < num_tokens
     is_v = head < KV_HEADS
     is_q = head >= 2 * KV_HEADS
-    o_d, o_r = tl.arange(0, DIM), tl.arange(0, HALF)
+    o_d, o_r = tl.arange(0, WIDTH), tl.arange(0, HALF_WIDTH)
     if NORMED:
         p_w = p_weight + tl.maximum(head - KV_HEADS, 0) * DIM
-        b_w, b_w1, b_w2 = tl.load(p_w + o_d), tl.load(p_w + o_r), tl.load(p_w + HALF + o_r)
-    b_freq = tl.load(p_inv_freq + o_r)
+        b_w = load_dims(p_w + o_d, o_d, DIM)
+        b_w1 = load_dims(p_w + o_r, o_r, HALF)
+        b_w2 = load_dims(p_w + HALF + o_r, o_r, HALF)
+    b_freq = load_dims(p_inv_freq + o_r, o_r, HALF)
     # For decode rows the predecessor has written neither the positions nor the tables.
     if not OWN_ROW:
         wait_for_inputs(PDL)
@@ -184,17 +190,19 @@ def _rope_kernel(
         wait_for_inputs(PDL)
 
     p_x += o_t[:, None] * x_stride + head * DIM
-    b_x = tl.load(p_x + o_d[None, :], mask=m_live[:, None], other=0.0)
+    m_x = within(m_live[:, None], o_d, DIM)
+    b_x = tl.load(p_x + o_d[None, :], mask=m_x, other=0.0)
     if BIASED:
-        b_x = _add_bias(b_x, p_bias + head * DIM + o_d, m_live)
+        b_x = _add_bias(b_x, p_bias + head * DIM, o_d, m_live, DIM)
     if is_v:
-        tl.store(p_out + o_d[None, :], b_x, mask=m_out)
+        tl.store(p_out + o_d[None, :], b_x, mask=within(m_out, o_d, DIM))
     else:
-        b_1 = tl.load(p_x + o_r[None, :], mask=m_live[:, None], other=0.0)
-        b_2 = tl.load(p_x + HALF + o_r[None, :], mask=m_live[:, None], other=0.0)
+        m_half = within(m_live[:, None], o_r, HALF)
+        b_1 = tl.load(p_x + o_r[None, :], mask=m_half, other=0.0)
+        b_2 = tl.load(p_x + HALF + o_r[None, :], mask=m_half, other=0.0)
         if BIASED:
-            b_1 = _add_bias(b_1, p_bias + head * DIM + o_r, m_live)
-            b_2 = _add_bias(b_2, p_bias + head * DIM + HALF + o_r, m_live)
+            b_1 = _add_bias(b_1, p_bias + head * DIM, o_r, m_live, HALF)
+            b_2 = _add_bias(b_2, p_bias + head * DIM + HALF, o_r, m_live, HALF)
         b_1, b_2 = b_1.to(tl.float32), b_2.to(tl.float32)
         if NORMED:
             b_wide = b_x.to(tl.float32)
@@ -204,7 +212,9 @@ def _rope_kernel(
             b_2 *= b_scale * b_w2[None, :]
         else:
             b_y = b_x
-        tl.store(p_out + o_d[None, :], b_y, mask=m_out & (o_d >= 2 * HALF)[None, :])
+        m_rest = within(m_out & (o_d >= 2 * HALF)[None, :], o_d, DIM)
+        tl.store(p_out + o_d[None, :], b_y, mask=m_rest)
+        m_out = within(m_out, o_r, HALF)
         tl.store(p_out + o_r[None, :], (b_1 * b_cos - b_2 * b_sin).to(b_x.dtype), mask=m_out)
         p_out += HALF
         tl.store(p_out + o_r[None, :], (b_2 * b_cos + b_1 * b_sin).to(b_x.dtype), mask=m_out)

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import torch
 
+from engine.kernels.triton_head import LARGEST
 from engine.model.config import ModelConfig
 from engine.model.layers import Attention, DeltaNet, Dense, LayerSpec, Moe
 from engine.model.quantization import BLOCK
@@ -69,8 +70,10 @@ def _of_attention(attention: Attention, *, in_fp8: bool) -> Iterator[str]:
     group = heads // attention.num_key_value_heads
     if group > MAX_GROUP:
         yield f"num_attention_heads / num_key_value_heads {group} above {MAX_GROUP}"
-    yield from _not_powers({"head_dim": head_dim}, MIN_DOT)
-    yield from _not_powers({"rotary_dim": attention.rope.rotary_dim}, 2)
+    yield from _not_multiples({"head_dim": head_dim}, MIN_DOT)
+    if head_dim > LARGEST:
+        yield f"head_dim {head_dim} above {LARGEST}"
+    yield from _not_multiples({"rotary_dim": attention.rope.rotary_dim}, 2)
 
 
 def _of_deltanet(deltanet: DeltaNet, *, in_fp8: bool) -> Iterator[str]:

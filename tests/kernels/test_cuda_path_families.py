@@ -44,6 +44,8 @@ HYBRID: dict[str, Any] = {
 SHAPES: dict[str, dict[str, Any]] = {
     "llama": COMMON | {"rope_parameters": LLAMA3},
     "llama-bias": COMMON | {"attention_bias": True},
+    "llama-heads-80": COMMON | {"num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 80},
+    "qwen3-heads-96": COMMON | {"num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 96},
     "qwen3": COMMON | {"num_attention_heads": 8, "num_key_value_heads": 1},
     "qwen2": COMMON | {"num_attention_heads": 7, "num_key_value_heads": 1, "head_dim": 64},
     "qwen3_moe": COMMON | MOE | {"norm_topk_prob": True},
