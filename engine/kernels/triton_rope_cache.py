@@ -214,7 +214,7 @@ def _rope_kernel(
             b_y = b_x
         m_rest = within(m_out & (o_d >= 2 * HALF)[None, :], o_d, DIM)
         tl.store(p_out + o_d[None, :], b_y, mask=m_rest)
-        m_out = within(m_out, o_r, HALF)
-        tl.store(p_out + o_r[None, :], (b_1 * b_cos - b_2 * b_sin).to(b_x.dtype), mask=m_out)
+        m_rotated = within(m_out, o_r, HALF)
+        tl.store(p_out + o_r[None, :], (b_1 * b_cos - b_2 * b_sin).to(b_x.dtype), mask=m_rotated)
         p_out += HALF
-        tl.store(p_out + o_r[None, :], (b_2 * b_cos + b_1 * b_sin).to(b_x.dtype), mask=m_out)
+        tl.store(p_out + o_r[None, :], (b_2 * b_cos + b_1 * b_sin).to(b_x.dtype), mask=m_rotated)

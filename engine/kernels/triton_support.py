@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import torch
 
-from engine.kernels.triton_head import LARGEST
+from engine.kernels.triton_head import ALIGNED_DIMS, MAX_HEAD_DIM
 from engine.model.config import ModelConfig
 from engine.model.layers import Attention, DeltaNet, Dense, LayerSpec, Moe
 from engine.model.quantization import BLOCK
@@ -70,9 +70,9 @@ def _of_attention(attention: Attention, *, in_fp8: bool) -> Iterator[str]:
     group = heads // attention.num_key_value_heads
     if group > MAX_GROUP:
         yield f"num_attention_heads / num_key_value_heads {group} above {MAX_GROUP}"
-    yield from _not_multiples({"head_dim": head_dim}, MIN_DOT)
-    if head_dim > LARGEST:
-        yield f"head_dim {head_dim} above {LARGEST}"
+    yield from _not_multiples({"head_dim": head_dim}, ALIGNED_DIMS)
+    if not MIN_DOT <= head_dim <= MAX_HEAD_DIM:
+        yield f"head_dim {head_dim} not from {MIN_DOT} to {MAX_HEAD_DIM}"
     yield from _not_multiples({"rotary_dim": attention.rope.rotary_dim}, 2)
 
 

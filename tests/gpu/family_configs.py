@@ -30,6 +30,14 @@ OTHERS: dict[str, dict[str, Any]] = {
         "layer_types": [*["linear_attention"] * 3, "full_attention"],
     },
     "qwen1.5-moe-a2.7b": {"model_type": "qwen2_moe"},
+    "heads-80": {
+        "model_type": "llama", "hidden_size": 2560, "intermediate_size": 6912,
+        "num_attention_heads": 32, "num_key_value_heads": 8,
+    },
+    "heads-96": {
+        "model_type": "llama", "hidden_size": 1536, "intermediate_size": 4096,
+        "num_attention_heads": 16, "num_key_value_heads": 8,
+    },
 }  # fmt: skip
 """Settings of models without a folder in bench/models, beside those that transformers defaults to
 (of Qwen3-Next's 512 experts, 128; Gemma's lm_head apart, whose own embeddings would decide)."""

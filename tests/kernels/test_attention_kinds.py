@@ -40,7 +40,7 @@ KINDS = {
     "narrow": Kind(4, 4, 16, window=1),
     "heads-80": Kind(4, 2, 80, normed=True, biased=True),
     "heads-96": Kind(16, 1, 96, gated=True),
-    "heads-48": Kind(3, 1, 48, window=21),
+    "heads-24": Kind(3, 1, 24, window=21),
     "scaled": Kind(10, 2, 16, normed=True, biased=True, scale=0.4),
 }
 
