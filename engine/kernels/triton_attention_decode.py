@@ -109,7 +109,9 @@ def attention_decode(
     block = min(block, page_size)
     assert page_size % block == 0, (page_size, block)
     assert workspace.partials.shape[0] >= num_rows, workspace.partials.shape
-    assert workspace.partials.shape[2:] == (num_heads, tile_width(head_dim)), workspace.partials.shape
+    assert workspace.partials.shape[2:] == (num_heads, tile_width(head_dim)), (
+        workspace.partials.shape
+    )
     out = q.new_empty(num_rows, num_heads * head_dim)
     dims_each = min(64, head_dim & -head_dim)  # a power of two that divides it
     if split is not None:
