@@ -37,6 +37,7 @@ from engine.kernels.triton_experts_nvfp4 import FEW, UNPLANNED, experts_nvfp4
 from engine.kernels.triton_fp8 import widened_rows
 from engine.kernels.triton_linear import float_linear, linear, linear_parts
 from engine.kernels.triton_nvfp4 import widened_experts
+from engine.kernels.triton_overlap import launch_options
 from engine.kernels.triton_prefill_plan import PrefillPlan
 from engine.kernels.triton_set import TritonKernels
 from engine.model.matrix import Matrix
@@ -272,7 +273,7 @@ def main(names: list[str], arch: int) -> int:
         if module.__name__.startswith(("engine.kernels.", "engine.spread.")) and hasattr(
             module, "overlap"
         ):
-            module.overlap = lambda _: {"PDL": True, "launch_pdl": True}
+            module.overlap = lambda _: launch_options(arch)
     for quantize in QUANTIZE:
         launch_all(quantize)
     for name in (*NAMED, *OTHERS):
