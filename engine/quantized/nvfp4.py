@@ -24,8 +24,10 @@ E4M3 = torch.float8_e4m3fn
 E4M3_MAX = 448.0
 MAX_CODE = 126
 """The bits of the largest e4m3 number. Bits of positive e4m3 numbers have the numbers' order."""
-AT_ONCE = 4096
-"""Rows of a matrix that are converted at a time: a value takes some thirty bytes meanwhile."""
+AT_ONCE = 1 << 23
+"""Values of a matrix that are converted at a time: each takes some thirty bytes meanwhile."""
+ROWS_AT_ONCE = 64
+"""Rows that are converted at a time are a multiple of this."""
 TRIED = range(-3, 9)
 """Scales that are tried for a group, as distances of their bits from those of its amax / 6."""
 
@@ -84,10 +86,16 @@ def dequantise(packed: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
 def rounded(rows: torch.Tensor) -> torch.Tensor:
     """The values [rows, k], float32, that NVFP4 gives the matrix ``rows`` [rows, k]."""
     values, largest = torch.empty(rows.shape, device=rows.device), largest_of(rows)
-    for into, some in zip(values.split(AT_ONCE), rows.split(AT_ONCE), strict=True):
+    at_once = rows_at_once(rows.shape[-1])
+    for into, some in zip(values.split(at_once), rows.split(at_once), strict=True):
         packed, scale, matrix_scale = converted(some, largest)
         into.copy_(dequantise(packed, scale.float() * matrix_scale)[..., : rows.shape[-1]])
     return values
+
+
+def rows_at_once(columns: int) -> int:
+    """The rows of so many columns that are converted at a time."""
+    return max(1, AT_ONCE // columns // ROWS_AT_ONCE) * ROWS_AT_ONCE
 
 
 def largest_of(rows: torch.Tensor) -> torch.Tensor:

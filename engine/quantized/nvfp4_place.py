@@ -7,10 +7,7 @@ import torch
 from engine.model.nvfp4_experts import Nvfp4Experts
 from engine.plan import FLOATS, Interleaving
 from engine.quantized.format import require
-from engine.quantized.nvfp4 import AT_ONCE, converted, largest_of
-
-CONVERTED_AT_ONCE = 1 << 23
-"""Values converted to NVFP4 at a time: each takes some thirty bytes meanwhile."""
+from engine.quantized.nvfp4 import AT_ONCE, converted, largest_of, rows_at_once
 
 
 @dataclass(frozen=True)
@@ -48,7 +45,7 @@ class Nvfp4Place:
             one = slice(self.expert, self.expert + 1)
             self.into.fill(one, self.run, *(part[None] for part in converted(source)))
             return
-        step = max(1, CONVERTED_AT_ONCE // source[0].numel())
+        step = max(1, AT_ONCE // source[0].numel())
         for first in range(0, len(source), step):
             some = source[first : first + step]
             experts = slice(first, first + len(some))
@@ -108,8 +105,9 @@ class Nvfp4RowsPlace:
     def copy(self, source: torch.Tensor) -> None:
         require(self.rounds, "a matrix in NVFP4 would be rounded, which --quantize nvfp4 asks for")
         rows, largest = self._ordered(source), largest_of(source)
-        for first in range(0, self.rows, AT_ONCE):
-            some = converted(rows[first : first + AT_ONCE], largest)
+        at_once = rows_at_once(self.shape[1])
+        for first in range(0, self.rows, at_once):
+            some = converted(rows[first : first + at_once], largest)
             self.into.fill_rows(self.first + first, *some)
 
     def copy_packed(
@@ -118,7 +116,12 @@ class Nvfp4RowsPlace:
         """Write what a checkpoint stores (engine/quantized/nvfp4.py)."""
         require(matrix_scale.numel() == 1, f"{matrix_scale.numel()} scales for one matrix")
         ordered = self._ordered(scales.view(torch.uint8)).view(scales.dtype)
-        self.into.fill_rows(self.first, self._ordered(packed), ordered, matrix_scale.reshape(()))
+        packed, at_once = self._ordered(packed), rows_at_once(self.shape[1])
+        for first in range(0, self.rows, at_once):
+            some = slice(first, first + at_once)
+            self.into.fill_rows(
+                self.first + first, packed[some], ordered[some], matrix_scale.reshape(())
+            )
 
     def draw(self, generator: torch.Generator) -> None:
         if self.first == 0:

@@ -3,9 +3,11 @@
 import pytest
 import torch
 
-from engine.model.nvfp4_experts import Nvfp4Experts
+from engine.model.nvfp4_experts import RUN, Nvfp4Experts
+from engine.plan import Interleaving
+from engine.quantized import nvfp4
 from engine.quantized.nvfp4 import converted, dequantise
-from engine.quantized.nvfp4_place import Nvfp4Place
+from engine.quantized.nvfp4_place import Nvfp4Place, Nvfp4RowsPlace
 
 NUM, DIM, COLUMNS = 3, 4, 64
 
@@ -69,3 +71,35 @@ def test_dummy_values_have_a_variance_of_one_over_the_columns() -> None:
     values = experts.dequantised()
     assert values.square().mean() * COLUMNS == pytest.approx(1, rel=0.1)
     assert abs(values.mean()) < 0.02
+
+
+@pytest.mark.parametrize("order", [None, Interleaving(2, (32, 64))])
+def test_rows_of_a_matrix(order: Interleaving | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stored or converted, some rows at a time, with one matrix scale, behind other rows."""
+    monkeypatch.setattr(nvfp4, "AT_ONCE", 1)
+    rows = torch.randn(192, COLUMNS)
+    packed, scales, matrix_scale = converted(rows)
+    runs = (RUN,) * 4
+    made, read = (Nvfp4Experts.empty(1, runs, COLUMNS, torch.device("cpu")) for _ in range(2))
+    for into in (made, read):
+        into.draw(torch.Generator())
+    before = made.dequantised()[0, :RUN].clone()
+    place = Nvfp4RowsPlace(made, RUN, 192, order, rounds=True)
+    assert place.shape == (192, COLUMNS)
+    place.copy(rows)
+    Nvfp4RowsPlace(read, RUN, 192, order).copy_packed(packed, scales, matrix_scale)
+    values = torch.empty(192, COLUMNS)
+    stored_values = dequantise(packed, scales.float() * matrix_scale)
+    if order is None:
+        values = stored_values
+    else:
+        order.copy(values, stored_values)
+    for into in (made, read):
+        assert torch.allclose(into.dequantised()[0, RUN:], values, rtol=1e-6)
+    assert torch.equal(made.dequantised()[0, :RUN], before)
+
+
+def test_a_matrix_is_not_rounded_unasked() -> None:
+    rows = Nvfp4Experts.empty(1, (RUN,), COLUMNS, torch.device("cpu"))
+    with pytest.raises(ValueError, match="a matrix in NVFP4 would be rounded"):
+        Nvfp4RowsPlace(rows, 0, RUN).copy(torch.randn(RUN, COLUMNS))
