@@ -2,10 +2,10 @@
 
     python -m bench.docs_plots --out docs
 
-writes throughput.svg, step.svg, quantised-step.svg, drafts-speed.svg, first-token.svg,
-spread-step.svg, interference.svg, pools.svg, predicted-pools.svg, agent-turns.svg, faults.svg and
-scale.svg. Each says on the picture what was measured, when and on what. Colours follow the
-reader's light or dark setting (``prefers-color-scheme``).
+writes throughput.svg, step.svg, quantised-step.svg, quality-speed.svg, drafts-speed.svg,
+first-token.svg, spread-step.svg, interference.svg, pools.svg, predicted-pools.svg, agent-turns.svg,
+faults.svg and scale.svg. Each says on the picture what was measured, when and on what. Colours
+follow the reader's light or dark setting (``prefers-color-scheme``).
 """
 
 import json
@@ -18,7 +18,14 @@ import typer
 from bench.harness.html.charts import COLOURS, Chart, Line
 from bench.plot_frame import bars, drawn, framed, measured, read
 from bench.plots_of_services import agent_turns, faults, predicted_pools, scale
-from bench.plots_of_steps import decode_step, drafts, first_tokens, quantised_steps, spread_step
+from bench.plots_of_steps import (
+    decode_step,
+    drafts,
+    first_tokens,
+    quality_and_speed,
+    quantised_steps,
+    spread_step,
+)
 
 BENCH = Path(__file__).parent
 RESULTS = BENCH / "results"
@@ -138,6 +145,20 @@ def main(
                 "FP8, H100": RESULTS / "h100-step-fp8-256.json",
                 "NVFP4, H100": RESULTS / "h100-step-nvfp4-256.json",
             }
+        ),
+        "quality-speed.svg": quality_and_speed(
+            RESULTS / "weights-quality.json",
+            {
+                "H200": {
+                    "none": RESULTS / "h200-step-256-2.json",
+                    "fp8": RESULTS / "h200-step-fp8-256-3.json",
+                },
+                "H100": {
+                    "fp8": RESULTS / "h100-step-fp8-256.json",
+                    "nvfp4": RESULTS / "h100-step-nvfp4-256.json",
+                },
+            },
+            batch=64,
         ),
         "drafts-speed.svg": drafts(RESULTS / "h200-drafts.json", acceptance=0.8),
         "first-token.svg": first_tokens(

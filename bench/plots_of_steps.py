@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 from bench.harness.html.charts import Chart, Line
 from bench.plot_frame import framed, measured, read
@@ -60,6 +61,33 @@ def quantised_steps(files: dict[str, Path]) -> str:
     notes = [f"No drafts, {lengths}, {measured(documents)}"]
     title = "A decode step by the format of weights, Qwen3.5-35B-A3B, random weights"
     return framed(chart, title, notes)
+
+
+def quality_and_speed(quality: Path, gpus: dict[str, dict[str, Path]], batch: int) -> str:
+    """Tokens per second of a batch over the divergence of the predictions: a result of
+    ``bench.weights_quality``, and of each GPU results of ``bench.step`` by the value of
+    ``--quantize``."""
+    files = [file for steps in gpus.values() for file in steps.values()]
+    found, steps = read([quality])[quality.name]["results"], read(files)
+    lines = []
+    for gpu, by_format in gpus.items():
+        points = [
+            (1e4 * found[name]["kl_nats_problems"], _tokens_per_s(steps[file.name], batch))
+            for name, file in by_format.items()
+        ]
+        labels = ["as stored, BF16" if name == "none" else name for name in by_format]
+        lines.append(Line(gpu, points, labels=labels))
+    chart = Chart(lines, "mean KL divergence, 0.0001 nats a token", "tokens per second").svg()
+    notes = [
+        f"Speed: Qwen3.5-35B-A3B, random weights, {batch} sequences, {measured(steps)}",
+        f"Divergence: the bundled model reading held-out problems on a CPU, {quality.name}",
+    ]
+    return framed(chart, "Speed and quality by --quantize", notes)
+
+
+def _tokens_per_s(document: dict[str, Any], batch: int) -> float:
+    (step_ms,) = (each["step_ms"] for each in document["batches"] if each["batch"] == batch)
+    return 1e3 * batch / float(step_ms)
 
 
 def drafts(file: Path, acceptance: float) -> str:

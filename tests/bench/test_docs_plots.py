@@ -15,7 +15,14 @@ from bench.docs_plots import interference, main, pools, throughput
 from bench.harness.html.charts import COLOURS, Chart, Line
 from bench.plot_frame import framed
 from bench.plots_of_services import KINDS, agent_turns, faults, predicted_pools, scale
-from bench.plots_of_steps import decode_step, drafts, first_tokens, quantised_steps, spread_step
+from bench.plots_of_steps import (
+    decode_step,
+    drafts,
+    first_tokens,
+    quality_and_speed,
+    quantised_steps,
+    spread_step,
+)
 
 SVG = "{http://www.w3.org/2000/svg}"
 ROOT = Path(__file__).resolve().parents[2]
@@ -100,6 +107,16 @@ def test_formats_of_weights_each_have_a_line(tmp_path: Path) -> None:
     assert "A.json, B.json" in " ".join(found)
 
 
+def test_quality_beside_speed(tmp_path: Path) -> None:
+    step = {"environment": ENVIRONMENT, "batches": [{"batch": 8, "step_ms": 4.0}]}
+    results = {name: {"kl_nats_problems": kl} for name, kl in (("none", 0.0), ("nvfp4", 3e-4))}
+    quality = write(tmp_path / "quality.json", {"results": results})
+    steps = {name: write(tmp_path / f"{name}.json", step) for name in results}
+    found = texts(quality_and_speed(quality, {"GPU": steps}, 8))
+    assert {"as stored, BF16", "nvfp4"} <= {*found}
+    assert "quality.json" in " ".join(found)
+
+
 def test_drafts_of_the_acceptance_asked_for(tmp_path: Path) -> None:
     steps = [
         {"batch": n, "drafts": drafted, "acceptance": share, "times_off": times}
@@ -170,6 +187,7 @@ def test_colours_follow_the_readers_setting() -> None:
         "throughput.svg",
         "step.svg",
         "quantised-step.svg",
+        "quality-speed.svg",
         "drafts-speed.svg",
         "first-token.svg",
         "predicted-pools.svg",
