@@ -37,10 +37,3 @@ class Setup:
             pools = ["--prefill", str(self.num_prefill), "--decode", str(self.num_decode)]
             return ["--role", "split", *pools]
         return ["--role", "colocated", "--workers", str(self.num_decode)]
-
-    def pairs(self) -> int:
-        """The number of pairs of workers that test their path, one exporting and the other
-        pulling. Decode workers pull handoffs from prefill workers. Workers that compute prompts
-        pull kept prefixes from all others."""
-        prompts = self.num_prefill or self.num_decode
-        return self.num_prefill * self.num_decode + prompts * (self.num_workers - 1)

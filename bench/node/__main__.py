@@ -5,9 +5,9 @@
         --load-format dummy --device cuda --prefix h200x8- --budget-s 1650 --call-s 560
 
 1. ``baton doctor``, with the self-test of every pair of GPUs.
-2. For each set-up a stack: throughput at 1 to 64 at once (*levels*); the self-tests of its pairs of
-   workers (*pairs*); the stages of handoffs, short ones alone and long ones (*handoff*); the pace
-   of running streams while long prompts arrive (*interference*); everything at once (*crowd*).
+2. For each set-up a stack: throughput at 1 to 64 at once (*levels*); the stages of handoffs, short
+   ones alone and long ones (*handoff*); the pace of running streams while long prompts arrive
+   (*interference*); everything at once (*crowd*).
 3. Handoffs under load with verified digests, while workers are killed (*soak*).
 4. Levels again with spread steps, and with drafts.
 

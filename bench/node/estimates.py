@@ -14,7 +14,6 @@ BETWEEN_LEVELS_S = 3.0
 REQUEST_S = 0.01
 """More for each request: its prompt is made and its answer counted."""
 DOCTOR_S, DOCTOR_DEVICE_S = 20.0, 8.0
-PAIRS_S = 5.0
 KILLED_BACK_S = {"cuda": 10.0, "cpu": 30.0}
 SOAK_HANDOFFS_PER_S = 10.0
 """On H200s a killed worker is back after 9 to 10 s, and 1,042 handoffs took 91 s with six kills
@@ -40,8 +39,6 @@ def part(kind: Kind, served: Served, sizes: Sizes, device: str, node: Node | Non
             seconds = DOCTOR_S + DOCTOR_DEVICE_S * (
                 served.setup.num_workers if device == "cuda" else 1
             )
-        case "pairs":
-            seconds = PAIRS_S
         case "levels":
             levels = sizes.levels if served.mode == "plain" else sizes.mode_levels
             seconds = all_of([sizes.level(n) for n in levels])

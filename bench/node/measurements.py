@@ -19,7 +19,7 @@ from tokenizers import Tokenizer
 from bench import commands, result_file, stack
 from bench.commands import END_S, PLAIN_SAMPLING, CommandFailed
 from bench.handoff_stages import of_records, read_records
-from bench.node import interference, pairs
+from bench.node import interference
 from bench.node.plan import Mode, Part
 from bench.node.settings import Settings
 from bench.predict.pools import Level
@@ -104,24 +104,6 @@ def disturb(settings: Settings, part: Part, served: stack.Stack) -> list[str]:
     if not found["arrivals"]["within_steady"]:
         problems.append("no long prompt came and had its first token while all streams ran")
     settings.write(part, {"load": asdict(load)}, {part.served.setup.name: found}, problems)
-    return problems
-
-
-def tested_pairs(settings: Settings, part: Part, served: stack.Stack) -> list[str]:
-    number, vocab = part.served.setup.num_workers, _vocab(settings.model)
-
-    async def run() -> dict[str, Any]:
-        async with asyncio.timeout(part.deadline_s):
-            return await pairs.measure(served.url, vocab, number, part.deadline_s / 2)
-
-    found = asyncio.run(run())
-    problems = [f"{pair}: the self-test failed" for pair in found["failed"]]
-    problems += [f"{pair}: no self-test was told" for pair in found["missing"]]
-    if found["expected"] != part.served.setup.pairs():
-        problems.append(
-            f"{found['expected']} pairs, not {part.served.setup.pairs()}: not all there"
-        )
-    settings.write(part, {}, found, problems)
     return problems
 
 

@@ -13,14 +13,14 @@ from typing import Literal
 from bench.setups import Setup
 
 Mode = Literal["plain", "spread", "drafts"]
-Kind = Literal["doctor", "pairs", "levels", "handoff", "interference", "crowd", "soak"]
+Kind = Literal["doctor", "levels", "handoff", "interference", "crowd", "soak"]
 MODES: tuple[Mode, ...] = ("plain", "spread", "drafts")
 IMPORTANCE: tuple[tuple[Mode, Kind], ...] = (
-    ("plain", "doctor"), ("plain", "levels"), ("plain", "pairs"), ("plain", "handoff"),
+    ("plain", "doctor"), ("plain", "levels"), ("plain", "handoff"),
     ("plain", "interference"), ("plain", "soak"), ("plain", "crowd"), ("spread", "levels"),
     ("spread", "crowd"), ("drafts", "levels"), ("drafts", "handoff"),
 )  # fmt: skip
-KINDS: tuple[Kind, ...] = ("doctor", "levels", "pairs", "handoff", "interference", "crowd", "soak")
+KINDS: tuple[Kind, ...] = ("doctor", "levels", "handoff", "interference", "crowd", "soak")
 """In the order in which they run."""
 ALONE: frozenset[Kind] = frozenset({"doctor", "soak"})
 """Parts that need no stack or start one of their own."""

@@ -36,7 +36,6 @@ FAILURES = (
 )  # fmt: skip
 """What a part may end with. A KeyError: a service is not there."""
 WITH_STACK: Mapping[Kind, Callable[[Settings, Part, stack.Stack], list[str]]] = {
-    "pairs": measurements.tested_pairs,
     "levels": measurements.levels,
     "crowd": measurements.crowd,
     "handoff": measurements.handoff,

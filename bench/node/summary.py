@@ -67,8 +67,6 @@ def _add_levels(
 
 def _headline(part: Part, results: dict[str, Any]) -> dict[str, Any]:
     match part.kind:
-        case "pairs":
-            return {name: results[name] for name in ("passed", "expected", "slowest_gb_per_s")}
         case "doctor":
             speeds = results["gb_per_s"].values()
             return {"pairs": len(speeds), "slowest_gb_per_s": min(speeds, default=None)}

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from bench.commands import CommandFailed
 from bench.node import __main__ as command
-from bench.node import estimates, measurements, pairs, run
+from bench.node import estimates, measurements, run
 from bench.node.earlier import Earlier
 from bench.node.plan import KINDS, MODES, Part, Served, Starts, chosen, fits, total_s, wanted
 from bench.node.run import Conductor, pack
@@ -80,10 +80,10 @@ def test_a_part_needs_the_time_of_its_stacks_start() -> None:
     assert fits(levels, [], 80.0, None, 1, STARTS)
     assert not fits(levels, [], 129.0, None, 0, STARTS)
     assert fits(Part("doctor", served, 30.0), [], 30.0, None, 0, STARTS)
-    pairs = Part("pairs", served, 5.0)
-    assert not fits(pairs, [levels], 79.0, None, 1, STARTS), "the stack's levels have no time"
-    assert fits(pairs, [levels], 5.0, served, 1, STARTS)
-    assert fits(pairs, [replace(levels, served=Served(SETUPS[1]))], 55.0, None, 1, STARTS)
+    short = Part("crowd", served, 5.0)
+    assert not fits(short, [levels], 79.0, None, 1, STARTS), "the stack's levels have no time"
+    assert fits(short, [levels], 5.0, served, 1, STARTS)
+    assert fits(short, [replace(levels, served=Served(SETUPS[1]))], 55.0, None, 1, STARTS)
     stopped = replace(STARTS, stop_s=5.0)
     assert not fits(levels, [], 34.0, served, 1, stopped), "the stack is stopped within the call"
     assert fits(levels, [], 35.0, served, 1, stopped)
@@ -225,10 +225,10 @@ def test_eight_gpus_are_measured_in_calls_of_ten_minutes(site: Site) -> None:
         return seconds, [p.name for p, s in zip(plan, states, strict=True) if s == "left out"]
 
     drafts = [
-        "split-1-7-drafts-levels", "split-1-7-drafts-handoff", "colocated-8-drafts-levels",
+        "split-2-6-drafts-handoff", "split-1-7-drafts-handoff", "colocated-8-drafts-levels",
     ]  # fmt: skip
-    assert calls(1650.0) == ([489, 472, 558, 119], drafts), "12 s are left: not enough for more"
-    assert calls(2400.0) == ([266], [])
+    assert calls(1650.0) == ([484, 462, 558, 142], drafts), "4 s are left: not enough for more"
+    assert calls(2400.0) == ([308], [])
 
 
 def test_what_a_budget_left_out_is_measured_only_with_a_larger_one(site: Site) -> None:
@@ -247,6 +247,9 @@ def test_results_are_packed_into_one_file(tmp_path: Path) -> None:
         assert packed.getnames() == ["a.json"]
 
 
+HANDOFFS = {"64": {"stages": {"copy": {"p50_ms": 1.5}, "queue": {"p50_ms": 9.0}}}}
+
+
 def throughput(rates: dict[int, float]) -> dict[str, Any]:
     levels = [
         {"concurrency": n, "requests": n, "failed": 0, "not_sent": 0, "total_tok_s": rate}
@@ -257,42 +260,19 @@ def throughput(rates: dict[int, float]) -> dict[str, Any]:
 
 def test_the_summary_has_measured_over_predicted_for_every_level(tmp_path: Path) -> None:
     here = settings(tmp_path, Table.read())
-    plan = parts("split:1+1/levels", "split:1+1/crowd", "split:1+1/pairs", "split:1+1/soak")
+    plan = parts("split:1+1/levels", "split:1+1/crowd", "split:1+1/handoff", "split:1+1/soak")
     here.file(plan[0]).write_text(json.dumps(throughput({1: 846.0, 2: 600.0})))
     here.file(plan[1]).write_text(json.dumps(throughput({256: 16_000.0})))
-    told = {"passed": 2, "expected": 2, "slowest_gb_per_s": 300.0, "missing": []}
-    here.write(plan[2], {}, told, [])
+    here.write(plan[2], {}, HANDOFFS, [])
     found = tables(here, plan)["split-1-1"]
     assert found["total_tok_s"] == {1: 846.0, 2: 600.0, 256: 16_000.0}
     assert found["measured_over_predicted"][1] == pytest.approx(1.0, abs=0.01)
     assert found["measured_over_predicted"][2] < 0.5
     assert found["score"] is None, "levels are missing"
-    assert found["pairs"] == {"passed": 2, "expected": 2, "slowest_gb_per_s": 300.0}
+    assert found["handoff"] == {"64": {"copy": {"p50_ms": 1.5}}}
     shown = list(lines(tables(here, plan)))
     assert shown[1].split() == ["1", "846", "(1.00", "x)"]
-    assert shown[-1].startswith("split-1-1 pairs: ")
-
-
-def test_which_pairs_there_should_be() -> None:
-    roles = {"p-1": "prefill", "p-2": "prefill", **{f"d-{n}": "decode" for n in range(6)}}
-    assert len(pairs.expected(roles)) == Setup.parse("split:2+6").pairs() == 26
-    assert ("p-1", "d-0") in pairs.expected(roles)
-    assert ("d-0", "p-1") in pairs.expected(roles)
-    assert ("d-0", "d-1") not in pairs.expected(roles)
-    assert len(pairs.expected({f"b-{n}": "colocated" for n in range(8)})) == 56
-
-
-def test_pairs_that_are_missing_or_failed_are_named() -> None:
-    text = (
-        'baton_handoff_selftest_bytes_per_second{decode="d",prefill="p"} 3e+11\n'
-        'baton_prefix_cache_selftest_bytes_per_second{keeper="d",puller="p"} 0.0\n'
-    )
-    roles = {"p": "prefill", "d": "decode", "q": "prefill"}
-    found = pairs.figures(roles, pairs.told(text))
-    assert (found["passed"], found["expected"]) == (1, 6)
-    assert found["failed"] == ["d -> p"]
-    assert found["missing"] == ["d -> q", "p -> q", "q -> d", "q -> p"]
-    assert found["slowest_gb_per_s"] == 300.0
+    assert shown[-1].startswith("split-1-1 handoff: ")
 
 
 def test_a_spread_stack_that_spreads_no_step_is_a_problem(tmp_path: Path) -> None:
@@ -378,9 +358,9 @@ def invoked(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Any:
 def test_a_call_with_nothing_to_do_says_so_and_writes_nothing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    (part,), here = parts("split:1+1/pairs"), settings(tmp_path)
-    here.write(part, {}, {"passed": 2, "expected": 2, "slowest_gb_per_s": 1.0}, [])
-    arguments = ["--parts", "pairs", "--modes", "plain", "--prefix", "t-", "--out-dir"]
+    (part,), here = parts("split:1+1/handoff"), settings(tmp_path)
+    here.write(part, {}, HANDOFFS, [])
+    arguments = ["--parts", "handoff", "--modes", "plain", "--prefix", "t-", "--out-dir"]
     told = invoked(monkeypatch, *arguments, str(tmp_path))
     assert told.exit_code == 3
     assert "nothing was measured: all 1 parts were done before" in told.output
