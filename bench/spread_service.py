@@ -9,8 +9,7 @@ For each stack (a set-up of bench/setups.py, then ``/`` and what ``--spread`` is
 default) it starts ``baton up``, waits a few seconds while idle groups time steps, records which
 table they decide by, and measures each level with ``baton bench throughput``: all requests of a
 level begin at once. Beside the tokens a second it records what the workers counted meanwhile:
-spread and local decode steps, seconds in each, waits for others, and aborted steps. With
-``--rates`` requests also arrive one by one (Poisson), so that prompts come beside steps.
+spread and local decode steps, seconds in each, waits for others, and aborted steps.
 
 Exit status: 0, 1 when a request failed or a level was not measured.
 """
@@ -30,8 +29,6 @@ from bench.stack import Stack
 from bench.stack_runs import SPREAD_COUNTERS, StackRuns, measured
 
 LEVEL_S = 240.0
-RATE_SEED = "1"
-"""Every stack is sent the same arrivals."""
 TABLES_S = 8.0
 """Seconds for an idle group to time its steps before the first level."""
 MEASURED = "measured here"
@@ -55,28 +52,13 @@ def measured_level(
 ) -> tuple[dict[str, Any], list[str]]:
     """The throughput at a level, with what the workers counted, and the run's problems."""
     results, problems = measured(
-        served, SPREAD_COUNTERS, "throughput", *_of(model, lengths), "--levels", str(level),
+        served, SPREAD_COUNTERS, "throughput", "--tokenizer", str(model), "--levels", str(level),
+        "--input-len", str(lengths[0]), "--output-len", str(lengths[1]),
         "--requests", str(level * rounds), "--rounds", str(rounds), "--spot-checks", "0",
         "--time-limit-s", str(LEVEL_S), within_s=LEVEL_S + END_S,
     )  # fmt: skip
     (found,) = results["levels"]
     return found | {"counters": results["counters"]}, problems
-
-
-def measured_rate(
-    served: Stack, model: Path, rate: float, lengths: tuple[int, int], rate_s: float
-) -> tuple[dict[str, Any], list[str]]:
-    """As ``measured_level``, of requests that arrive at a rate."""
-    results, problems = measured(
-        served, SPREAD_COUNTERS, "load", *_of(model, lengths), "--rate", str(rate),
-        "--duration-s", str(rate_s), "--seed", RATE_SEED, within_s=LEVEL_S + END_S,
-    )  # fmt: skip
-    return results["run"] | {"counters": results["counters"]}, problems
-
-
-def _of(model: Path, lengths: tuple[int, int]) -> list[str]:
-    sizes = ["--input-len", str(lengths[0]), "--output-len", str(lengths[1])]
-    return ["--tokenizer", str(model), *sizes]
 
 
 def main(
@@ -87,8 +69,6 @@ def main(
     input_len: int = 1024,
     output_len: int = 1024,
     rounds: Annotated[int, typer.Option(help="Times that a level is filled.")] = 1,
-    rates: Annotated[str, typer.Option(help="Requests a second, commas between.")] = "",
-    rate_s: Annotated[float, typer.Option(help="Seconds of arrivals at each rate.")] = 20.0,
     out: Annotated[Path, typer.Option(help="Result file.")] = Path("spread-service.json"),
 ) -> None:
     lengths = input_len, output_len
@@ -103,12 +83,6 @@ def main(
             row[str(level)] = found
             runs.problems += [f"{name} at {level}: {each}" for each in wrong]
             print(f"{name:16} {level:4} at once: {line(found)}", flush=True)
-        for rate in [float(each) for each in rates.split(",") if each]:
-            found, wrong = measured_rate(served, model, rate, lengths, rate_s)
-            row[f"{rate:g}/s"] = found
-            runs.problems += [f"{name} at {rate:g}/s: {each}" for each in wrong]
-            latency = f"TTFT {found['ttft_ms']['p50']:.0f}, TPOT {found['tpot_ms']['p50']}"
-            print(f"{name:16} {rate:4g} a second: {latency} ms; {line(found)}", flush=True)
 
     for name in stacks.split(","):
         setup, _, spread = name.partition("/")
