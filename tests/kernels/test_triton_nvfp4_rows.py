@@ -3,16 +3,16 @@
 import pytest
 import torch
 
-from engine.kernels.triton_dot import INTERPRETED
+from engine.kernels import triton_linear
 from engine.kernels.triton_fp8 import widened_rows
-from engine.kernels.triton_linear import float_linear, stream_linear
+from engine.kernels.triton_linear import MAX_STREAMED, float_linear, stream_linear
 from engine.kernels.triton_nvfp4 import widened_part
 from engine.kernels.triton_rows import Tiles
 from engine.model.matrix import Matrix
 from engine.model.nvfp4_experts import Nvfp4Experts
 from engine.quantized.nvfp4 import converted
 
-pytestmark = pytest.mark.skipif(not INTERPRETED, reason="for Triton's interpreter")
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def matrix(rows: int, plain: int, columns: int) -> Matrix:
@@ -21,9 +21,15 @@ def matrix(rows: int, plain: int, columns: int) -> Matrix:
     blocks = torch.randn(rows // 64, 64, columns) * torch.rand(rows // 64, 1, 1)
     packed, scales, matrix_scales = converted(blocks)
     own = Nvfp4Experts.of(
-        packed.flatten(0, 1)[None], scales.flatten(0, 1)[None], matrix_scales[None]
+        packed.flatten(0, 1)[None].to(DEVICE),
+        scales.flatten(0, 1)[None].to(DEVICE),
+        matrix_scales[None].to(DEVICE),
     )
-    return Matrix.of_packed(own, torch.randn(plain, columns).bfloat16())
+    return Matrix.of_packed(own, draw(plain, columns))
+
+
+def draw(*shape: int) -> torch.Tensor:
+    return torch.randn(shape).bfloat16().to(DEVICE)
 
 
 @pytest.mark.parametrize("plain", [0, 48])
@@ -31,7 +37,7 @@ def matrix(rows: int, plain: int, columns: int) -> Matrix:
 @pytest.mark.parametrize("weights_first", [False, True])
 def test_product(plain: int, splits: int, weights_first: bool) -> None:
     w = matrix(128, plain, 512)
-    x = torch.randn(37, 512).bfloat16()
+    x = draw(37, 512)
     tiles = Tiles(32, 64, 2, 4, weights_first)
     y = stream_linear(x, w, splits, tiles).float().sum(0)
     truth = x.float() @ w.dequantised().float().T
@@ -40,9 +46,12 @@ def test_product(plain: int, splits: int, weights_first: bool) -> None:
     assert torch.equal(alone[0], y[5])
 
 
-def test_logits_of_the_first_ids() -> None:
-    w, x = matrix(192, 0, 256), torch.randn(3, 256).bfloat16()
-    out = torch.full((3, 150), torch.nan)
+# Only cuBLAS, which computes more rows than that, has float32 sums of bfloat16 operands.
+@pytest.mark.parametrize("num_tokens", [3, 40] + [MAX_STREAMED + 1] * (DEVICE == "cuda"))
+def test_logits_of_the_first_ids(num_tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triton_linear, "WIDENED_AT_ONCE", 128)
+    w, x = matrix(192, 0, 256), draw(num_tokens, 256)
+    out = torch.full((num_tokens, 160), torch.nan, device=DEVICE)[:, :150]
     assert float_linear(x, w, 150, out) is out
     truth = x.float() @ w.dequantised().float()[:150].T
     assert (out - truth).norm() < 5e-3 * truth.norm()
