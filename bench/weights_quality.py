@@ -8,18 +8,16 @@ likely next tokens, the answers mostly one, so there is a figure for each.
 """
 
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 import typer
 from tokenizers import Tokenizer
 
-from bench.environment import describe
-from bench.result_file import document, save
+from bench.recording import Recording
 from engine.batch import Row
 from engine.config import EngineConfig, Quantize
 from engine.inputs import Inputs
@@ -89,19 +87,14 @@ def main(
     problems: Annotated[int, typer.Option(help="Held-out problems, from the first.")] = 200,
     out: Annotated[Path, typer.Option(help="Result file.")] = Path("weights-quality.json"),
 ) -> None:
-    environment, read = describe(sys.argv[1:], "bench.weights_quality"), texts(problems)
-    truth, found = list(distributions("none", read)), dict[str, Any]()
-    for quantize in FORMATS:
-        found[quantize] = compared(truth, list(distributions(quantize, read)), read)
-        print(quantize, ", ".join(f"{name} {value:.4g}" for name, value in found[quantize].items()))
+    read = texts(problems)
+    truth = list(distributions("none", read))
     settings = {"model": "models/tiny", "problems": problems, "tokens": sum(map(len, truth))}
-    save(
-        out,
-        document(
-            "weights-quality", environment=environment, settings=settings, results=found,
-            problems=[],
-        ),
-    )  # fmt: skip
+    run = Recording("bench.weights_quality", out, settings)
+    for quantize in FORMATS:
+        run.results[quantize] = found = compared(truth, list(distributions(quantize, read)), read)
+        print(quantize, ", ".join(f"{name} {value:.4g}" for name, value in found.items()))
+    run.end()
 
 
 if __name__ == "__main__":
