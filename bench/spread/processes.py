@@ -1,4 +1,9 @@
-"""The processes of ``python -m bench.spread_step``, one a GPU, and what they answer."""
+"""The processes of ``python -m bench.spread_step``, one for each GPU: how they are asked
+(``Members``), and how they answer (``serve``).
+
+A command is a line of JSON on stdin with ``do`` and its arguments; the answer is a line of JSON
+behind "@", with ``error`` where it failed. Everything else that is printed is for the log.
+"""
 
 import json
 import queue
@@ -6,10 +11,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+import traceback
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Any
+from typing import IO, Any, Protocol
+
+import torch
 
 MEMBER = [sys.executable, "-m", "bench.spread.member"]
 
@@ -68,12 +75,7 @@ class Members:
     def __enter__(self) -> "Members":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for process in self._processes:
             process.kill()
         for process, reader, log in zip(self._processes, self._readers, self._logs, strict=True):
@@ -89,3 +91,40 @@ class Members:
             else:
                 log.write(line)
         answers.put(json.dumps({"error": "the process has ended"}))
+
+
+Answer = dict[str, Any]
+Commands = Mapping[str, Callable[..., Answer]]
+
+
+class Member(Protocol):
+    """What is loaded on one GPU. ``loaded``: the answer to the command that loaded it."""
+
+    @property
+    def loaded(self) -> Answer: ...
+
+    @property
+    def commands(self) -> Commands:
+        """By name, all that it can be told to do."""
+        ...
+
+
+def serve(load: Callable[..., Member]) -> None:
+    """Serve commands until stdin ends; the first one loads the member."""
+    member: Member | None = None
+    for line in sys.stdin:
+        command = json.loads(line)
+        do = command.pop("do")
+        try:
+            if do == "load":
+                command["model_dir"] = Path(command["model_dir"])
+                member = load(**command)
+                answer = member.loaded
+            else:
+                assert member is not None, "load comes first"
+                with torch.inference_mode():
+                    answer = member.commands[do](**command)
+        except Exception as error:
+            traceback.print_exc()
+            answer = {"error": f"{type(error).__name__}: {error}"[:2000]}
+        print("@" + json.dumps(answer), flush=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bench.spread.commands import Commands, serve
+from bench.spread.processes import Commands, serve
 
 
 class Loaded:

@@ -19,7 +19,6 @@ import asyncio
 import ssl
 from collections.abc import Mapping
 from time import perf_counter
-from types import TracebackType
 
 from bench.harness.client.asking import Ask
 from bench.harness.client.connection import Connection
@@ -49,12 +48,7 @@ class Client:
     async def __aenter__(self) -> "Client":
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        tb: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self.abort()
 
     async def send(self, ask: Ask, *, due_at_s: float | None = None) -> Record:

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Self
 
 from telemetry.gpu_readings import GpuInfo, Gpus, Reading, Xid
@@ -62,12 +61,7 @@ class Sampler:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         # A driver that hangs must not keep the report from being written.
         if self._thread.stop(within_s=10 * self._period_s):
             self._gpus.close()
