@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ from bench import result_file, stack
 from deploy.die_with_parent import die_with_parent
 
 PLAIN_SAMPLING = ("--extra-body", '{"top_k": 0, "top_p": 1.0}')
-"""For ``baton bench``: plain temperature in place of the checkpoint's defaults, as the other
+"""Plain temperature in place of the checkpoint's defaults, as the other
 engines were measured."""
 END_S = 20.0
 """Time for a killed process to end, and for ``baton bench`` to write its result at its limit."""
@@ -63,25 +64,14 @@ def run(arguments: Sequence[str], within_s: float) -> Ended:
     return Ended(process.returncode, said)
 
 
-def baton_bench(kind: str, *options: str, url: str, out: Path, within_s: float) -> Measured:
-    """Run ``baton bench KIND`` against the server at ``url``, with its result in ``out``. Raises
-    CommandFailed if there is no result; otherwise the exit code says how the run ended.
-
-    An earlier file at ``out`` is replaced by a good result only. If this one is not good, the
-    earlier one is kept as ``NAME.earlier.json``; if there is none, it is back in its place.
-    """
-    earlier = out.with_name(f"{out.stem}.earlier{out.suffix}")
-    if out.exists() and not earlier.exists():
-        out.replace(earlier)
-    out.unlink(missing_ok=True)  # an earlier file must not pass for this run's
-    words = ["deploy.cli", "bench", kind, "--url", url, "--out", str(out), *options]
-    ended = run(words, within_s)
-    if not out.exists():
-        if earlier.exists():
-            earlier.replace(out)
-        said = ended.said[-_LAST:]
-        raise CommandFailed(f"baton bench {kind} ended with {ended.exit_code}: {said}")
-    document = result_file.load(out)
-    if document["ok"]:
-        earlier.unlink(missing_ok=True)
-    return Measured(ended.exit_code, ended.said, document)
+def baton_bench(kind: str, *options: str, url: str, within_s: float) -> Measured:
+    """Run ``baton bench KIND`` against the server at ``url``, with plain sampling. The exit code
+    says how the run ended. Raises CommandFailed if it left no result."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "result.json"
+        words = ["deploy.cli", "bench", kind, "--url", url, "--out", str(out)]
+        ended = run([*words, *options, *PLAIN_SAMPLING], within_s)
+        if not out.exists():
+            said = ended.said[-_LAST:]
+            raise CommandFailed(f"baton bench {kind} ended with {ended.exit_code}: {said}")
+        return Measured(ended.exit_code, ended.said, result_file.load(out))

@@ -1,13 +1,11 @@
 """Benchmarks of the service that start one stack after another, and load each through HTTP."""
 
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import httpx
 
-from bench.commands import PLAIN_SAMPLING, CommandFailed, baton_bench
+from bench.commands import CommandFailed, baton_bench
 from bench.harness.client.required import RequestFailed
 from bench.recording import Recording
 from bench.stack import Stack, StackFailed, started
@@ -48,11 +46,7 @@ def measured(
     """Run ``baton bench KIND``. Returns its results, with the growth of ``counters``, and its
     problems. Raises CommandFailed, httpx.HTTPError."""
     before = served.counters(counters)
-    with tempfile.TemporaryDirectory() as folder:
-        document = baton_bench(
-            kind, *options, *PLAIN_SAMPLING,
-            url=served.url, out=Path(folder) / "run.json", within_s=within_s,
-        ).document  # fmt: skip
+    document = baton_bench(kind, *options, url=served.url, within_s=within_s).document
     after = served.counters(counters)
     growth = {n: round((after[n] or 0.0) - (before[n] or 0.0), 3) for n in counters}
     return document["results"] | {"counters": growth}, [*document["problems"]]

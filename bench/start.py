@@ -12,7 +12,6 @@ tokens alone.
 
 import asyncio
 import re
-import tempfile
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -23,7 +22,7 @@ import msgspec
 import typer
 
 from bench import stack
-from bench.commands import PLAIN_SAMPLING, CommandFailed, baton_bench
+from bench.commands import CommandFailed, baton_bench
 from bench.environment import gpus_said
 from bench.harness.client.required import RequestFailed, one_by_one
 from bench.recording import Recording
@@ -78,12 +77,10 @@ def _told(lines: list[str]) -> list[str]:
 
 def _at_once(url: str, model: str, requests: int, lengths: Iterable[str]) -> dict[str, Any]:
     """The result of one level of ``baton bench throughput``."""
-    with tempfile.TemporaryDirectory() as folder:
-        measured = baton_bench(
-            "throughput", "--tokenizer", model, "--levels", str(requests), "--requests",
-            str(requests), "--rounds", "1", *lengths, *PLAIN_SAMPLING,
-            url=url, out=Path(folder) / "result.json", within_s=RUN_S,
-        )  # fmt: skip
+    measured = baton_bench(
+        "throughput", "--tokenizer", model, "--levels", str(requests), "--requests",
+        str(requests), "--rounds", "1", *lengths, url=url, within_s=RUN_S,
+    )  # fmt: skip
     print(measured.said, end="", flush=True)
     level: dict[str, Any] = measured.document["results"]["levels"][0]
     return level

@@ -17,7 +17,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from bench import commands, result_file, stack
-from bench.commands import END_S, PLAIN_SAMPLING, CommandFailed
+from bench.commands import END_S, CommandFailed
 from bench.handoff_stages import of_records, read_records
 from bench.node import interference
 from bench.node.plan import Mode, Part
@@ -38,32 +38,30 @@ def levels(settings: Settings, part: Part, served: stack.Stack) -> list[str]:
     sizes = settings.sizes
     at_once = sizes.levels if part.served.mode == "plain" else sizes.mode_levels
     more = ["--requests", str(sizes.requests), "--rounds", str(sizes.rounds)]
-    file = settings.file(part)
-    problems = _throughput(settings, part, served, file, at_once, sizes.level(1), more)
+    document = _throughput(settings, part, served, at_once, sizes.level(1), more)
     if names := COUNTERS[part.served.mode]:
-        problems += _count(file, served, names)
-    return problems
+        _count(document, served, names)
+    result_file.write(settings.file(part), document)
+    return _problems(document)
 
 
-def _count(file: Path, served: stack.Stack, names: Sequence[str]) -> list[str]:
+def _count(document: dict[str, Any], served: stack.Stack, names: Sequence[str]) -> None:
     """Add to a result what the workers have counted since they started."""
     found = served.counters(names)
     problems = [f"{name} is not told" for name, value in found.items() if value is None]
     if found.get("spread_steps") == 0:
         problems.append("no step was spread")
-    document = result_file.load(file, "throughput")
     document["results"]["counters"] = found
     document["problems"] += problems
     document["ok"] = document["ok"] and not problems
-    result_file.write(file, document)
-    return problems
 
 
 def crowd(settings: Settings, part: Part, served: stack.Stack) -> list[str]:
     sizes = settings.sizes
     more = ["--requests", str(max(sizes.crowds)), "--rounds", "1", "--spot-checks", "0"]
-    file = settings.file(part)
-    return _throughput(settings, part, served, file, sizes.crowds, sizes.crowd(1), more)
+    document = _throughput(settings, part, served, sizes.crowds, sizes.crowd(1), more)
+    result_file.write(settings.file(part), document)
+    return _problems(document)
 
 
 def handoff(settings: Settings, part: Part, served: stack.Stack) -> list[str]:
@@ -72,12 +70,10 @@ def handoff(settings: Settings, part: Part, served: stack.Stack) -> list[str]:
     redis_url = stack.setting(served.pids()["coordinator"], "BATON_REDIS_URL")
     sizes = settings.sizes
     for level in (sizes.handoff_alone, sizes.handoff_long):
-        with tempfile.TemporaryDirectory() as folder:
-            more = ["--requests", str(level.requests), "--spot-checks", "0"]
-            since = time.time()
-            file = Path(folder) / "run.json"
-            at_once = [level.at_once]
-            problems += _throughput(settings, part, served, file, at_once, level, more)
+        more = ["--requests", str(level.requests), "--spot-checks", "0"]
+        since = time.time()
+        sent = _throughput(settings, part, served, [level.at_once], level, more)
+        problems += _problems(sent)
         found = of_records(r for r in read_records(redis_url) if (r.received_at or 0.0) >= since)
         results[str(level.input_len)] = found
         if not found["handoffs"]:
@@ -142,18 +138,21 @@ def soak(settings: Settings, part: Part) -> list[str]:
 
 
 def _throughput(
-    settings: Settings, part: Part, served: stack.Stack, out: Path, at_once: Sequence[int],
-    level: Level, more: Sequence[str],
-) -> list[str]:  # fmt: skip
-    """``baton bench throughput`` with the lengths of ``level``."""
-    found = commands.baton_bench(
+    settings: Settings, part: Part, served: stack.Stack, at_once: Sequence[int], level: Level,
+    more: Sequence[str],
+) -> dict[str, Any]:  # fmt: skip
+    """The result of ``baton bench throughput`` with the lengths of ``level``."""
+    return commands.baton_bench(
         "throughput", "--tokenizer", str(settings.model), "--levels", ",".join(map(str, at_once)),
         "--input-len", str(level.input_len), "--output-len", str(level.output_len),
-        "--time-limit-s", str(part.deadline_s), *PLAIN_SAMPLING, *more,
-        url=served.url, out=out, within_s=part.deadline_s + END_S,
+        "--time-limit-s", str(part.deadline_s), *more,
+        url=served.url, within_s=part.deadline_s + END_S,
     ).document  # fmt: skip
-    problems = [f"stopped: {found['stopped']}"] if found["stopped"] else []
-    return [*problems, *found["problems"]]
+
+
+def _problems(document: dict[str, Any]) -> list[str]:
+    stopped = [f"stopped: {document['stopped']}"] if document["stopped"] else []
+    return [*stopped, *document["problems"]]
 
 
 def _vocab(model: Path) -> int:

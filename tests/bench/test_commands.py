@@ -11,7 +11,7 @@ from bench.recording import Recording
 from tests.bench.stub import Behaviour, Stub
 
 LEVEL = ("throughput", "--levels", "2", "--requests", "2", "--input-len", "8", "--output-len", "4")
-MORE = ("--tokenizer", "models/tiny", "--spot-checks", "0", *commands.PLAIN_SAMPLING)
+MORE = ("--tokenizer", "models/tiny", "--spot-checks", "0")
 
 
 def test_a_process_that_does_not_end_is_given_up() -> None:
@@ -19,30 +19,17 @@ def test_a_process_that_does_not_end_is_given_up() -> None:
         commands.run(["http.server", "--bind", "127.0.0.1", "0"], 0.3)
 
 
-def test_baton_bench_leaves_its_result(
-    serve_stub: Callable[[Behaviour], Stub], tmp_path: Path
+@pytest.mark.parametrize("fault", [None, "drop"])
+def test_baton_bench_gives_its_result(
+    serve_stub: Callable[[Behaviour], Stub], fault: str | None
 ) -> None:
-    url = serve_stub(Behaviour(ttft_s=0.0, itl_s=0.0)).url
-    out = tmp_path / "result.json"
-    measured = commands.baton_bench(*LEVEL, *MORE, url=url, out=out, within_s=60)
+    url = serve_stub(Behaviour(ttft_s=0.0, itl_s=0.0, fault=fault, fault_every=2)).url
+    measured = commands.baton_bench(*LEVEL, *MORE, url=url, within_s=60)
     assert measured.document["kind"] == "throughput"
     assert measured.document["settings"]["extra_body"] == {"top_k": 0, "top_p": 1.0}
     assert [level["concurrency"] for level in measured.document["results"]["levels"]] == [2]
     assert measured.exit_code == (0 if measured.document["ok"] else 1)
-
-
-def test_an_earlier_result_is_lost_to_a_good_one_only(
-    serve_stub: Callable[[Behaviour], Stub], tmp_path: Path
-) -> None:
-    out, earlier = tmp_path / "result.json", tmp_path / "result.earlier.json"
-    out.write_text("earlier")
-    bad = serve_stub(Behaviour(ttft_s=0.0, itl_s=0.0, fault="drop", fault_every=2)).url
-    found = commands.baton_bench(*LEVEL, *MORE, url=bad, out=out, within_s=60)
-    assert not found.document["ok"]
-    assert earlier.read_text() == "earlier"
-    good = serve_stub(Behaviour(ttft_s=0.0, itl_s=0.0)).url
-    found = commands.baton_bench(*LEVEL, *MORE, url=good, out=out, within_s=60)
-    assert found.document["ok"] == (not earlier.exists())
+    assert bool(measured.document["results"]["levels"][0]["failed"]) == bool(fault)
 
 
 def test_results_so_far_spare_an_earlier_result(tmp_path: Path) -> None:
@@ -73,13 +60,6 @@ def test_results_so_far_spare_an_earlier_result(tmp_path: Path) -> None:
     assert kept == [3, 5]
 
 
-def test_a_command_without_a_result_is_told_and_an_earlier_one_does_not_stand_for_it(
-    tmp_path: Path,
-) -> None:
-    out = tmp_path / "result.json"
-    out.write_text('{"kind": "throughput", "results": {}}')
+def test_a_command_without_a_result_is_told() -> None:
     with pytest.raises(commands.CommandFailed, match=r"(?s)throughput ended with 2: .*--levles"):
-        commands.baton_bench(
-            "throughput", "--levles", "2", url="http://127.0.0.1:1", out=out, within_s=60
-        )
-    assert out.exists()
+        commands.baton_bench("throughput", "--levles", "2", url="http://127.0.0.1:1", within_s=60)

@@ -275,21 +275,17 @@ def test_the_summary_has_measured_over_predicted_for_every_level(tmp_path: Path)
     assert shown[-1].startswith("split-1-1 handoff: ")
 
 
-def test_a_spread_stack_that_spreads_no_step_is_a_problem(tmp_path: Path) -> None:
+def test_a_spread_stack_that_spreads_no_step_is_a_problem() -> None:
     def served(**counters: float | None) -> Any:
         return SimpleNamespace(counters=lambda names: {name: counters[name] for name in names})
 
-    file = tmp_path / "levels.json"
-    file.write_text(json.dumps({"kind": "throughput", "results": {}, "problems": [], "ok": True}))
-    assert measurements._count(file, served(spread_steps=5.0), ["spread_steps"]) == []
-    found = json.loads(file.read_text())
-    assert (found["ok"], found["results"]["counters"]) == (True, {"spread_steps": 5.0})
-    names = ["spread_steps", "spread_aborts"]
-    problems = ["spread_aborts is not told", "no step was spread"]
+    document: dict[str, Any] = {"results": {}, "problems": [], "ok": True}
+    measurements._count(document, served(spread_steps=5.0), ["spread_steps"])
+    assert (document["ok"], document["results"]["counters"]) == (True, {"spread_steps": 5.0})
     idle = served(spread_steps=0.0, spread_aborts=None)
-    assert measurements._count(file, idle, names) == problems
-    assert json.loads(file.read_text())["problems"] == problems
-    assert not json.loads(file.read_text())["ok"]
+    measurements._count(document, idle, ["spread_steps", "spread_aborts"])
+    assert document["problems"] == ["spread_aborts is not told", "no step was spread"]
+    assert not document["ok"]
 
 
 def test_arguments_that_mean_nothing_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
