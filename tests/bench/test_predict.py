@@ -127,14 +127,12 @@ def test_levels_that_failed_are_not_compared() -> None:
     assert list(compared(FLAT, Setup.parse("split:1+1"), document)) == [1]
 
 
-def test_set_ups_are_arguments_of_baton_up_and_have_pairs() -> None:
+def test_set_ups_are_arguments_of_baton_up() -> None:
     setup = Setup.parse("split:1+3")
     assert setup.arguments() == ["--role", "split", "--prefill", "1", "--decode", "3"]
     for name in ("colocated:4", "both:4"):
         assert Setup.parse(name).arguments() == ["--role", "colocated", "--workers", "4"]
         assert Setup.parse(name).name == "colocated:4"
-    for name, pairs in (("split:2+6", 26), ("split:1+7", 14), ("colocated:8", 56)):
-        assert Setup.parse(name).pairs() == pairs
     for bad in ("4", "split:0+3", "colocated:0", "split:1+"):
         with pytest.raises(ValueError, match=r"^--setup: .* is neither"):
             Setup.parse(bad)
