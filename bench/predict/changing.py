@@ -26,6 +26,8 @@ from decode.spread_table import between
 
 MOVE_S = 0.03
 BATCH_TOKENS = 8_192
+LATER_S = 1e-6
+"""After the end of a wait, beyond rounding."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,7 @@ class _Run(Simulation):
         """Requests whose prompts a decode worker computes."""
         self._at: dict[Request, int] = {}
         """Requests that are decoded, and where."""
+        self._queued_at: dict[Request, float] = {}
         self._arrived_tokens = 0
         self.num_open = 0
         self.num_changes = 0
@@ -137,10 +140,16 @@ class _Run(Simulation):
 
     def _arrived(self, request: Request) -> None:
         self._arrived_tokens += request.num_new
+        self._queued_at[request] = self.clock.now
+        self.clock.after(self._soft.gather_s + LATER_S, self._place)
         super()._arrived(request)
 
     def _place(self) -> None:
+        filled: set[int] = set()
         while self._queue and (worker := self._chosen(self._queue[0])) is not None:
+            if worker.number not in filled and self._gathers(self._queue[0], worker):
+                return
+            filled.add(worker.number)
             request = self._queue.popleft()
             self._num_placed += 1
             worker.placed = self._num_placed
@@ -151,6 +160,11 @@ class _Run(Simulation):
                 self._sequences[worker.number] += 1
                 self._helped.add(request)
             self._go_on(worker)
+
+    def _gathers(self, request: Request, worker: Worker) -> bool:
+        there = Site(worker.number, self._sequences[worker.number], worker.tokens_ahead)
+        now = self.clock.now
+        return self._soft.gathers(there, self._queued(), now - self._queued_at[request], now)
 
     def _chosen(self, request: Request) -> Worker | None:
         """The worker for a prompt; None while it waits."""

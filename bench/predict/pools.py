@@ -26,12 +26,15 @@ from bench.measures import percentile
 from bench.predict.decoders import Clock, Decoders
 from bench.predict.steps import Slower, Steps
 from bench.setups import Setup
+from colocated.limits import ColocatedLimits
 from coordinator.core.settings import PlacementLimits
 from decode.spread_table import Curve, between
+from prefill.scheduler import PrefillLimits
 
 MAX_TOKENS_AHEAD = PlacementLimits.max_tokens_ahead
-MAX_BATCH_TOKENS, TOKENS_BESIDE_DECODE = 8_192, 2_048
+MAX_BATCH_TOKENS, MAX_BATCH_ROWS, TOKENS_BESIDE_DECODE = 8_192, 16, 2_048
 """The defaults of workers on GPUs (worker/role_options.py)."""
+LIMITS = ColocatedLimits(PrefillLimits(MAX_BATCH_TOKENS, MAX_BATCH_ROWS), TOKENS_BESIDE_DECODE)
 SHORT_LEN, CONTEXT_LEN = 1_024, 1_536
 """Tokens of the prompts, and mean tokens of the sequences, whose times the tables have."""
 
@@ -257,8 +260,7 @@ class Simulation:
 
     def _batch_beside(self, worker: Worker) -> None:
         running, waiting = self._decoders.running(worker.number), len(worker.waiting)
-        burst = waiting > 1 and 2 * waiting > running
-        most = MAX_BATCH_TOKENS if burst or not running else TOKENS_BESIDE_DECODE
+        most = LIMITS.max_tokens(num_running=running, num_waiting=waiting)
         batch, seconds = self._batch(worker, most)
         self._decoders.pause(worker.number)
 
@@ -279,7 +281,7 @@ class Simulation:
     def _batch(self, worker: Worker, max_tokens: int) -> Batch:
         chunks: list[_Chunk] = []
         num_tokens, pairs = 0, 0.0
-        while worker.waiting and num_tokens < max_tokens:
+        while worker.waiting and num_tokens < max_tokens and len(chunks) < MAX_BATCH_ROWS:
             request = worker.waiting[0]
             taken = min(request.num_new, max_tokens - num_tokens)
             chunk = _Chunk(request, taken, last=taken == request.num_new)

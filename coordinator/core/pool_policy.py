@@ -1,6 +1,7 @@
 """Decides how many workers compute prompts while the others decode. Pure: no clock, no sockets.
 
-Each possible size of the pools has a cost, the larger of two shares of a target:
+Each possible size of the pools has a cost, the larger of the first share of a target and the square
+of the second:
 
     time to first token   what waits to be computed, and what comes beyond the speed of the prefill
                           workers, over that speed; longer when they are busy most of the time
@@ -31,6 +32,10 @@ ARRIVALS_S = 4.0
 PASS_S = 0.03
 """A prompt takes so long beside no others."""
 MOST_BUSY = 0.98
+TPOT_POWER = 2
+"""Power of the share of the time a token in the cost of a size. It makes that share weigh less than
+that of the first token below the targets: prompts come in bursts, and a step grows by less than its
+sequences."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +110,7 @@ class PoolPolicy:
         present, number = load.num_prefill, load.num_prefill + load.num_decode
         if now - self._changed_at < HOLD_S or not self._speeds.prefill_tok_s():
             return present
-        costs = {size: max(self._shares(load, size)) for size in range(1, number)}
+        costs = {size: _cost(*self._shares(load, size)) for size in range(1, number)}
         self._note_worst(costs, now)
         easy = costs[present] <= EASE
         if easy:
@@ -160,3 +165,8 @@ def _before(present: float, best: float) -> str:
         f"ready for the worst load of the last minutes, which took {present:.0%} of a target, and "
         f"would have taken {best:.0%}"
     )
+
+
+def _cost(ttft: float, tpot: float) -> float:
+    """The cost of a size of the pools by the shares of the targets that it takes; 1 at a target."""
+    return max(ttft, tpot**TPOT_POWER)

@@ -8,6 +8,8 @@ that is better by the targets:
     keeps     a prefill worker decodes a sequence whose prompt it has computed: the steps of the
               decode workers take longer than its own, and few prompts come
     releases  such a sequence moves to a decode worker: prompts wait, or steps are faster there
+    gathers   a prompt for a worker that decodes waits a little for others: computed together they
+              stop the decode steps for less time
 
 So two GPUs serve as well as two colocated ones where the load asks for that, and keep the pools
 apart where it does not. Pools of a wrong size lose little until they have changed.
@@ -19,7 +21,7 @@ from math import exp
 
 from coordinator.core.pool_policy import PoolTargets, Speeds
 
-WAIT_SHARE = 0.15
+WAIT_SHARE = 0.5
 """Prompts that wait for a smaller share of their target wait for a prefill worker."""
 HELP_SHARE = 0.5
 """A decode worker helps while its sequences' time a token is below this share of its target."""
@@ -30,6 +32,12 @@ MARGIN = 1.15
 SLOW_SHARE = 0.9
 """A kept sequence above this share moves to any decode worker with a smaller one."""
 MOST_BUSY = 0.95
+GATHER_FROM = 0.5
+"""Prompts are gathered while the time a token at their worker is above this share of its target."""
+GATHER_SHARE = 0.3
+"""Share of the target of the first token that a prompt waits for others."""
+GATHER_TOKENS = 8_192
+"""So many tokens make a full batch: no prompt waits for more."""
 SPEED_BESIDE = 0.7
 """How fast prompts are computed beside decode steps, as a share of the speed without them."""
 
@@ -81,6 +89,21 @@ class SoftPools:
             return False
         beside = (there.tokens_ahead + num_tokens) / SPEED_BESIDE
         return self._ttft_share(beside) < self._ttft_share(num_waiting)
+
+    def gathers(self, there: Site, num_queued: int, waited_s: float, now: float) -> bool:
+        """True if a prompt that has ``waited_s`` for its worker waits for more prompts.
+        ``num_queued``: prompt tokens that wait, its own included."""
+        return (
+            there.num_sequences > 0
+            and num_queued < GATHER_TOKENS
+            and waited_s < self.gather_s
+            and self._tpot_share(there, now) > GATHER_FROM
+        )
+
+    @property
+    def gather_s(self) -> float:
+        """Seconds that a prompt waits for others at most."""
+        return GATHER_SHARE * self._targets.ttft_s
 
     def keeps(self, here: Site, there: Site, now: float) -> bool:
         """True if a prefill worker is to decode the sequence that it offers, rather than the decode

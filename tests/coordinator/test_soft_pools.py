@@ -24,21 +24,21 @@ def test_a_decode_worker_helps_while_prompts_wait_and_its_own_sequences_keep_the
     found = soft()
     idle = Site("d", 0)
     assert not found.helps(1_000, idle, 500, 0.0), "a short wait"
-    assert found.helps(5_000, idle, 500, 0.0)
-    assert not found.helps(5_000, Site("d", 0, tokens_ahead=4_000), 500, 0.0), (
+    assert found.helps(6_000, idle, 500, 0.0)
+    assert not found.helps(6_000, Site("d", 0, tokens_ahead=5_000), 500, 0.0), (
         "as long a wait there"
     )
-    assert not found.helps(5_000, Site("d", 20), 500, 0.0), "its steps take 60 % of the target"
-    assert soft(targets=PoolTargets(1.0, 0.05)).helps(5_000, Site("d", 20), 500, 0.0)
+    assert not found.helps(6_000, Site("d", 20), 500, 0.0), "its steps take 60 % of the target"
+    assert soft(targets=PoolTargets(1.0, 0.05)).helps(6_000, Site("d", 20), 500, 0.0)
 
 
 def test_prompts_that_it_was_given_lately_count() -> None:
     found = soft(targets=PoolTargets(1.0, 0.05))
     there = Site("d", 20)
-    assert found.helps(5_000, there, 500, 0.0)
+    assert found.helps(6_000, there, 500, 0.0)
     found.note_prompt("d", 9_000, 0.0)
-    assert not found.helps(5_000, there, 500, 0.1)
-    assert found.helps(5_000, there, 500, 20.0)
+    assert not found.helps(6_000, there, 500, 0.1)
+    assert found.helps(6_000, there, 500, 20.0)
 
 
 def test_a_prefill_worker_keeps_a_sequence_where_decode_workers_are_slow_and_no_prompts_wait() -> (
@@ -48,7 +48,7 @@ def test_a_prefill_worker_keeps_a_sequence_where_decode_workers_are_slow_and_no_
     slow = Site("d", 60)
     assert found.keeps(Site("p", 3), slow, 0.0)
     assert not found.keeps(Site("p", 3), Site("d", 10), 0.0)
-    assert not found.keeps(Site("p", 3, tokens_ahead=5_000), slow, 0.0)
+    assert not found.keeps(Site("p", 3, tokens_ahead=6_000), slow, 0.0)
     assert not found.keeps(Site("p", 61), slow, 0.0)
     found.note_prompt("p", 9_000, 0.0)
     assert not found.keeps(Site("p", 3), slow, 0.1), "its prompts would slow it down"
@@ -58,8 +58,8 @@ def test_a_kept_sequence_leaves_when_prompts_wait_or_its_steps_are_faster_elsewh
     found = soft()
     kept, slow = Site("p", 10), Site("d", 40)
     assert not found.releases(kept, slow, 0.0)
-    assert found.releases(Site("p", 10, tokens_ahead=5_000), slow, 0.0)
-    assert not found.releases(Site("p", 10, tokens_ahead=5_000), Site("d", 150), 0.0)
+    assert found.releases(Site("p", 10, tokens_ahead=6_000), slow, 0.0)
+    assert not found.releases(Site("p", 10, tokens_ahead=6_000), Site("d", 150), 0.0)
     assert not found.releases(kept, Site("d", 5), 0.0), "hardly faster"
     assert found.releases(Site("p", 60), Site("d", 10), 0.0)
     assert found.releases(Site("p", 100), slow, 0.0), "it has become slow here"
@@ -72,6 +72,15 @@ def test_before_the_speed_is_known_a_worker_without_sequences_helps_with_a_burst
     assert not found.helps(500, Site("d", 0), 500, 0.0), "the prefill worker is as free"
     assert not found.helps(1_500, Site("d", 0, tokens_ahead=1_000), 500, 0.0)
     assert not found.helps(10**6, Site("d", 1), 500, 0.0), "its sequence would be slowed down"
+
+
+def test_prompts_are_gathered_beside_slow_steps_for_a_part_of_their_target() -> None:
+    found, there = soft(), Site("p", 20)
+    assert found.gathers(there, 1_000, 0.0, 0.0)
+    assert not found.gathers(Site("p", 0), 1_000, 0.0, 0.0), "nothing is decoded there"
+    assert not found.gathers(there, 8_192, 0.0, 0.0), "a full batch"
+    assert not found.gathers(there, 1_000, found.gather_s, 0.0), "it has waited enough"
+    assert not soft(targets=PoolTargets(1.0, 0.05)).gathers(there, 1_000, 0.0, 0.0), "fast steps"
 
 
 # ---- as requests are placed
@@ -134,7 +143,7 @@ def test_it_moves_when_prompts_wait() -> None:
     site = desk(tok_s=10**6, tpot_s=0.05, each_s=0.01)
     decoded(site, "first")
     request = decoded(site, "r")
-    slow = soft(200.0, PoolTargets(1.0, 0.05), each_s=0.01)
+    slow = soft(150.0, PoolTargets(1.0, 0.05), each_s=0.01)
     site.life._dispatcher._soft = site.life._moves._soft = slow
     site.now += 2.0
     site.submit("prompt", length=100)
@@ -144,3 +153,27 @@ def test_it_moves_when_prompts_wait() -> None:
     site.life.settled("p-1", Settled("r", request.attempt, offer))
     site.land(request)
     assert request.decode_worker == "d-1"
+
+
+def test_prompts_are_gathered_until_the_oldest_has_waited_enough() -> None:
+    site = desk(tok_s=10**6, tpot_s=0.025, each_s=0.01)
+    decoded(site, "first")
+    kept = decoded(site, "r")
+    assert kept.decode_worker == "p-1"
+    older, newer = site.submit("older", length=100), site.submit("newer", length=100)
+    assert (older.state, newer.state) == (State.QUEUED, State.QUEUED)
+    site.step(kept)
+    assert older.state is State.QUEUED
+    site.now += 0.31
+    site.step(kept)
+    assert (older.state, newer.state) == (State.PREFILLING, State.PREFILLING)
+
+
+def test_gathered_prompts_begin_when_nothing_is_decoded_there_any_more() -> None:
+    site = desk(tok_s=10**6, tpot_s=0.025, each_s=0.01)
+    decoded(site, "first")
+    kept = decoded(site, "r")
+    prompt = site.submit("prompt", length=100)
+    assert prompt.state is State.QUEUED
+    site.step(kept, finish="length")
+    assert prompt.state is State.PREFILLING

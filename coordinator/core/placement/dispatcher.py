@@ -17,7 +17,8 @@ failed at blocks only its other workers. A handoff waits for the decode workers 
 that they can pull from its prefill worker, and blocks only handoffs that wait for the same ones.
 
 choice.py says which workers may have a request, and which of them gets it. With soft pools
-(soft_pools.py) a decode worker may get a prompt, and a prefill worker keep what it has computed.
+(soft_pools.py) a decode worker may get a prompt, and a prefill worker keep what it has computed. A
+prompt for a worker that decodes may wait for others, and blocks the queue meanwhile.
 """
 
 from bisect import bisect_left, insort
@@ -73,6 +74,8 @@ class Dispatcher:
         self._parked: list[Request] = []
         self._handoffs: list[Request] = []
         self._awaited: set[str] = set()  # decode workers that handoffs still wait for
+        self._gathered_from: float | None = None
+        """Since when the oldest prompt waits that is gathered with others; None without."""
 
     @property
     def num_queued(self) -> int:
@@ -132,6 +135,13 @@ class Dispatcher:
             return None
         pullers = self._candidates.to_move_to(request)
         return choose_decode(pullers, request, kept_at(request, self._registry))
+
+    def has_gathered(self) -> bool:
+        """True if a prompt has waited for others as long as it may. Its worker decodes, so the tokens
+        of each step are the time to ask."""
+        if self._soft is None or self._gathered_from is None:
+            return False
+        return self._monotonic() - self._gathered_from >= self._soft.gather_s
 
     def handoffs(self) -> Iterator[tuple[Request, Worker]]:
         """Yield the handoffs that can be placed, in order, each with its decode worker.
@@ -195,6 +205,8 @@ class Dispatcher:
         reserved = self._awaited  # for older requests
         skipped: set[Request] = set()
         blocked: set[str] = set()  # keys
+        filled: set[str] = set()  # workers that get what was gathered
+        self._gathered_from = None
         if (favoured := self._favoured) is not None and favoured.state is State.QUEUED:
             self._favoured = None
             yield from self._placed(favoured, reserved)
@@ -207,6 +219,10 @@ class Dispatcher:
             free = _without(workers, reserved)
             place = self._helper(request, workers, reserved) or self._choose(free, request)
             if place is not None:
+                if place.worker.instance not in filled and self._gathers(place.worker, request):
+                    self._gathered_from = request.progress_at
+                    return
+                filled.add(place.worker.instance)
                 self._placed_at(place, request)
                 yield request, place
             elif request.avoided:
@@ -250,6 +266,15 @@ class Dispatcher:
             self._soft.note_prompt(place.worker.instance, num_computed, self._monotonic())
 
     # ---- across the border between the pools
+
+    def _gathers(self, worker: Worker, request: Request) -> bool:
+        """True if a queued request waits for others before this worker computes it."""
+        if self._soft is None or request.attempt > 1:
+            return False
+        now, load = self._monotonic(), worker.load
+        num_queued = self._soft.new_tokens(self._queue.num_tokens)
+        there = Site(worker.instance, worker.num_decoded, load.tokens_ahead)
+        return self._soft.gathers(there, num_queued, now - request.progress_at, now)
 
     def _helper(
         self, request: Request, prefilling: list[Worker], reserved: set[str]

@@ -222,7 +222,7 @@ class Lifecycle:
                 released = request.quarantined and self._quarantine.release(request)
                 has_room = has_room or released or request.state.terminal
             worker = self._registry.get(instance)
-            if has_room:
+            if has_room or self._dispatcher.has_gathered():
                 self._place()
             elif worker is not None and self._moves.may_relieve(worker):
                 self._move()
