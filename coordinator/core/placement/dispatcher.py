@@ -137,8 +137,8 @@ class Dispatcher:
         return choose_decode(pullers, request, kept_at(request, self._registry))
 
     def has_gathered(self) -> bool:
-        """True if a prompt has waited for others as long as it may. Its worker decodes, so the tokens
-        of each step are the time to ask."""
+        """True if a prompt has waited for others as long as it may. Its worker decodes: ask when
+        the tokens of a step come."""
         if self._soft is None or self._gathered_from is None:
             return False
         return self._monotonic() - self._gathered_from >= self._soft.gather_s
