@@ -38,6 +38,9 @@ def ids_of(order: Prefill | Decode | Generate) -> list[int]:
 class Desk:
     """A lifecycle with workers p-1, p-2, d-1, d-2 and a clock that the test turns."""
 
+    max_tokens = 8
+    """Of the answers to the next requests."""
+
     def __init__(
         self, workers=("p-1", "p-2", "d-1", "d-2"), any_role: bool = False, **options
     ) -> None:
@@ -81,7 +84,7 @@ class Desk:
 
     def submit(self, request_id: str = "r", length: int = 10, sampling=None):
         self.names.append(request_id)
-        stop = StopRule(8, stop_token_ids=(7,))
+        stop = StopRule(self.max_tokens, stop_token_ids=(7,))
         prompt_ids = packed(range(length))
         spec = SequenceRequest(request_id, prompt_ids, sampling or SamplingParams(), stop)
         return self.life.submit(spec, self.now)

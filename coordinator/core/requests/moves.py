@@ -6,6 +6,7 @@
              (soft_pools.py).
     memory   Its sequences are about to have no pages. The youngest, which would be preempted, goes
              to a worker that has many.
+    balance  Another worker of its role has much less to decode (balance.py). The youngest move.
 
 A move is a handoff whose source decodes: the stream pauses for a step, the copy and three messages.
 Nothing is computed again. Without room elsewhere a request stays where it is.
@@ -16,9 +17,11 @@ from typing import Literal
 
 from coordinator.core.placement.dispatcher import Dispatcher
 from coordinator.core.request import Request, State
+from coordinator.core.requests.balance import Balance, gains, weight
 from coordinator.core.soft_pools import Site, SoftPools
 from coordinator.core.workers.registry import Registry
 from coordinator.core.workers.worker import Worker
+from transport.wire.messages import Role
 
 MAX_AT_ONCE = 8
 """Most requests that move away from one worker at a time: the others are decoded meanwhile."""
@@ -26,10 +29,12 @@ AGAIN_AFTER_S = 1.0
 """How long a request that stayed where it was is not asked to move again."""
 LOOK_S = 0.02
 """How often it is looked, at most, whether a worker's sequences that run out of pages can move."""
+MAX_TO_BALANCE = 2
+"""Most requests that move away from a worker at a time so that others have as many."""
 ROOM_FACTOR = 2
 """How many times the ``headroom`` of its sequences a worker has free to which a request moves for
 lack of pages, so that it does not soon move back."""
-Reason = Literal["drain", "role", "pools", "memory"]
+Reason = Literal["drain", "role", "pools", "memory", "balance"]
 
 
 class Moves:
@@ -46,6 +51,7 @@ class Moves:
         self._dispatcher = dispatcher
         self._monotonic = monotonic
         self._soft = soft
+        self._balances: dict[Role, Balance] = {"decode": Balance(), "colocated": Balance()}
 
     def due(self) -> Iterator[tuple[Request, Reason]]:
         """The requests to move, and why. The caller orders each before it takes the next."""
@@ -57,6 +63,11 @@ class Moves:
             elif worker.load.is_short_of_pages:
                 for request in self._relieving(worker):
                     yield request, "memory"
+        now = self._monotonic()
+        for role, balance in self._balances.items():
+            for worker in balance.uneven(self._registry.taking(role), now):
+                for request in self._evening(worker):
+                    yield request, "balance"
 
     def may_relieve(self, worker: Worker) -> bool:
         """True if a worker is short of pages, and nothing has been looked for since a moment ago.
@@ -97,6 +108,20 @@ class Moves:
             if home.load.free_pages - num_pages >= kept_free:
                 yield request
                 num_free, num_staying = num_free + num_pages, num_staying - 1
+
+    def _evening(self, worker: Worker) -> Iterator[Request]:
+        """What another worker decodes in less time, youngest first."""
+        if not worker.breaker.closed or worker.reserved_for is not None:
+            return
+        num_moving = len(_moving(worker))
+        for request in sorted(self._movable(worker), key=_arrival, reverse=True):
+            if num_moving >= MAX_TO_BALANCE:
+                return
+            home = self._dispatcher.new_home(request)
+            if home is None or not gains(request, weight(worker) - num_moving, home):
+                return
+            num_moving += 1
+            yield request
 
     def _movable(self, worker: Worker) -> list[Request]:
         """The requests decoded at a worker that may be asked to move, oldest first."""
