@@ -17,8 +17,8 @@ CONTEXT_LEN = 16_384
 """Tokens of context that weigh as much as one sequence: reading their keys and values takes an H200
 93 µs, and one sequence more makes a step of 64 to 128 sequences 78 µs longer."""
 STEP_POWER = 0.5
-"""With twice the sequences a step takes 1.4 times as long; on an H200 1.3 to 1.5 times from 4 to 128
-sequences."""
+"""With twice the sequences a step takes 1.4 times as long; on an H200 1.3 to 1.5 times, from 4 to
+128 sequences."""
 HOLD_S = 1.0
 MIN_MORE = 4
 """Sequences that a worker has more than another one before any moves."""
