@@ -3,8 +3,8 @@
     python -m tests.simulation.many_moves --moves 10000 --out FILE
 
 Scenarios of test_moves.py and test_pools.py run one after the other: prefill and decode workers,
-colocated ones, both with and without spread steps, and workers whose pools change at random or
-follow the load. Each checks every text, that each request ends once, and that all memory is free at
+colocated ones, both with and without spread steps, workers whose pools change at random or follow
+the load, and workers that are evened out at once. Each checks every text, that each request ends once, and that all memory is free at
 the end; the first that fails ends the run.
 """
 
@@ -21,12 +21,12 @@ from bench.environment import describe
 from bench.result_file import document, save
 from tests.simulation.cluster import Cluster
 from tests.simulation.spread_cluster import SpreadCluster
-from tests.simulation.test_moves import COLOCATED, SPLIT, run_scenario
+from tests.simulation.test_moves import COLOCATED, SPLIT, Uneven, run_scenario
 from tests.simulation.test_pools import ROLES, Changing, Following
 
 SCENARIOS = (
     (SPLIT, Cluster), (COLOCATED, Cluster), (ROLES, Changing), (ROLES, Following),
-    (SPLIT, SpreadCluster), (COLOCATED, SpreadCluster),
+    (SPLIT, SpreadCluster), (COLOCATED, SpreadCluster), (SPLIT, Uneven), (COLOCATED, Uneven),
 )  # fmt: skip
 KILLS = 0.001
 """Share of the events that are the death of a worker, in two of three scenarios."""

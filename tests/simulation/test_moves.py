@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coordinator.core.request import State
+from coordinator.core.requests.balance import Balance
 from tests.simulation.cluster import Cluster
 from tests.simulation.fake_engine import EOS, expected_output
 from tests.simulation.spread_cluster import SpreadCluster
@@ -47,6 +48,53 @@ def test_many_move_and_none_is_computed_again(roles: tuple[str, ...]) -> None:
         num_retries += cluster.num_retried
     assert num_moves > 60
     assert not num_retries
+
+
+class Uneven(Cluster):
+    """A cluster whose sequences move as soon as another worker has much less to decode."""
+
+    def __init__(self, *args, **options) -> None:
+        super().__init__(*args, **options)
+        moves = self.lifecycle._moves
+        moves._balances = {role: Balance(hold_s=0.0) for role in moves._balances}
+
+
+@pytest.mark.parametrize("roles", [SPLIT, COLOCATED], ids=["split", "colocated"])
+@settings(max_examples=8, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_sequences_that_even_workers_out_have_the_right_text(
+    roles: tuple[str, ...], seed: int
+) -> None:
+    rng = random.Random(seed)
+    run_scenario(rng, roles, Uneven, kills=rng.choice([0.0, 0.0005]))
+
+
+@pytest.mark.parametrize("roles", [SPLIT, COLOCATED], ids=["split", "colocated"])
+def test_a_worker_that_joins_gets_sequences_of_the_others(roles: tuple[str, ...]) -> None:
+    num_moved = 0
+    for seed in range(6):
+        rng = random.Random(seed)
+        cluster = Uneven(rng, lookahead=rng.randint(0, 1), size=PoolSize(240, 20), retries=LENIENT)
+        cluster.offer_ttl_s = cluster.pull_timeout_s = 10_000.0
+        for role in roles[:-1]:
+            cluster.add_worker(role)
+        prompts = {}
+        for _ in range(12):
+            prompt, stop = draw_prompt(rng, [], 40), StopRule(rng.randint(150, 200))
+            prompts[cluster.submit(prompt, stop)] = prompt, stop
+        for event in range(MAX_EVENTS):
+            if event == 400:
+                cluster.add_worker(roles[-1])
+            if not cluster.open:
+                break
+            cluster.tick()
+        for request_id, (prompt, stop) in prompts.items():
+            assert cluster.outputs[request_id] == expected_output(prompt, stop)
+        settle(cluster)
+        cluster.assert_all_free()
+        assert not cluster.num_retried
+        num_moved += cluster.num_moved["balance"]
+    assert num_moved > 4
 
 
 def run_scenario(
