@@ -4,8 +4,8 @@
 
 Scenarios of test_moves.py and test_pools.py run one after the other: prefill and decode workers,
 colocated ones, both with and without spread steps, workers whose pools change at random or follow
-the load, and workers that are evened out at once. Each checks every text, that each request ends once, and that all memory is free at
-the end; the first that fails ends the run.
+the load, and workers that are evened out at once. Each checks every text, that each request ends
+once, and that all memory is free at the end; the first that fails ends the run.
 """
 
 import random
