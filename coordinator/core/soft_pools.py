@@ -37,7 +37,7 @@ GATHER_FROM = 0.5
 GATHER_SHARE = 0.3
 """Share of the target of the first token that a prompt waits for others."""
 GATHER_TOKENS = 8_192
-"""So many tokens make a full batch: no prompt waits for more."""
+"""Tokens of a full batch: no prompt waits for more."""
 SPEED_BESIDE = 0.7
 """How fast prompts are computed beside decode steps, as a share of the speed without them."""
 
