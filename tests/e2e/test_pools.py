@@ -12,7 +12,7 @@ from deploy.cli import app
 from tests.e2e.conftest import ending_well
 from tests.e2e.served import served
 from tests.e2e.stack import Stack
-from tests.e2e.streams import Seen, all_ended, some_reach
+from tests.e2e.streams import Seen, Stream, all_ended, some_reach
 from tests.e2e.test_colocated import SETTINGS, streams
 from tests.e2e.waiting import eventually
 
@@ -96,3 +96,34 @@ async def test_the_command_scales_and_tells_what_is_impossible(pools: Stack) -> 
     code, output = await asyncio.to_thread(scale, 4, 3)
     assert code == 1
     assert "7 workers are asked for, 4 take work" in output
+
+
+async def test_a_new_decode_worker_gets_sequences_of_one_that_has_many(pools: Stack) -> None:
+    quiet = await all_ended(long_streams(pools))
+    before = (await pools.moved()).get("balance", 0.0)
+    assert (await scaled(pools, 3, 1)).status_code == 200
+    disturbed = long_streams(pools)
+    await some_reach(disturbed, len(disturbed), num_tokens=10)
+    assert (await scaled(pools, 2, 2)).status_code == 200
+
+    async def evened() -> None:
+        assert (await pools.moved()).get("balance", 0.0) >= before + 2
+
+    await eventually(evened, "two sequences have moved", 30.0)
+    await all_ended(disturbed)
+    assert [stream.seen for stream in disturbed] == [stream.seen for stream in quiet]
+    await pools.idle(NUM_WORKERS)
+
+
+def long_streams(stack: Stack) -> list[Stream]:
+    """Streams that last until they have been moved."""
+    return [
+        Stream(
+            stack.url,
+            [7 * n + i for i in range(20)],
+            max_tokens=900,
+            seed=n,
+            temperature=float(n % 2),
+        )
+        for n in range(8)
+    ]
