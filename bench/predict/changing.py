@@ -19,7 +19,7 @@ from bench.predict.pools import (
     Worker,
 )
 from bench.setups import Setup
-from coordinator.core.pool_meter import FIRST_ANSWER_S, NEWEST_ANSWER, SHORTEST_S
+from coordinator.core.pool_meter import FIRST_ANSWER_S, NEWEST_ANSWER, SHORTEST_S, StepTimes
 from coordinator.core.pool_policy import LOOK_S, PoolLoad, PoolPolicy, PoolTargets
 from coordinator.core.soft_pools import Site, SoftPools
 from decode.spread_table import between
@@ -44,11 +44,11 @@ class Changing:
 
 
 class NodeSpeeds:
-    """The speeds of a node, with the answers that it has given."""
+    """The speeds of a node: of prompts by its table, of steps and answers as they are measured."""
 
     def __init__(self, node: Node) -> None:
         self._tok_s = BATCH_TOKENS / between(node.prefill_s, BATCH_TOKENS)
-        self._steps = node.steps
+        self._steps = StepTimes()
         self._answer_s = FIRST_ANSWER_S
 
     def prefill_tok_s(self) -> float:
@@ -58,7 +58,10 @@ class NodeSpeeds:
         return num_tokens
 
     def step_s(self, num_sequences: int) -> float:
-        return self._steps.token_s([num_sequences], ())[0]
+        return self._steps.seconds(num_sequences)
+
+    def note_step(self, num_sequences: int, seconds: float) -> None:
+        self._steps.note(num_sequences, seconds)
 
     def answer_s(self) -> float:
         return self._answer_s
@@ -98,6 +101,9 @@ class _Run(Simulation):
     def tick(self) -> None:
         """Ask the policy, change a role, and move sequences away from prefill workers."""
         number, prefill = len(self._prefills), sum(self._prefills)
+        for gpu in self._decoding():
+            if rows := self._decoders.running(gpu):
+                self._speeds.note_step(rows, self._decoders.step_s(gpu))
         waiting = self._queued() + sum(w.tokens_ahead for w in self._workers)
         load = PoolLoad(prefill, number - prefill, waiting, self._arrived_tokens, len(self._at))
         self._arrived_tokens = 0

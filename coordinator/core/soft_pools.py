@@ -21,7 +21,7 @@ from math import exp
 
 from coordinator.core.pool_policy import PoolTargets, Speeds
 
-WAIT_SHARE = 0.5
+WAIT_SHARE = 0.3
 """Prompts that wait for a smaller share of their target wait for a prefill worker."""
 HELP_SHARE = 0.5
 """A decode worker helps while its sequences' time a token is below this share of its target."""
