@@ -6,7 +6,7 @@ each prompt and each sequence. All workers compute in rounds, as colocated ones 
 moves goes on ``MOVE_S`` later.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
@@ -81,10 +81,31 @@ def replay_changing(node: Node, setup: Changing, due: Iterable[tuple[float, Requ
     return run.num_changes
 
 
+def keep_open_changing(
+    node: Node, setup: Changing, requests: Iterable[Request], at_once: int
+) -> None:
+    """As ``pools.keep_open``."""
+    waiting = iter(requests)
+
+    def send_next(_: Request | None = None) -> None:
+        if (request := next(waiting, None)) is not None:
+            run.num_open += 1
+            run.send(request)
+
+    run = _Run(node, setup, send_next)
+    for _ in range(at_once):
+        send_next()
+    run.clock.after(LOOK_S, run.tick)
+    run.clock.run()
+
+
 class _Run(Simulation):
-    def __init__(self, node: Node, setup: Changing) -> None:
+    def __init__(
+        self, node: Node, setup: Changing, done: Callable[[Request], None] = lambda _: None
+    ) -> None:
         number = setup.num_workers
         super().__init__(node, Setup(number, number), self._one_ended)
+        self._done = done
         self._speeds = NodeSpeeds(node)
         self._policy = PoolPolicy(setup.targets, self._speeds)
         self._soft = SoftPools(setup.targets, self._speeds)
@@ -224,3 +245,4 @@ class _Run(Simulation):
     def _one_ended(self, request: Request) -> None:
         self.num_open -= 1
         self._speeds.note_answer(request.ended_at - request.first_token_at)
+        self._done(request)

@@ -123,20 +123,25 @@ def predict(node: Node, setup: Setup, level: Level) -> Predicted:
     to_send = [
         Request(level.input_len, level.output_len, level.cached_len) for _ in range(level.requests)
     ]
-    waiting = iter(to_send)
+    keep_open(node, setup, to_send, level.at_once)
+    ended_at = max(each.ended_at for each in to_send)
+    tokens = level.requests * (level.input_len + level.output_len)
+    p50, p99 = (1e3 * percentile([r.ttft_s for r in to_send], share) for share in (0.5, 0.99))
+    return Predicted(tokens / ended_at, ended_at, p50, p99)
+
+
+def keep_open(node: Node, setup: Setup, requests: Iterable[Request], at_once: int) -> None:
+    """Send the requests, ``at_once`` open at a time, and fill in when each got its tokens."""
+    waiting = iter(requests)
 
     def send_next(_: Request | None = None) -> None:
         if (request := next(waiting, None)) is not None:
             run.send(request)
 
     run = Simulation(node, setup, send_next)
-    for _ in range(min(level.at_once, level.requests)):
+    for _ in range(at_once):
         send_next()
     run.clock.run()
-    ended_at = max(each.ended_at for each in to_send)
-    tokens = level.requests * (level.input_len + level.output_len)
-    p50, p99 = (1e3 * percentile([r.ttft_s for r in to_send], share) for share in (0.5, 0.99))
-    return Predicted(tokens / ended_at, ended_at, p50, p99)
 
 
 def replay(node: Node, setup: Setup, due: Iterable[tuple[float, Request]]) -> None:

@@ -3,7 +3,8 @@
 from bench.predict.changes import shift
 from bench.predict.changing import Changing, replay_changing
 from bench.predict.goodput import Targets, Trace, cached_lens
-from bench.predict.pools import Request
+from bench.predict.pools import Level, Request, predict
+from bench.predict.sessions import TURNS, Sessions
 from bench.predict.tables import STEPS, Table
 from bench.setups import Setup
 from coordinator.core.pool_policy import PoolTargets
@@ -33,3 +34,19 @@ def test_a_load_that_shifts_is_served_at_a_higher_rate() -> None:
     for first_prefill in (1, 3):
         replayed = trace.at(NODE, Changing(4, first_prefill, WANTED), 1.2 * fixed)
         assert TARGETS.met(replayed)
+
+
+def test_sessions_get_as_much_as_from_colocated_workers_at_a_better_pace() -> None:
+    sessions = Sessions(at_once=32, cached_len=57_600, new_len=6_400, output_len=400)
+    targets = PoolTargets(2.0, 0.05)
+    auto, fixed = (sessions.figures(NODE, each) for each in (Changing(2, 1, targets), Setup(0, 2)))
+    assert auto.output_tok_s > 0.95 * fixed.output_tok_s
+    assert auto.tpot_p50_s < 0.95 * fixed.tpot_p50_s
+
+
+def test_sessions_of_fixed_set_ups_are_those_of_a_level() -> None:
+    found = Sessions(at_once=8, cached_len=0, new_len=1024, output_len=1024).figures(
+        NODE, Setup(1, 1)
+    )
+    level = predict(NODE, Setup(1, 1), Level(8, 8 * TURNS))
+    assert abs(2 * found.output_tok_s / level.total_tok_s - 1) < 0.01
