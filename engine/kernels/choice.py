@@ -5,6 +5,7 @@ from typing import Protocol
 
 import torch
 
+from engine.gpu_arch import arch_number
 from engine.kernels import first_start
 from engine.kernels.interface import Kernels
 from engine.kernels.reference import ReferenceKernels
@@ -56,6 +57,5 @@ def kernels_ahead(device: str, config: ModelConfig, what: object) -> Ahead:
         return NothingAhead()
     from engine.kernels.compile_ahead import CompileAhead
 
-    major, minor = torch.cuda.get_device_capability()
-    arch = 10 * major + minor
+    arch = arch_number(torch.cuda.get_device_capability())
     return CompileAhead(what, arch, first_start.notes(config, arch))

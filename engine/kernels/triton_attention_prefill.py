@@ -19,6 +19,8 @@ import torch
 import triton
 import triton.language as tl
 
+from engine.gpu_arch import has_small_shared_memory
+from engine.kernels.triton_arch import arch_of
 from engine.kernels.triton_head import load_rows, tile_width, within
 from engine.kernels.triton_prefill_plan import PrefillPlan
 
@@ -41,7 +43,7 @@ def attention_prefill(
     *,
     scale: float | None = None,
     window: int | None = None,
-    block: int = 64,
+    block: int = 0,
     num_warps: int = 8,
     num_stages: int = 2,
     span: int = SPAN,
@@ -53,7 +55,8 @@ def attention_prefill(
     layers, 2, page_size, kv_heads, head_dim]; block_tables [rows, pages]. ``scale``: None for
     ``head_dim ** -0.5``. ``window``: a query attends to so many tokens, the last one itself, and no
     page before them is read; None: to all. A prefix of any length may come
-    before a chunk. Memory past a row's last token is not read into a result.
+    before a chunk. Memory past a row's last token is not read into a result. ``block``: keys in a
+    block; 0: by the GPU.
     """
     num_tokens, num_heads, head_dim = q.shape
     page_size, num_kv_heads = kv.shape[3:5]
@@ -65,7 +68,7 @@ def attention_prefill(
     assert gate is None or gate.shape == (num_tokens, num_heads * head_dim), (gate.shape, q.shape)
     assert gate is None or gate.stride(1) == 1, gate.stride()
     assert block_tables.stride(1) == 1, block_tables.stride()
-    block = min(block, page_size)
+    block = min(block or keys_at_once(q), page_size)
     assert page_size % block == 0, (page_size, block)
     padded = triton.next_power_of_2(group)
     assert padded * plan.tile_len >= 16, (group, plan.tile_len)
@@ -95,6 +98,12 @@ def attention_prefill(
             gates, out, partials, stats, *places, num_warps=4, **shared
         )
     return out
+
+
+def keys_at_once(q: torch.Tensor) -> int:
+    """Number of keys in a block: fewer where two blocks in flight do not fit in shared memory."""
+    is_small = has_small_shared_memory(arch_of(q))
+    return 64 if q.shape[2] <= 128 or not is_small else 16
 
 
 @triton.jit

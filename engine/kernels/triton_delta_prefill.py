@@ -28,6 +28,8 @@ import torch
 import triton
 import triton.language as tl
 
+from engine.gpu_arch import has_small_shared_memory
+from engine.kernels.triton_arch import arch_of
 from engine.kernels.triton_prefill_plan import BLOCK, PrefillPlan
 
 
@@ -45,7 +47,7 @@ def delta_prefill(
     *,
     block_columns: int = 0,
     num_warps: int = 4,
-    num_stages: int = 3,
+    num_stages: int = 0,
 ) -> torch.Tensor:
     """Compute the delta rule of chunks -> [tokens, v_heads, v_dim] like ``v``.
 
@@ -71,6 +73,7 @@ def delta_prefill(
     if not block_columns:
         # Few rows: more programs. A column's bits do not depend on that.
         block_columns = min(32 if plan.starts.shape[0] <= 2 else 64, v_dim)
+    num_stages = num_stages or (2 if has_small_shared_memory(arch_of(v)) else 3)
     num_blocks = plan.block_rows.shape[0]
     inverse = v.new_empty(num_blocks, num_v_heads, BLOCK, BLOCK)
     scores = torch.empty_like(inverse)

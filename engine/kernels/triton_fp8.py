@@ -29,15 +29,17 @@ def widened(b_w):
 
     Sign, exponent and mantissa move to their places in bfloat16, which gives the number times
     2^-120; one multiplication by a power of two corrects two of them. The conversion through
-    float16 and float32 takes as many instructions, but slower ones.
+    float16 and float32 takes as many instructions, but slower ones. PTX has mul.bf16x2 from Hopper
+    on only; adding -0 to the product gives the same instruction and bits.
     """
     if INTERPRETED:
         b_wide = b_w.to(tl.bfloat16)
     else:
         b_wide = tl.inline_asm_elementwise(
             """{
-            .reg .b32 lo, hi, m, up;
+            .reg .b32 lo, hi, m, up, zero;
             mov.b32 up, 0x7b807b80;
+            mov.b32 zero, 0x80008000;
             prmt.b32 lo, 0, $2, 0x5040;
             prmt.b32 hi, 0, $2, 0x7060;
             shr.u32 m, lo, 4;
@@ -46,8 +48,8 @@ def widened(b_w):
             shr.u32 m, hi, 4;
             and.b32 m, m, 0x07f007f0;
             lop3.b32 hi, hi, 0x80008000, m, 0xea;
-            mul.rn.bf16x2 $0, lo, up;
-            mul.rn.bf16x2 $1, hi, up;
+            fma.rn.bf16x2 $0, lo, up, zero;
+            fma.rn.bf16x2 $1, hi, up, zero;
             }""",
             "=r,=r,r",
             [b_w],

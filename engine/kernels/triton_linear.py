@@ -18,7 +18,9 @@ import torch
 import triton
 import triton.language as tl
 
+from engine.gpu_arch import has_fp8
 from engine.kernels.interface import Activation
+from engine.kernels.triton_arch import arch_of
 from engine.kernels.triton_fp8 import BLOCK_K as FP8_K
 from engine.kernels.triton_fp8 import widened_rows
 from engine.kernels.triton_large_linear import large_linear
@@ -160,7 +162,9 @@ def operands(x: torch.Tensor, w: Matrix, split: Split | None) -> tuple[torch.Ten
         packed = w.packed
         return x, packed.matrix_scales, packed.words, packed.scales, w.plain
     if split is None:
-        return x, w.scales, w.fp8, w.scales, w.plain
+        # NOTE: older GPUs refuse the type of the empty part too.
+        fp8 = w.fp8 if w.num_fp8 or has_fp8(arch_of(x)) else w.plain
+        return x, w.scales, fp8, w.scales, w.plain
     return split.q, split.s, w.fp8, w.scales, w.plain
 
 

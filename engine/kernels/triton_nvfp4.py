@@ -66,24 +66,25 @@ def unpacked(b_words, b_scales, DTYPE: tl.constexpr):
         b_3 = (_number(b_3) * _number(b_odd >> 16)).to(DTYPE)
     else:
         tl.static_assert(tl.bfloat16 == DTYPE)
-        # Two words at a time; 0xea is (a & b) | c.
+        # Two words at a time; 0xea is (a & b) | c. For the products see triton_fp8.widened.
         b_0, b_1, b_2, b_3 = tl.inline_asm_elementwise(
             """{
             .reg .b16 lo, hi;
-            .reg .b32 v, u, s;
+            .reg .b32 v, u, s, zero;
+            mov.b32 zero, 0x80008000;
             mov.b32 {lo, hi}, $5;
             and.b32 v, $4, 0x81c081c0;
             mov.b32 s, {lo, lo};
-            mul.rn.bf16x2 $0, v, s;
+            fma.rn.bf16x2 $0, v, s, zero;
             shl.b32 v, $4, 6;
             and.b32 v, v, 0x81c081c0;
             mov.b32 s, {hi, hi};
-            mul.rn.bf16x2 $2, v, s;
+            fma.rn.bf16x2 $2, v, s, zero;
             mov.b32 {lo, hi}, $7;
             shl.b32 v, $4, 3;
             and.b32 v, v, 0x81c081c0;
             mov.b32 s, {lo, lo};
-            mul.rn.bf16x2 $1, v, s;
+            fma.rn.bf16x2 $1, v, s, zero;
             shr.u32 v, $4, 4;
             and.b32 v, v, 0x00c000c0;
             shr.u32 u, $4, 5;
@@ -91,7 +92,7 @@ def unpacked(b_words, b_scales, DTYPE: tl.constexpr):
             shl.b32 u, $4, 1;
             lop3.b32 v, u, 0x80008000, v, 0xea;
             mov.b32 s, {hi, hi};
-            mul.rn.bf16x2 $3, v, s;
+            fma.rn.bf16x2 $3, v, s, zero;
             }""",
             "=&r,=&r,=&r,=&r,r,r,r,r,r",
             [b_words, b_even, b_odd],

@@ -10,7 +10,6 @@ written by its predecessor's predecessor or earlier; after it, everything.
 Source: PTX ``griddepcontrol``; CUDA programming guide, programmatic dependent launch.
 """
 
-from functools import cache
 from typing import Any
 
 import torch
@@ -18,25 +17,16 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-PDL_ARCH = 90
-"""The first architecture with programmatic dependent launch: Hopper."""
-
-
-def launch_options(arch: int) -> dict[str, Any]:
-    """Launch arguments for a GPU of this architecture (80: Ampere): overlap where it can."""
-    return {"PDL": True, "launch_pdl": True} if arch >= PDL_ARCH else {"PDL": False}
+from engine.gpu_arch import DEPENDENT_LAUNCH
+from engine.kernels.triton_arch import arch_of
 
 
 def overlap(x: torch.Tensor) -> dict[str, Any]:
     """Launch arguments that allow the overlap: on for tensors on Hopper GPUs and newer ones, off
     on older ones and in the interpreter."""
-    return launch_options(_arch() if x.is_cuda else 0)
-
-
-@cache
-def _arch() -> int:
-    major, minor = torch.cuda.get_device_capability()
-    return 10 * major + minor
+    if arch_of(x) >= DEPENDENT_LAUNCH:
+        return {"PDL": True, "launch_pdl": True}
+    return {"PDL": False}
 
 
 LOADS_FIRST = {"maxnreg": 255}

@@ -28,6 +28,7 @@ from engine.config import Quantize
 from engine.cuda_sampler import CudaSampler
 from engine.download import WrittenByKernels
 from engine.draft_graphs import DraftGraphs
+from engine.gpu_arch import MEASURED, has_fp8, shared_bytes
 from engine.graphs import DecodeGraphs, Trunk
 from engine.inputs import Inputs
 from engine.kernels.attention_pieces import CHUNK_LENS, PIECE_LENS
@@ -37,7 +38,6 @@ from engine.kernels.triton_experts_nvfp4 import FEW, UNPLANNED, experts_nvfp4
 from engine.kernels.triton_fp8 import widened_rows
 from engine.kernels.triton_linear import float_linear, linear, linear_parts
 from engine.kernels.triton_nvfp4 import widened_experts
-from engine.kernels.triton_overlap import launch_options
 from engine.kernels.triton_prefill_plan import PrefillPlan
 from engine.kernels.triton_set import TritonKernels
 from engine.model.matrix import Matrix
@@ -95,7 +95,11 @@ class Compiled:
             print(f"FAILED {name} {constants}: {error}", flush=True)
             return
         took_s = time.perf_counter() - began
-        print(f"{name}: {kernel.metadata.shared} B shared, {took_s:.1f} s", flush=True)
+        shared = kernel.metadata.shared
+        print(f"{name}: {shared} B shared, {took_s:.1f} s", flush=True)
+        if shared > shared_bytes(self._target.arch):
+            self.failed.append(name)
+            print(f"FAILED {name} {constants}: too much shared memory", flush=True)
 
 
 class PromptDrafts:
@@ -271,16 +275,18 @@ def main(names: list[str], arch: int) -> int:
     WrittenByKernels.keep = lambda *_: None  # type: ignore[assignment, method-assign, return-value]
     for module in list(sys.modules.values()):
         if module.__name__.startswith(("engine.kernels.", "engine.spread.")) and hasattr(
-            module, "overlap"
+            module, "arch_of"
         ):
-            module.overlap = lambda _: launch_options(arch)
-    for quantize in QUANTIZE:
+            module.arch_of = lambda _: arch
+    for quantize in QUANTIZE if has_fp8(arch) else ("none",):
         launch_all(quantize)
     for name in (*NAMED, *OTHERS):
         launch_family(name)
-    launch_nvfp4()
-    launch_fp8_lm_head()
-    launch_pieces()
+    if has_fp8(arch):
+        launch_nvfp4()
+        launch_fp8_lm_head()
+    if arch == MEASURED:  # cuDNN's part is for Hopper only
+        launch_pieces()
     if compiled.failed:
         print(f"{len(compiled.failed)} kernels do not compile: {sorted(set(compiled.failed))}")
     return bool(compiled.failed)
