@@ -13,12 +13,12 @@ import msgspec
 from deploy.findings import Finding, last_line
 from deploy.gpus import ListedGpu, listed_gpus
 from deploy.known_models import models_that_fit
+from engine.gpu_arch import arch_number, arch_problem, unmeasured
 from worker.gpu_locks.folder import DEFAULT, SETTING
 from worker.gpu_locks.marks import how_to_clear, unfit_gpus
 
 _CUDA_TIMEOUT_S = 120.0
 _MIN_DRIVER = 580
-_MIN_CAPABILITY = [9, 0]
 _BUSY_MIB = 1024
 
 
@@ -93,14 +93,16 @@ def peers(environ: Mapping[str, str]) -> tuple[int, list[Finding]]:
         advice = "install torch for CUDA 13 and a driver that supports it"
         return 0, [Finding("fail", "cuda", last_line(answer.stderr), advice)]
     report: dict[str, Any] = msgspec.json.decode(answer.stdout)
-    findings = [
-        Finding("fail", "cuda", f"GPU {i} {name} has compute capability {major}.{minor}",
-                "the kernels need 9.0 (Hopper) or newer")
-        for i, (name, (major, minor)) in enumerate(
-            zip(report["names"], report["capabilities"], strict=True)
-        )
-        if [major, minor] < _MIN_CAPABILITY
-    ]  # fmt: skip
+    findings = list[Finding]()
+    of_gpus = zip(report["names"], report["capabilities"], strict=True)
+    for i, (name, (major, minor)) in enumerate(of_gpus):
+        arch = arch_number((major, minor))
+        text = f"GPU {i} {name} has compute capability {major}.{minor}"
+        if problem := arch_problem(arch, quantised=False):
+            findings.append(Finding("fail", "cuda", text, problem))
+        elif warning := unmeasured(arch):
+            advice = "; ".join(filter(None, (warning, arch_problem(arch, quantised=True))))
+            findings.append(Finding("warn", "cuda", text, advice))
     matrix: list[list[bool]] = report["peers"]
     cut = [f"{i} from {j}" for i, row in enumerate(matrix) for j, can in enumerate(row) if not can]
     if cut:

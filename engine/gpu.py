@@ -1,15 +1,18 @@
 """Checks the GPU, and plans its memory, before anything is loaded."""
 
+import logging
 from dataclasses import dataclass
 
 import torch
 
 from engine.config import PROMPT_TOKENS, SAMPLED_AT_ONCE, EngineConfig, step_tokens
 from engine.errors import GpuMemoryHeld
+from engine.gpu_arch import arch_number, arch_problem, unmeasured
 from transport.copy.region import PROBE, Region
 from transport.wire.layout import CacheLayout, PoolSize
 
-MIN_CAPABILITY = (9, 0)
+log = logging.getLogger(__name__)
+
 WORKING_BYTES = 768 << 20
 """Memory kept free beside weights and pools, for graphs and the libraries' workspaces."""
 WORKING_BYTES_PER_TOKEN = 928 << 10
@@ -121,17 +124,20 @@ class GpuPart:
         torch.cuda.set_per_process_memory_fraction(min(1.0, max(0.0, fraction)))
 
 
-def require_gpu(weight_bytes: int, part: GpuPart, advice: str = "") -> None:
-    """Check that the current GPU is new enough, and large enough for weights in ``part`` of its
-    memory. Raises ValueError otherwise, or GpuMemoryHeld if other processes hold too much of it,
-    such as a worker that has just ended. ``advice``: what to do about weights that are too
-    large."""
+def require_gpu(
+    weight_bytes: int, part: GpuPart, advice: str = "", *, quantised: bool = False
+) -> None:
+    """Check that the current GPU is new enough, for ``quantised`` weights if so, and large enough
+    for weights in ``part`` of its memory. Raises ValueError otherwise, or GpuMemoryHeld if other
+    processes hold too much of it, such as a worker that has just ended. ``advice``: what to do
+    about weights that are too large. Logs a warning on a GPU on which Baton was not measured."""
     name, capability = torch.cuda.get_device_name(), torch.cuda.get_device_capability()
-    if capability < MIN_CAPABILITY:
-        raise ValueError(
-            f"device: {name} has compute capability {capability[0]}.{capability[1]}, "
-            f"the kernels need {MIN_CAPABILITY[0]}.{MIN_CAPABILITY[1]} (Hopper) or newer"
-        )
+    arch = arch_number(capability)
+    known = f"{name} has compute capability {capability[0]}.{capability[1]}"
+    if problem := arch_problem(arch, quantised=quantised):
+        raise ValueError(f"device: {known}, {problem}")
+    if warning := unmeasured(arch):
+        log.warning("device: %s: %s", known, warning)
     (free, total), share = part.memory(), part.share
     wanted = weight_bytes + part.working_bytes
     shared = f"; {share} workers share it, {_gib(total // share)} each" if share > 1 else ""

@@ -66,7 +66,7 @@ def load(
     is_small = model_config.quantization.source != "none" or model_config.quantization.packs
     if config.device == "cuda":
         advice = "" if is_small else "; --quantize fp8 halves the weights"
-        gpu.require_gpu(weight_bytes, gpu.GpuPart.of(config), advice)
+        gpu.require_gpu(weight_bytes, gpu.GpuPart.of(config), advice, quantised=is_small)
     num_ids = config.num_valid_ids or model_config.vocab_size
     what = model_config, config.kv_dtype, layout, config.decodes, config.prefills, max_drafts
     ahead = kernels_ahead(config.device, model_config, (*what, config.spreads, config.lends))

@@ -284,7 +284,8 @@ def python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     [
         (f"echo '{REPORT % (9, 'true')}'", ("ok", "peer access", "all 2 GPUs to all others")),
         (f"echo '{REPORT % (9, 'false')}'", ("fail", "peer access", "not 1 from 0")),
-        (f"echo '{REPORT % (8, 'true')}'", ("fail", "cuda", "compute capability 8.0")),
+        (f"echo '{REPORT % (7, 'true')}'", ("fail", "cuda", "compute capability 7.0")),
+        (f"echo '{REPORT % (8, 'true')}'", ("warn", "cuda", "compute capability 8.0")),
         ("echo 'error: device: no CUDA' >&2; exit 2", ("fail", "cuda", "error: device: no CUDA")),
     ],
 )

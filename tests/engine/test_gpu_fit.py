@@ -45,11 +45,38 @@ def test_no_gpu_or_a_driver_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
         gpu.visible_gpus()
 
 
-def test_an_older_architecture(hopper: pytest.MonkeyPatch) -> None:
+def test_an_architecture_that_is_too_old(hopper: pytest.MonkeyPatch) -> None:
+    hopper.setattr(torch.cuda, "get_device_name", lambda: "Tesla T4")
+    hopper.setattr(torch.cuda, "get_device_capability", lambda: (7, 5))
+    with pytest.raises(ValueError, match=r"T4 has compute capability 7\.5.*need 8\.0 \(Ampere\)"):
+        gpu.require_gpu(1, gpu.GpuPart())
+
+
+def test_ampere_takes_weights_in_bfloat16_only(
+    hopper: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     hopper.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA A100")
     hopper.setattr(torch.cuda, "get_device_capability", lambda: (8, 0))
-    with pytest.raises(ValueError, match=r"A100 has compute capability 8\.0.*need 9\.0 \(Hopper\)"):
-        gpu.require_gpu(1, gpu.GpuPart())
+    gpu.require_gpu(1, gpu.GpuPart())
+    assert "8.0: kernels compile for it, but neither speed nor results were" in caplog.text
+    with pytest.raises(ValueError, match=r"A100 .* 8\.0, weights in FP8 or NVFP4 need 8\.9"):
+        gpu.require_gpu(1, gpu.GpuPart(), quantised=True)
+
+
+def test_hopper_starts_without_a_warning(
+    hopper: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    gpu.require_gpu(1, gpu.GpuPart(), quantised=True)
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("capability", [(8, 9), (10, 0), (12, 0)])
+def test_ada_and_blackwell_start_with_a_warning(
+    hopper: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, capability: tuple[int, int]
+) -> None:
+    hopper.setattr(torch.cuda, "get_device_capability", lambda: capability)
+    gpu.require_gpu(1, gpu.GpuPart(), quantised=True)
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
 @pytest.mark.parametrize(("total", "error"), [(140, GpuMemoryHeld), (76, ValueError)])
