@@ -277,6 +277,7 @@ def conv_linear(
     assert channels % tiles.rows == 0, (channels, tiles)
     padded = triton.cdiv(width, 16) * 16
     y = torch.empty((num_tokens, padded), dtype=x.dtype, device=x.device)
+    block_t = max(16, triton.next_power_of_2(num_tokens))
     _conv_linear_kernel[(triton.cdiv(width, tiles.rows),)](
         x,
         *operands(x, w, split),
@@ -297,8 +298,8 @@ def conv_linear(
         STORED=num_stored,
         RING=num_entries,
         IS_SPLIT=split is not None,
-        BLOCK_T=max(16, triton.next_power_of_2(num_tokens)),
-        **tiles.arguments(w, k),
+        BLOCK_T=block_t,
+        **tiles.arguments(w, k, block_t),
         **overlap(x),
     )
     return y[:, :width]

@@ -15,6 +15,12 @@ import torch
 import triton
 import triton.language as tl
 
+from engine.gpu_arch import has_small_shared_memory
+from engine.kernels.triton_arch import arch_of
+
+MOST_IN_SMALL = 2
+"""Rounds in flight of the largest tiles where shared memory is small."""
+
 
 @dataclass(frozen=True)
 class Tiles:
@@ -30,14 +36,15 @@ class Tiles:
     tail: int = 0
     """If a list's last tile has at most this many pairs, the product has only this many rows."""
 
-    def arguments(self) -> dict[str, Any]:
-        """Launch arguments of a kernel with these tiles."""
+    def arguments(self, x: torch.Tensor) -> dict[str, Any]:
+        """Launch arguments of a kernel with these tiles on the GPU of ``x``."""
+        is_small = has_small_shared_memory(arch_of(x))
         return {
             "BLOCK_M": self.pairs,
             "BLOCK_K": self.k,
             "TAIL": self.tail,
             "num_warps": self.warps,
-            "num_stages": self.stages,
+            "num_stages": min(self.stages, MOST_IN_SMALL) if is_small else self.stages,
         }
 
 

@@ -246,7 +246,7 @@ def experts_fp8(
         K=hidden,
         DIM=dim,
         TOP_K=top_k,
-        **in_tiles.arguments(),
+        **in_tiles.arguments(x),
         **overlap(x),
     )
     _down_kernel[(out_plan.shape[1] * (hidden // out_tiles.rows),)](
@@ -265,7 +265,7 @@ def experts_fp8(
         HIDDEN=hidden,
         DIM=dim,
         BLOCK_N=out_tiles.rows,
-        **out_tiles.arguments(),
+        **out_tiles.arguments(x),
         **overlap(x),
     )
     return y.transpose(0, 1)

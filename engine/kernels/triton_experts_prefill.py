@@ -217,7 +217,7 @@ def experts_prefill(
         TOP_K=top_k,
         BANDS=in_tiles.bands,
         BLOCK_N=in_tiles.rows,
-        **in_tiles.arguments(),
+        **in_tiles.arguments(x),
         **overlap(x),
     )
     groups = hidden // (out_tiles.rows * out_tiles.bands)
@@ -236,7 +236,7 @@ def experts_prefill(
         DIM=dim,
         BANDS=out_tiles.bands,
         BLOCK_N=out_tiles.rows,
-        **out_tiles.arguments(),
+        **out_tiles.arguments(x),
         **overlap(x),
     )
     return y.transpose(0, 1)

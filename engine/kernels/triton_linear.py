@@ -149,7 +149,7 @@ def stream_linear(
         BLOCK_T=block_t,
         IS_SPLIT=split is not None,
         GROUPED=grouped,
-        **tiles.arguments(w, k // splits),
+        **tiles.arguments(w, k // splits, block_t),
         **overlap(x),
     )
     return y

@@ -15,6 +15,8 @@ from typing import Any
 import triton
 import triton.language as tl
 
+from engine.gpu_arch import SMALL_SHARED_BYTES, has_small_shared_memory
+from engine.kernels.triton_arch import arch_of
 from engine.kernels.triton_dot import dot
 from engine.kernels.triton_fp8 import BLOCK_K as FP8_K
 from engine.kernels.triton_fp8 import add_product
@@ -45,9 +47,9 @@ class Tiles:
     fp8_unrolled: int = 1
     """Tiles per round, each 128 columns wide: their products do not wait for one another."""
 
-    def arguments(self, w: Matrix, num_columns: int) -> dict[str, Any]:
-        """Launch arguments of a kernel that multiplies the tokens by ``num_columns`` of each row of
-        ``w``."""
+    def arguments(self, w: Matrix, num_columns: int, block_t: int) -> dict[str, Any]:
+        """Launch arguments of a kernel that multiplies ``block_t`` tokens at a time by
+        ``num_columns`` of each row of ``w``."""
         k = w.shape[1]
         if w.num_fp8:
             assert w.group == FP8_K.value, w.group
@@ -56,6 +58,10 @@ class Tiles:
         assert k % num_columns == num_columns % self.k == 0, (k, num_columns, self)
         assert w.num_quantised % self.rows == 0, (w.shape, self)
         assert all(each.is_contiguous() for each in (w.fp8, w.scales, w.plain))
+        stages = self.stages
+        if has_small_shared_memory(arch_of(w.plain)):  # all tiles in flight but one lie in it
+            tile_bytes = (self.rows + block_t) * self.k * w.plain.element_size()
+            stages = min(stages, 1 + SMALL_SHARED_BYTES // tile_bytes)
         return {
             "FP8_ROWS": w.num_quantised,
             "PACKED": w.packed is not None,
@@ -63,13 +69,13 @@ class Tiles:
             "K": k,
             "BLOCK_N": self.rows,
             "BLOCK_K": self.k,
-            "STAGES": self.stages,
+            "STAGES": stages,
             "FP8_STAGES": self.fp8_stages,
             "WEIGHTS_FIRST": self.weights_first,
             "FP8_UNROLLED": self.fp8_unrolled,
             "PREFETCHED": min(self.prefetched * self.k, num_columns),
             "num_warps": self.warps,
-            "num_stages": self.stages,
+            "num_stages": stages,
         }
 
 

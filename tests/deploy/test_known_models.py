@@ -57,3 +57,10 @@ def test_which_models_fit() -> None:
     few = ", and with BATON_MAX_BATCH_TOKENS=512: Qwen3.5-35B-A3B (nvfp4-lm-head); "
     assert (smaller.level, few in smaller.text) == ("ok", True)
     assert models_that_fit(8 * GIB).level == "warn"
+
+
+@pytest.mark.parametrize("name", ["llama-3.1-8b", "qwen3.5-9b"])
+def test_models_of_eight_billion_parameters_fit_24_gb_in_fp8(name: str) -> None:
+    """Cards of 24 GB, such as an RTX 4090 or an L4, offer some 23.5 GiB; with --max-batch-tokens
+    512."""
+    assert "fp8" in KNOWN[name].formats_for(int(23.5 * GIB), FEW_WORKING_BYTES)

@@ -1,10 +1,11 @@
-"""``python -m tests.engine.compile_kernels [--arch 90] [NAME...]``: do the kernels compile for a
-GPU of this architecture (90: Hopper, 100 and 120: Blackwell)?
+"""``python -m tests.engine.compile_kernels [--arch 90] [--model MODEL] [NAME...]``: do the kernels
+compile for a GPU of this architecture (80: Ampere, 89: Ada, 90: Hopper, 100 and 120: Blackwell)?
 
 No GPU is needed: what prompts, decode steps, spread ones and those with drafts launch, in BF16 and
 in FP8, with experts in NVFP4, behind deep contexts, and for other model families, is compiled to
 machine code, with its shared memory printed, and launched nowhere. With NAMEs only kernels whose
-names contain one. It takes some minutes, so no test runs it.
+names contain one; with a MODEL of tests/gpu/family_configs.py only what its prompts and decode
+steps launch. All take some minutes, so tests run it for one model (test_other_gpus.py).
 TRITON_INTERPRET must be off.
 """
 
@@ -265,7 +266,19 @@ def launch_pieces() -> None:
     )
 
 
-def main(names: list[str], arch: int) -> int:
+def launch_everything(arch: int) -> None:
+    for quantize in QUANTIZE if has_fp8(arch) else ("none",):
+        launch_all(quantize)
+    for name in (*NAMED, *OTHERS):
+        launch_family(name)
+    if has_fp8(arch):
+        launch_nvfp4()
+        launch_fp8_lm_head()
+    if arch == MEASURED:  # cuDNN's part is for Hopper only
+        launch_pieces()
+
+
+def main(names: list[str], arch: int, model: str | None) -> int:
     torch.set_num_threads(1)
     compiled = Compiled(names, GPUTarget("cuda", arch, 32))
     jit.JITFunction.run = lambda self, *args, **kwargs: compiled.launch(self, *args, **kwargs)
@@ -278,15 +291,10 @@ def main(names: list[str], arch: int) -> int:
             module, "arch_of"
         ):
             module.arch_of = lambda _: arch
-    for quantize in QUANTIZE if has_fp8(arch) else ("none",):
-        launch_all(quantize)
-    for name in (*NAMED, *OTHERS):
-        launch_family(name)
-    if has_fp8(arch):
-        launch_nvfp4()
-        launch_fp8_lm_head()
-    if arch == MEASURED:  # cuDNN's part is for Hopper only
-        launch_pieces()
+    if model is None:
+        launch_everything(arch)
+    else:
+        launch_family(model)
     if compiled.failed:
         print(f"{len(compiled.failed)} kernels do not compile: {sorted(set(compiled.failed))}")
     return bool(compiled.failed)
@@ -296,5 +304,6 @@ if __name__ == "__main__":
     parser = ArgumentParser()
     parser.add_argument("names", nargs="*")
     parser.add_argument("--arch", type=int, default=90)
+    parser.add_argument("--model", choices=(*NAMED, *OTHERS))
     given = parser.parse_args()
-    sys.exit(main(given.names, given.arch))
+    sys.exit(main(given.names, given.arch, given.model))

@@ -20,7 +20,7 @@ def test_dependent_launch_is_for_hopper_and_newer(
 
 
 @pytest.mark.parametrize(
-    ("arch", "head_dim", "keys"), [(90, 256, 64), (80, 256, 64), (86, 128, 64), (120, 256, 32)]
+    ("arch", "head_dim", "keys"), [(90, 256, 64), (80, 256, 64), (86, 128, 64), (120, 256, 16)]
 )
 def test_blocks_of_keys_fit_in_shared_memory(
     arch: int, head_dim: int, keys: int, monkeypatch: pytest.MonkeyPatch
