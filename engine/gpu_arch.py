@@ -15,7 +15,7 @@ DEPENDENT_LAUNCH = 90
 MEASURED = 90
 """The only one on which Baton was run."""
 SMALL_SHARED_BYTES = 99 << 10
-"""The shared memory that one program may have where ``has_small_shared_memory``."""
+"""Shared memory of one program on a GPU with ``has_small_shared_memory``."""
 _SHARED_KIB = {CPU: 227, 80: 163, 87: 163, 90: 227, 100: 227, 103: 227}
 
 
@@ -24,7 +24,7 @@ def arch_number(capability: tuple[int, int]) -> int:
 
 
 def shared_bytes(arch: int) -> int:
-    """The shared memory that one program may have; of an unknown architecture, the least of any."""
+    """Shared memory available to one program; the smallest size for an unknown architecture."""
     return _SHARED_KIB[arch] << 10 if arch in _SHARED_KIB else SMALL_SHARED_BYTES
 
 

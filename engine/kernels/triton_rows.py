@@ -25,6 +25,8 @@ from engine.kernels.triton_overlap import prefetch
 from engine.kernels.triton_split import PARTS, sum_of_parts
 from engine.model.matrix import Matrix
 
+MOST_FP8_IN_SMALL = 4
+"""Rounds in flight of rows in FP8 where shared memory is small."""
 PACKED_ROUNDS = tl.constexpr(4)
 """Blocks of columns of rows in NVFP4 that are prefetched into the L2 cache."""
 
@@ -58,10 +60,11 @@ class Tiles:
         assert k % num_columns == num_columns % self.k == 0, (k, num_columns, self)
         assert w.num_quantised % self.rows == 0, (w.shape, self)
         assert all(each.is_contiguous() for each in (w.fp8, w.scales, w.plain))
-        stages = self.stages
+        stages, fp8_stages = self.stages, self.fp8_stages
         if has_small_shared_memory(arch_of(w.plain)):  # all tiles in flight but one lie in it
             tile_bytes = (self.rows + block_t) * self.k * w.plain.element_size()
             stages = min(stages, 1 + SMALL_SHARED_BYTES // tile_bytes)
+            fp8_stages = min(fp8_stages, MOST_FP8_IN_SMALL)
         return {
             "FP8_ROWS": w.num_quantised,
             "PACKED": w.packed is not None,
@@ -70,7 +73,7 @@ class Tiles:
             "BLOCK_N": self.rows,
             "BLOCK_K": self.k,
             "STAGES": stages,
-            "FP8_STAGES": self.fp8_stages,
+            "FP8_STAGES": fp8_stages,
             "WEIGHTS_FIRST": self.weights_first,
             "FP8_UNROLLED": self.fp8_unrolled,
             "PREFETCHED": min(self.prefetched * self.k, num_columns),

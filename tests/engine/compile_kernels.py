@@ -167,8 +167,8 @@ def steps(engine: Engine) -> None:
             drafts.layer.forward_draft(bucket, place)
 
 
-def launch_all(quantize: Quantize) -> None:
-    """What a small engine with such weights launches."""
+def launch_all(quantize: Quantize, *, in_pieces: bool) -> None:
+    """What a small engine with such weights launches, with or without prompts in pieces."""
     with tempfile.TemporaryDirectory() as folder:
         engine = noted.small_engine(
             Path(folder), num_valid_ids=noted.NUM_VALID_IDS, max_drafts=MAX_DRAFTS,
@@ -177,7 +177,8 @@ def launch_all(quantize: Quantize) -> None:
         noted.as_on_a_gpu(engine)
         engine._drafts = PromptDrafts(engine)
         with torch.inference_mode():
-            noted.plan_small_pieces(engine)
+            if in_pieces:
+                noted.plan_small_pieces(engine)
             engine.warm_up()
             for batch in noted.batches(engine, random.Random(0))[:20]:
                 for row in batch.rows:
@@ -268,13 +269,13 @@ def launch_pieces() -> None:
 
 def launch_everything(arch: int) -> None:
     for quantize in QUANTIZE if has_fp8(arch) else ("none",):
-        launch_all(quantize)
+        launch_all(quantize, in_pieces=arch == MEASURED)  # cuDNN's part is for Hopper only
     for name in (*NAMED, *OTHERS):
         launch_family(name)
     if has_fp8(arch):
         launch_nvfp4()
         launch_fp8_lm_head()
-    if arch == MEASURED:  # cuDNN's part is for Hopper only
+    if arch == MEASURED:
         launch_pieces()
 
 
