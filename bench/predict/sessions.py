@@ -24,7 +24,7 @@ from bench.result_file import document, save
 from bench.setups import Setup
 from coordinator.core.pool_policy import PoolTargets
 
-TURNS = 6
+TURNS = 20
 """Requests of each session."""
 
 

@@ -25,7 +25,7 @@ WAIT_SHARE = 0.3
 """Prompts that wait for a smaller share of their target wait for a prefill worker."""
 HELP_SHARE = 0.5
 """A decode worker helps while its sequences' time a token is below this share of its target."""
-KEEP_SHARE = 0.3
+KEEP_SHARE = 0.1
 """A prefill worker keeps sequences when a decode worker's time a token is above this share."""
 MARGIN = 1.15
 """A sequence stays at, or moves to, the worker whose time a token is so many times shorter."""
