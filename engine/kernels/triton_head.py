@@ -10,11 +10,6 @@ Reference and test: those of the attention kernels, tests/kernels/test_attention
 import triton
 import triton.language as tl
 
-MAX_HEAD_DIM = 256
-"""The largest head_dim."""
-ALIGNED_DIMS = 8
-"""A head_dim is a multiple of this, so that each head begins at a multiple of 16 bytes."""
-
 
 def tile_width(head_dim: int) -> int:
     """Number of dimensions in a tile of heads of ``head_dim``."""

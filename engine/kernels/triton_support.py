@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 import torch
 
-from engine.kernels.triton_head import ALIGNED_DIMS, MAX_HEAD_DIM
 from engine.model.config import ModelConfig
 from engine.model.layers import Attention, DeltaNet, Dense, LayerSpec, Moe
 from engine.model.quantization import BLOCK
@@ -17,6 +16,10 @@ EXPERT_K, EXPERT_ROWS = 256, 128
 """An expert's columns and rows are multiples of these."""
 MAX_GROUP = 16
 """The most heads that share a KV head."""
+MAX_HEAD_DIM = 256
+"""The largest head_dim."""
+ALIGNED_DIMS = 8
+"""A head_dim is a multiple of this, so that each head begins at a multiple of 16 bytes."""
 MAX_TOP_K = 16
 """The most experts of a token."""
 

@@ -7,12 +7,16 @@ from pathlib import Path
 
 import pytest
 
+ALL = bool(os.environ.get("BATON_TEST_ALL"))
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 300.0
+ARCHS = [80, 86, 89, 90, 100, 120] if ALL else [80, 120]
+"""Of an ordinary run: without e4m3 and programmatic launch, and with both in the least shared
+memory."""
 
 
 @pytest.mark.timeout(LIMIT_S + 20)
-@pytest.mark.parametrize("arch", [80, 86, 89, 90, 100, 120])
+@pytest.mark.parametrize("arch", ARCHS)
 def test_the_kernels_of_a_model_compile(arch: int, tmp_path: Path) -> None:
     """Heads of 256 dimensions, DeltaNet and dense layers; without --model, all others too."""
     found = subprocess.run(
