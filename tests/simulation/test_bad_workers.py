@@ -4,7 +4,7 @@ import random
 from collections.abc import Iterable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from coordinator.core.request import State
@@ -121,6 +121,7 @@ def test_a_decode_worker_whose_copies_never_end_is_tried_by_few_requests() -> No
 )
 @settings(max_examples=examples(12), deadline=None)
 @given(seed=st.integers(0, 2**32))
+@example(seed=97)  # others make room for a request that is quarantined before it is placed
 def test_a_request_that_ends_its_workers_ends_three_at_most(
     roles: tuple[str, ...], seed: int
 ) -> None:

@@ -207,8 +207,9 @@ class Dispatcher:
         blocked: set[str] = set()  # keys
         filled: set[str] = set()  # workers that get what was gathered
         self._gathered_from = None
-        if (favoured := self._favoured) is not None and favoured.state is State.QUEUED:
-            self._favoured = None
+        favoured, self._favoured = self._favoured, None
+        # By now it may have been placed, or retried and quarantined.
+        if favoured is not None and favoured in self._queue:
             yield from self._placed(favoured, reserved)
         while (first := self._queue.next(skipped, blocked)) is not None:
             request, key = first, first.spec.key

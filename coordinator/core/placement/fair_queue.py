@@ -104,6 +104,10 @@ class FairQueue:
     def __len__(self) -> int:
         return sum(len(flow.requests) for flow in self._flows.values())
 
+    def __contains__(self, request: Request) -> bool:
+        flow = self._flows.get(request.spec.key)
+        return flow is not None and any(each is request for each in flow.requests)
+
     def add(self, request: Request) -> None:
         """Queue a request, before all later ones of its key."""
         flow, ring = self._flow_of(request)
