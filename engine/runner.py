@@ -254,10 +254,11 @@ class Engine:
         if inputs.decode:
             fed = self._sampler.next_token.index_select(0, inputs.decode.state_slots)
             ids = torch.cat((fed, ids)) if inputs.prefill else fed
-        if self._drafts is None:
-            hidden = self._model.forward(inputs, ids, self.cache, self._kernels)
-            return self._sample(hidden, inputs, part)
-        return self._sample_every(self._forward_every(inputs, ids), inputs, part)
+        every_token = self._drafts is not None
+        hidden = self._model.forward(
+            inputs, ids, self.cache, self._kernels, every_token=every_token
+        )
+        return self._drawn(hidden, inputs, part)
 
     def _in_parts(self, batch: ForwardBatch) -> Generator[None, None, Step]:
         """Enqueue a batch of prompts layer by layer; returns the launched batch."""
@@ -271,10 +272,7 @@ class Engine:
                 every_token=self._drafts is not None,
             )  # fmt: skip
             with self._sampler.apart():
-                if self._drafts is not None:
-                    draw = self._sample_every(hidden, inputs, part)
-                else:
-                    draw = self._sample(hidden, inputs, part)
+                draw = self._drawn(hidden, inputs, part)
             if draw is not None:
                 draws.append((part.sampled, draw))
         return Step(len(batch.rows), tuple(draws))
@@ -283,15 +281,21 @@ class Engine:
         """Run a pass of scored prompts; never in a graph, which keeps only the states of sampled
         tokens."""
         inputs = Inputs.of(part.rows, self.layout, self._device)
-        hidden = self._forward_every(inputs, inputs.prefill_ids)
+        hidden = self._model.forward(
+            inputs, inputs.prefill_ids, self.cache, self._kernels, every_token=True
+        )
         scores = prompt_scores.score(hidden, part.rows, self._logits, self.num_ids)
         return self._sample_every(hidden, inputs, part), scores
 
-    def _forward_every(self, inputs: Inputs, ids: torch.Tensor) -> torch.Tensor:
-        return self._model.forward(inputs, ids, self.cache, self._kernels, every_token=True)
-
     def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
         return self._model.logits(hidden, self._num_logits, self._kernels)
+
+    def _drawn(self, hidden: torch.Tensor, inputs: Inputs, part: Pass) -> Draw | None:
+        """Sample from the states of the sampled tokens; with a draft layer, from those of every
+        token."""
+        if self._drafts is None:
+            return self._sample(hidden, inputs, part)
+        return self._sample_every(hidden, inputs, part)
 
     def _sample_every(self, hidden: torch.Tensor, inputs: Inputs, part: Pass) -> Draw | None:
         """``_sample`` from the hidden states of every token, which the draft layer needs too."""

@@ -88,13 +88,18 @@ def test_a_worker_that_joins_gets_sequences_of_the_others(roles: tuple[str, ...]
             if not cluster.open:
                 break
             cluster.tick()
-        for request_id, (prompt, stop) in prompts.items():
-            assert cluster.outputs[request_id] == expected_output(prompt, stop)
-        settle(cluster)
-        cluster.assert_all_free()
+        assert_right(cluster, prompts)
         assert not cluster.num_retried
         num_moved += cluster.num_moved["balance"]
     assert num_moved > 4
+
+
+def assert_right(cluster: Cluster, prompts: dict[str, tuple[tuple[int, ...], StopRule]]) -> None:
+    """Each text is the right one, and no memory is held."""
+    for request_id, (prompt, stop) in prompts.items():
+        assert cluster.outputs[request_id] == expected_output(prompt, stop)
+    settle(cluster)
+    cluster.assert_all_free()
 
 
 def run_scenario(
@@ -207,10 +212,7 @@ def test_long_answers_move_to_the_worker_that_has_pages(roles: tuple[str, ...]) 
             if not cluster.open:
                 break
             cluster.tick()
-        for request_id, (prompt, stop) in prompts.items():
-            assert cluster.outputs[request_id] == expected_output(prompt, stop)
-        settle(cluster)
-        cluster.assert_all_free()
+        assert_right(cluster, prompts)
         num_moved += cluster.num_moved["memory"]
         num_preempted += cluster.num_preempted
     assert num_moved > 1.5 * num_preempted, "27 are preempted without these moves"
