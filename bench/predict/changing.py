@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import partial
 
 from bench.predict.pools import (
-    CONTEXT_LEN,
     MAX_TOKENS_AHEAD,
     Node,
     Request,
@@ -19,9 +18,10 @@ from bench.predict.pools import (
     Worker,
 )
 from bench.setups import Setup
-from coordinator.core.pool_meter import FIRST_ANSWER_S, NEWEST_ANSWER, SHORTEST_S, StepTimes
+from coordinator.core.pool_meter import FIRST_ANSWER_S, NEWEST_ANSWER, SHORTEST_S
 from coordinator.core.pool_policy import LOOK_S, PoolLoad, PoolPolicy, PoolTargets
 from coordinator.core.soft_pools import Site, SoftPools
+from coordinator.core.step_meter import StepTimes
 from decode.spread_table import between
 
 MOVE_S = 0.03
@@ -239,8 +239,7 @@ class _Run(Simulation):
         if num_tokens == 0:
             ended()
         else:
-            more = request.input_len + request.output_len // 2 - CONTEXT_LEN
-            self._decoders.join(gpu, num_tokens, ended, more, request)
+            self._decoders.join(gpu, num_tokens, ended, request.more_context, request)
 
     def _one_ended(self, request: Request) -> None:
         self.num_open -= 1

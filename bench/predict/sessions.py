@@ -4,7 +4,8 @@
         --step bench/results/h200-step-fp8-256-3.json --out FILE
 
 Each session has one request open at any time, and sends the next when it has the last token. The
-prompts begin with ``--cached`` tokens that the worker keeps.
+prompts begin with ``--cached`` tokens that the worker keeps, with ``--shared`` the same ones for
+all sessions.
 """
 
 import sys
@@ -24,9 +25,6 @@ from bench.result_file import document, save
 from bench.setups import Setup
 from coordinator.core.pool_policy import PoolTargets
 
-TURNS = 20
-"""Requests of each session."""
-
 
 @dataclass(frozen=True)
 class Figures:
@@ -39,18 +37,22 @@ class Figures:
 
 @dataclass(frozen=True)
 class Sessions:
-    """``at_once`` sessions of ``TURNS`` requests; lengths in tokens."""
+    """``at_once`` sessions of ``turns`` requests each; lengths in tokens. ``shared``: all begin
+    with the same cached tokens."""
 
     at_once: int
+    turns: int
     cached_len: int
     new_len: int
     output_len: int
+    shared: bool
 
     def figures(self, node: Node, setup: Setup | Changing) -> Figures:
         """Simulate the sessions."""
+        input_len, shared_len = self.cached_len + self.new_len, self.shared * self.cached_len
         requests = [
-            Request(self.cached_len + self.new_len, self.output_len, self.cached_len)
-            for _ in range(TURNS * self.at_once)
+            Request(input_len, self.output_len, self.cached_len, shared_len)
+            for _ in range(self.turns * self.at_once)
         ]
         if isinstance(setup, Changing):
             keep_open_changing(node, setup, requests, self.at_once)
@@ -66,11 +68,15 @@ class Sessions:
 
 def main(
     sessions: Annotated[int, typer.Option(min=1)] = 64,
+    turns: Annotated[int, typer.Option(min=1, help="Requests of each session.")] = 20,
     cached: Annotated[
         int, typer.Option(min=0, help="Tokens of each prompt that are kept.")
     ] = 57_600,
     new: Annotated[int, typer.Option(min=1, help="Tokens of each prompt to compute.")] = 6_400,
     output: Annotated[int, typer.Option(min=2, help="Tokens of each answer.")] = 400,
+    shared: Annotated[
+        bool, typer.Option("--shared", help="All sessions share what is kept.")
+    ] = False,
     gpus: Annotated[int, typer.Option(min=2, max=64)] = 2,
     step: Annotated[list[Path] | None, typer.Option(help="Results with measured steps.")] = None,
     target_ttft_ms: float = 2_000.0,
@@ -78,7 +84,7 @@ def main(
     out: Annotated[Path | None, typer.Option(help="Result file.")] = None,
 ) -> None:
     """Print the output tokens per second of each fixed set-up, and of pools that change."""
-    table, load = Table.read(step or STEPS), Sessions(sessions, cached, new, output)
+    table, load = Table.read(step or STEPS), Sessions(sessions, turns, cached, new, output, shared)
     targets = PoolTargets(target_ttft_ms / 1e3, target_tpot_ms / 1e3)
     compared: list[Setup | Changing] = [*set_ups(gpus), Changing(gpus, max(1, gpus // 4), targets)]
     found = {}

@@ -5,45 +5,12 @@ has been computed, the speed of prompts is 0, and the policy decides nothing.
 """
 
 from collections.abc import Iterable
-from itertools import pairwise
 
 from coordinator.core.pool_policy import PoolLoad
+from coordinator.core.step_meter import STEPS_S, StepMeter, StepTimes
 from coordinator.core.workers.worker import Worker
 
-NEWEST = 0.2
-"""The weight of a new measurement of a step against the earlier ones of as many sequences."""
-MOST_BESIDE = 0.8
-"""The share of a decode worker's time that prompts take at most."""
 FIRST_ANSWER_S, SHORTEST_S, NEWEST_ANSWER = 4.0, 0.05, 0.05
-STEP_GROWTH = 0.4
-"""Where no step was measured: with twice the sequences it takes 1.4 times as long. On an H200 it is
-1.3 (64 to 128 sequences), on CPUs up to 2."""
-
-
-class StepTimes:
-    """Seconds a token and sequence, by the number of sequences, in powers of two."""
-
-    def __init__(self) -> None:
-        self._by_bucket: dict[int, tuple[float, float]] = {}
-
-    def note(self, num_sequences: int, seconds: float) -> None:
-        bucket = num_sequences.bit_length()
-        rows, known_s = self._by_bucket.get(bucket, (float(num_sequences), seconds))
-        self._by_bucket[bucket] = (
-            rows + NEWEST * (num_sequences - rows),
-            known_s + NEWEST * (seconds - known_s),
-        )
-
-    def seconds(self, num_sequences: int) -> float:
-        """Between the two nearest measurements; beyond them by STEP_GROWTH; 0 without any."""
-        known = sorted(self._by_bucket.values())
-        if not known:
-            return 0.0
-        for (less, less_s), (more, more_s) in pairwise(known):
-            if less <= num_sequences <= more:
-                return less_s + (more_s - less_s) * (num_sequences - less) / max(more - less, 1e-9)
-        rows, known_s = known[0] if num_sequences < known[0][0] else known[-1]
-        return known_s * (1 + STEP_GROWTH * (num_sequences / rows - 1))
 
 
 class PoolMeter:
@@ -51,6 +18,7 @@ class PoolMeter:
 
     def __init__(self) -> None:
         self._steps = StepTimes()
+        self._measured: dict[str, StepMeter] = {}
         self._prompt_tok_s = 0.0
         self._answer_s = FIRST_ANSWER_S
         self._new_share = 1.0
@@ -96,11 +64,19 @@ class PoolMeter:
             self._prompt_tok_s = sum(meter.num_timed for meter in meters) / busy_s
         if num_prompt := sum(meter.num_prompt for meter in meters):
             self._new_share = sum(meter.num_computed for meter in meters) / num_prompt
-        for worker in workers:
-            tok_s, rows = worker.output_tokens.rate(now), worker.num_decoded
-            if worker.role == "decode" and rows and tok_s and self._prompt_tok_s:
-                beside = min(MOST_BESIDE, worker.prompt_tokens.rate(now) / self._prompt_tok_s)
-                self._steps.note(rows, (1 - beside) * rows / tok_s)
+        decoding = {w.instance: w for w in workers if w.role == "decode"}
+        self._measured = {name: m for name, m in self._measured.items() if name in decoding}
+        for name, worker in decoding.items():
+            self._measure_steps(name, worker, now)
+
+    def _measure_steps(self, name: str, worker: Worker, now: float) -> None:
+        measured = self._measured.setdefault(name, StepMeter.of(worker, now))
+        measured.look(worker, now)
+        if now - measured.since < STEPS_S:
+            return
+        if step := measured.step(worker, self._prompt_tok_s):
+            self._steps.note(*step)
+        self._measured[name] = StepMeter.of(worker, now)
 
     def _computed_since(self, workers: list[Worker]) -> int:
         before = self._computed

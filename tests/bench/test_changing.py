@@ -4,7 +4,7 @@ from bench.predict.changes import shift
 from bench.predict.changing import Changing, replay_changing
 from bench.predict.goodput import Targets, Trace, cached_lens
 from bench.predict.pools import Level, Request, predict
-from bench.predict.sessions import TURNS, Sessions
+from bench.predict.sessions import Sessions
 from bench.predict.tables import STEPS, Table
 from bench.setups import Setup
 from coordinator.core.pool_policy import PoolTargets
@@ -37,7 +37,7 @@ def test_a_load_that_shifts_is_served_at_a_higher_rate() -> None:
 
 
 def test_sessions_get_as_much_as_from_colocated_workers_at_a_better_pace() -> None:
-    sessions = Sessions(at_once=32, cached_len=57_600, new_len=6_400, output_len=400)
+    sessions = Sessions(32, 20, cached_len=57_600, new_len=6_400, output_len=400, shared=False)
     targets = PoolTargets(2.0, 0.05)
     auto, fixed = (sessions.figures(NODE, each) for each in (Changing(2, 1, targets), Setup(0, 2)))
     assert auto.output_tok_s > 0.95 * fixed.output_tok_s
@@ -45,8 +45,16 @@ def test_sessions_get_as_much_as_from_colocated_workers_at_a_better_pace() -> No
 
 
 def test_sessions_of_fixed_set_ups_are_those_of_a_level() -> None:
-    found = Sessions(at_once=8, cached_len=0, new_len=1024, output_len=1024).figures(
+    found = Sessions(8, 20, cached_len=0, new_len=1024, output_len=1024, shared=False).figures(
         NODE, Setup(1, 1)
     )
-    level = predict(NODE, Setup(1, 1), Level(8, 8 * TURNS))
+    level = predict(NODE, Setup(1, 1), Level(8, 8 * 20))
     assert abs(2 * found.output_tok_s / level.total_tok_s - 1) < 0.01
+
+
+def test_steps_read_a_context_that_sessions_share_once() -> None:
+    apart, shared = (
+        Sessions(16, 3, 57_600, 6_400, 400, shared).figures(NODE, Setup.parse("colocated:2"))
+        for shared in (False, True)
+    )
+    assert shared.tpot_p50_s < apart.tpot_p50_s

@@ -219,7 +219,9 @@ async def run(
     limits = httpx.Limits(max_connections=clients + 2)
     url = disturbance.stack.url
     async with httpx.AsyncClient(base_url=url, timeout=120.0, limits=limits) as http:
-        load = Clients(http, (await cases(http))[0], clients)
+        known, num_left_out = await cases(http)
+        print(f"{len(known)} answers are known, {num_left_out} are left out", flush=True)
+        load = Clients(http, known, clients)
         if quiet_s:
             await asyncio.sleep(quiet_s)
             load.keep_as_known()

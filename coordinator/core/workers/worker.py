@@ -48,6 +48,8 @@ class Worker:
     prompt_tokens: TokenMeter = field(default_factory=TokenMeter)
     output_tokens: TokenMeter = field(default_factory=TokenMeter)
     """Computed tokens that the worker reported, stale or not."""
+    num_step_tokens: int = 0
+    """Tokens that its decode steps gave."""
     prompts: PromptMeter = field(default_factory=PromptMeter)
     num_prompt_tokens: int = 0
     """Prompt tokens that it has computed."""
@@ -112,6 +114,11 @@ class Worker:
         alone = not self.num_decoded
         self.prompts.ended(num_computed, num_prompt, assigned_at, self.heard_at, alone=alone)
         self.num_prompt_tokens += num_computed
+
+    def note_step(self, num_tokens: int, now: float) -> None:
+        """Count the tokens of a decode step that the worker has reported."""
+        self.output_tokens.add(num_tokens, now)
+        self.num_step_tokens += num_tokens
 
     def note_beat(self, now: float, heartbeat_s: float) -> None:
         """Count a heartbeat. Heartbeats that queued up while this process did not listen count as
