@@ -12,6 +12,7 @@ from functools import partial
 
 from bench.predict.pools import (
     MAX_TOKENS_AHEAD,
+    Batch,
     Node,
     Request,
     Simulation,
@@ -22,6 +23,7 @@ from coordinator.core.pool_meter import FIRST_ANSWER_S, NEWEST_ANSWER, SHORTEST_
 from coordinator.core.pool_policy import LOOK_S, PoolLoad, PoolPolicy, PoolTargets
 from coordinator.core.soft_pools import Site, SoftPools
 from coordinator.core.step_meter import StepTimes
+from coordinator.core.workers.prompt_meter import MEMORY_S
 from decode.spread_table import between
 
 MOVE_S = 0.03
@@ -44,15 +46,21 @@ class Changing:
 
 
 class NodeSpeeds:
-    """The speeds of a node: of prompts by its table, of steps and answers as they are measured."""
+    """The speeds of a node: of short prompts by its table, then as they are measured."""
 
     def __init__(self, node: Node) -> None:
-        self._tok_s = BATCH_TOKENS / between(node.prefill_s, BATCH_TOKENS)
+        self._num_tokens = float(BATCH_TOKENS)
+        self._busy_s = between(node.prefill_s, BATCH_TOKENS)
         self._steps = StepTimes()
         self._answer_s = FIRST_ANSWER_S
 
     def prefill_tok_s(self) -> float:
-        return self._tok_s
+        return self._num_tokens / self._busy_s
+
+    def note_batch(self, num_tokens: int, seconds: float) -> None:
+        self._num_tokens, self._busy_s = self._num_tokens + num_tokens, self._busy_s + seconds
+        if self._busy_s > MEMORY_S:
+            self._num_tokens, self._busy_s = self._num_tokens / 2, self._busy_s / 2
 
     def new_tokens(self, num_tokens: int) -> int:
         return num_tokens
@@ -134,6 +142,8 @@ class _Run(Simulation):
         for gpu, prefills in enumerate(self._prefills):
             if prefills and self._sequences[gpu]:
                 self._release(gpu)
+            if prefills:
+                self._take(gpu)
         self._place()
         if self.num_open:
             self.clock.after(LOOK_S, self.tick)
@@ -159,6 +169,25 @@ class _Run(Simulation):
                 self.clock.after(MOVE_S, partial(self._join, request, num_tokens, to))
             else:
                 self._join(request, num_tokens, gpu)
+
+    def _take(self, gpu: int) -> None:
+        """Move sequences to a prefill worker that has nothing to do."""
+        full = max(self._decoding(), key=lambda i: self._sequences[i])
+        staying = []
+        running = self._decoders.take(full)
+        for request, num_tokens in sorted(running, key=lambda each: -each[1]):
+            if self._soft.takes(self._site(gpu), self._there(full)):
+                self._sequences[self._at.pop(request)] -= 1
+                self._sequences[gpu] += 1
+                self.clock.after(MOVE_S, partial(self._join, request, num_tokens, gpu))
+            else:
+                staying.append((request, num_tokens))
+        for request, num_tokens in staying:
+            self._at.pop(request)
+            self._join(request, num_tokens, full)
+
+    def _there(self, gpu: int) -> Site:
+        return Site(gpu, self._sequences[gpu])
 
     def _site(self, gpu: int) -> Site:
         return Site(gpu, self._sequences[gpu], self._workers[gpu].tokens_ahead + self._queued())
@@ -198,7 +227,7 @@ class _Run(Simulation):
         prefilling = [w for w in self._workers if self._prefills[w.number]]
         best = min(prefilling, key=lambda w: (w.tokens_ahead, w.placed))
         num_waiting = best.tokens_ahead + self._queued() // len(prefilling)
-        if self._soft.waits(num_waiting):
+        if self._soft.may_help(num_waiting):
             helper = min(
                 (w for w in self._workers if not self._prefills[w.number]),
                 key=lambda w: (self._sequences[w.number], w.tokens_ahead, w.placed),
@@ -211,6 +240,12 @@ class _Run(Simulation):
 
     def _decoding(self) -> Iterable[int]:
         return (i for i, prefills in enumerate(self._prefills) if not prefills)
+
+    def _batch(self, worker: Worker, max_tokens: int) -> Batch:
+        chunks, seconds = super()._batch(worker, max_tokens)
+        if not self._decoders.running(worker.number):
+            self._speeds.note_batch(sum(chunk.num_tokens for chunk in chunks), seconds)
+        return chunks, seconds
 
     def _decode(self, gpu: int, request: Request) -> None:
         """Decode a request whose prompt is computed: there, or at another worker."""

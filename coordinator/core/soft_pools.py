@@ -7,7 +7,9 @@ that is better by the targets:
               prefill workers, and its own sequences keep their pace
     keeps     a prefill worker decodes a sequence whose prompt it has computed: the steps of the
               decode workers take longer than its own, and few prompts come
-    releases  such a sequence moves to a decode worker: prompts wait, or steps are faster there
+    takes     a prefill worker without prompts decodes a sequence that a decode worker has decoded
+    releases  a sequence of a prefill worker moves to a decode worker: prompts wait, or steps are
+              faster there
     gathers   a prompt for a worker that decodes waits a little for others: computed together they
               stop the decode steps for less time
 
@@ -22,7 +24,10 @@ from math import exp
 from coordinator.core.pool_policy import PoolTargets, Speeds
 
 WAIT_SHARE = 0.3
-"""Prompts that wait for a smaller share of their target wait for a prefill worker."""
+"""A prefill worker whose prompts wait for a larger share of their target decodes nothing more."""
+HELP_FROM = 0.6
+"""Prompts that would wait for a smaller share wait for a prefill worker. Beside decode steps they
+take longer to compute, so pools whose decode workers help early do less in all."""
 HELP_SHARE = 0.5
 """A decode worker helps while its sequences' time a token is below this share of its target."""
 KEEP_SHARE = 0.1
@@ -75,7 +80,7 @@ class SoftPools:
     def may_help(self, num_waiting: int) -> bool:
         """False if no decode worker ``helps`` with so many prompt tokens ahead of a prefill
         worker."""
-        return not self._speeds.prefill_tok_s() or self.waits(num_waiting)
+        return not self._speeds.prefill_tok_s() or self._ttft_share(num_waiting) > HELP_FROM
 
     def helps(self, num_waiting: int, there: Site, num_tokens: int, now: float) -> bool:
         """True if a decode worker is to compute a prompt of ``num_tokens``, for which it would wait
@@ -83,7 +88,7 @@ class SoftPools:
         speed, a worker without sequences takes what would wait longer elsewhere."""
         if not self._speeds.prefill_tok_s():
             return not there.num_sequences and there.tokens_ahead + num_tokens < num_waiting
-        if not self.waits(num_waiting):
+        if not self.may_help(num_waiting):
             return False
         if there.num_sequences and self._tpot_share(there, now, num_tokens) > HELP_SHARE:
             return False
@@ -115,13 +120,31 @@ class SoftPools:
             and MARGIN * self._tpot_share(_one_more(here), now) < elsewhere
         )
 
+    def takes(self, here: Site, there: Site) -> bool:
+        """True if a prefill worker without prompts is to decode a sequence that a decode worker
+        decodes now. The prompts that it was given lately do not count: when more come, it releases
+        the sequence, and a move costs few steps."""
+        share = self._step_share(there.num_sequences)
+        return (
+            share > KEEP_SHARE
+            and not here.tokens_ahead
+            and MARGIN * self._step_share(here.num_sequences + 1) < share
+        )
+
     def releases(self, here: Site, there: Site, now: float) -> bool:
         """True if a sequence is to move from a prefill worker to a decode worker."""
+        if not here.tokens_ahead:
+            more = self._step_share(there.num_sequences + 1)
+            return MARGIN * more < self._step_share(here.num_sequences)
         elsewhere = self._tpot_share(_one_more(there), now)
         if elsewhere < 1 and self.waits(here.tokens_ahead):
             return True
         share = self._tpot_share(here, now)
         return MARGIN * elsewhere < share or (share > SLOW_SHARE and elsewhere < share)
+
+    def _step_share(self, num_sequences: int) -> float:
+        """The time of a step as a share of the target."""
+        return self._speeds.step_s(num_sequences) / self._targets.tpot_s
 
     def _ttft_share(self, num_tokens: float) -> float:
         """The time to compute prompt tokens as a share of the target; 0 before it is known."""
@@ -134,7 +157,7 @@ class SoftPools:
         time_for = SPEED_BESIDE * self._speeds.prefill_tok_s() * self._speeds.answer_s()
         given = self._recent(site.worker, now) + more
         busy = min(MOST_BUSY, given / time_for) if time_for else 0.0
-        return self._speeds.step_s(site.num_sequences) / (1 - busy) / self._targets.tpot_s
+        return self._step_share(site.num_sequences) / (1 - busy)
 
     def _recent(self, worker: Hashable, now: float) -> float:
         """Over about the time of an answer: a prompt slows down only who is decoded beside it."""

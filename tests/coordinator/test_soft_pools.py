@@ -23,22 +23,22 @@ def soft(
 def test_a_decode_worker_helps_while_prompts_wait_and_its_own_sequences_keep_their_pace() -> None:
     found = soft()
     idle = Site("d", 0)
-    assert not found.helps(1_000, idle, 500, 0.0), "a short wait"
-    assert found.helps(6_000, idle, 500, 0.0)
-    assert not found.helps(6_000, Site("d", 0, tokens_ahead=5_000), 500, 0.0), (
+    assert not found.helps(5_000, idle, 500, 0.0), "a short wait"
+    assert found.helps(7_000, idle, 500, 0.0)
+    assert not found.helps(7_000, Site("d", 0, tokens_ahead=5_000), 500, 0.0), (
         "as long a wait there"
     )
-    assert not found.helps(6_000, Site("d", 20), 500, 0.0), "its steps take 60 % of the target"
-    assert soft(targets=PoolTargets(1.0, 0.05)).helps(6_000, Site("d", 20), 500, 0.0)
+    assert not found.helps(7_000, Site("d", 20), 500, 0.0), "its steps take 60 % of the target"
+    assert soft(targets=PoolTargets(1.0, 0.05)).helps(7_000, Site("d", 20), 500, 0.0)
 
 
 def test_prompts_that_it_was_given_lately_count() -> None:
     found = soft(targets=PoolTargets(1.0, 0.05))
     there = Site("d", 20)
-    assert found.helps(6_000, there, 500, 0.0)
+    assert found.helps(7_000, there, 500, 0.0)
     found.note_prompt("d", 9_000, 0.0)
-    assert not found.helps(6_000, there, 500, 0.1)
-    assert found.helps(6_000, there, 500, 20.0)
+    assert not found.helps(7_000, there, 500, 0.1)
+    assert found.helps(7_000, there, 500, 20.0)
 
 
 def test_a_prefill_worker_keeps_a_sequence_where_decode_workers_are_slow_and_no_prompts_wait() -> (
@@ -63,6 +63,23 @@ def test_a_kept_sequence_leaves_when_prompts_wait_or_its_steps_are_faster_elsewh
     assert not found.releases(kept, Site("d", 5), 0.0), "hardly faster"
     assert found.releases(Site("p", 60), Site("d", 10), 0.0)
     assert found.releases(Site("p", 100), slow, 0.0), "it has become slow here"
+
+
+def test_a_prefill_worker_takes_sequences_only_for_shorter_steps_and_without_prompts() -> None:
+    found, slow = soft(each_s=0.000_5), Site("d", 40)
+    assert found.takes(Site("p", 3), slow)
+    found.note_prompt("p", 9_000, 0.0)
+    assert found.takes(Site("p", 3), slow), "its prompts are computed"
+    assert not found.takes(Site("p", 3, tokens_ahead=1), slow)
+    assert not found.takes(Site("p", 35), slow), "hardly shorter"
+
+
+def test_it_does_not_take_what_it_would_release() -> None:
+    found = soft(each_s=0.000_5)
+    for there in range(60):
+        for here in range(60):
+            if found.takes(Site("p", here), Site("d", there)):
+                assert not found.releases(Site("p", here + 1), Site("d", there - 1), 0.0)
 
 
 def test_before_the_speed_is_known_a_worker_without_sequences_helps_with_a_burst() -> None:
@@ -153,6 +170,40 @@ def test_it_moves_when_prompts_wait() -> None:
     site.life.settled("p-1", Settled("r", request.attempt, offer))
     site.land(request)
     assert request.decode_worker == "d-1"
+
+
+def test_a_prefill_worker_without_prompts_takes_the_youngest_sequences() -> None:
+    site = desk(tok_s=10**6, tpot_s=10.0, each_s=0.01)
+    requests = [decoded(site, name) for name in "abcd"]
+    assert {request.decode_worker for request in requests} == {"d-1"}
+    site.life._dispatcher._soft = site.life._moves._soft = soft(
+        10**6, PoolTargets(1.0, 0.05), each_s=0.01
+    )
+    site.sent()
+    site.now += 2.0
+    site.life.tick()
+    assert [m.request_id for _, m in site.sent() if isinstance(m, Move)] == ["d", "c"], (
+        "two would be as slow there as the two that stay"
+    )
+    moved = requests[3]
+    offer = Offer("d-1", (0,), 2, 3, moved.num_tokens - 1)
+    site.life.settled("d-1", Settled("d", moved.attempt, offer))
+    site.land(moved)
+    assert moved.decode_worker == "p-1"
+    assert (moved.num_moves, moved.attempt) == (1, 1)
+
+
+def test_it_takes_none_while_it_has_prompts() -> None:
+    site = desk(tok_s=10**6, tpot_s=10.0, each_s=0.01)
+    for name in "abcd":
+        decoded(site, name)
+    site.submit("prompt", length=100)
+    site.life._dispatcher._soft = site.life._moves._soft = soft(
+        10**6, PoolTargets(1.0, 0.05), each_s=0.01
+    )
+    site.now += 2.0
+    site.life.tick()
+    assert not [m for _, m in site.sent() if isinstance(m, Move)]
 
 
 def test_prompts_are_gathered_until_the_oldest_has_waited_enough() -> None:

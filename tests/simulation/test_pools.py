@@ -35,7 +35,7 @@ class Restless(SoftPools):
     def _yes(self, *_: object) -> bool:
         return self._rng.random() < self._share
 
-    waits = may_help = helps = gathers = keeps = releases = _yes
+    waits = may_help = helps = gathers = keeps = takes = releases = _yes
 
 
 class Changing(Cluster):

@@ -91,6 +91,20 @@ class Candidates:
         able = self._able_to_pull(request, source, self.proved(source))
         return [w for w in able if w.breaker.closed and w.reserved_for is None and not w.draining]
 
+    def to_take(self, request: Request, source: str) -> list[Worker]:
+        """The healthy prefill workers that may take over a request that is decoded at ``source``,
+        and can hold it to its end."""
+        proved = {worker.instance: worker for worker in self._registry.takers_from(source)}
+        usable = self._registry.pair_breakers.pulling_from(source, set(proved), self._monotonic())
+        return [
+            worker
+            for instance, worker in proved.items()
+            if instance in usable
+            and worker.breaker.closed
+            and worker.reserved_for is None
+            and worker.hello.max_seq_len >= request.max_len
+        ]
+
     def _able_to_pull(self, request: Request, exporter: str, proved: set[str]) -> list[Worker]:
         """The workers in ``proved`` that can hold the request. Untested workers count in the
         comparison of sizes: the request waits for their test rather than take a smaller one."""

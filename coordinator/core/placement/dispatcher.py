@@ -136,6 +136,21 @@ class Dispatcher:
         pullers = self._candidates.to_move_to(request)
         return choose_decode(pullers, request, kept_at(request, self._registry))
 
+    def taker(self, request: Request, num_moving: int = 0) -> Worker | None:
+        """The prefill worker without prompts that is to decode a request of a decode worker.
+        ``num_moving``: requests that are about to move there before it."""
+        offered = request.state is State.HANDOFF
+        source = self._registry.get(request.prefill_worker if offered else request.decode_worker)
+        if self._soft is None or self._queue or source is None or source.role != "decode":
+            return None
+        able = self._candidates.to_take(request, source.instance)
+        worker = min(able, key=lambda w: w.num_decoded, default=None)
+        if worker is None or not worker.load.has_room(request.num_tokens + 1, growing=True):
+            return None
+        here = Site(worker.instance, worker.num_decoded + num_moving, worker.load.tokens_ahead)
+        there = Site(source.instance, source.num_decoded + offered - num_moving)
+        return worker if self._soft.takes(here, there) else None
+
     def has_gathered(self) -> bool:
         """True if a prompt has waited for others as long as it may. Its worker decodes: ask when
         the tokens of a step come."""
@@ -179,6 +194,8 @@ class Dispatcher:
                 ]
                 worker = choose_decode(free, request, kept_at(request, self._registry))
                 worker = self._keeper(request, worker) or worker
+                if request.moving:
+                    worker = self.taker(request) or worker
                 if worker is None and request.moving:  # it stays where it is
                     worker = self._registry.get(request.prefill_worker)
                 elif worker is None:

@@ -2,8 +2,8 @@
 
     drain    The worker drains, so it ends in a second instead of with its longest answer.
     role     It has become a prefill worker.
-    pools    It is a prefill worker with soft pools, and a decode worker is the better place
-             (soft_pools.py).
+    pools    With soft pools the worker of the other role is the better place (soft_pools.py): a
+             decode worker, or a prefill worker without prompts.
     memory   Its sequences are about to have no pages. The youngest, which would be preempted, goes
              to a worker that has many.
     balance  Another worker of its role has much less to decode (balance.py). The youngest move.
@@ -63,6 +63,9 @@ class Moves:
             elif worker.load.is_short_of_pages:
                 for request in self._relieving(worker):
                     yield request, "memory"
+            elif self._soft is not None and worker.role == "decode":
+                for request in self._taken(worker):
+                    yield request, "pools"
         now = self._monotonic()
         for role, balance in self._balances.items():
             for worker in balance.uneven(self._registry.taking(role), now):
@@ -87,6 +90,18 @@ class Moves:
             if num_moving >= MAX_AT_ONCE:
                 return
             if not self._releases(worker) or self._dispatcher.new_home(request) is None:
+                return
+            num_moving += 1
+            yield request
+
+    def _taken(self, worker: Worker) -> Iterator[Request]:
+        """What a prefill worker without prompts takes over, youngest first."""
+        others = self._registry.takers_from(worker.instance)
+        if all(other.load.tokens_ahead for other in others):  # before the requests are sorted
+            return
+        num_moving = len(_moving(worker))
+        for request in sorted(self._movable(worker), key=_arrival, reverse=True):
+            if num_moving >= MAX_AT_ONCE or self._dispatcher.taker(request, num_moving) is None:
                 return
             num_moving += 1
             yield request

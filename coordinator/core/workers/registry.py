@@ -164,6 +164,17 @@ class Registry:
             if w.instance == exporter or self.pairs_of(w).usable(exporter, w.instance)
         }
 
+    def takers_from(self, exporter: str) -> list[Worker]:
+        """The prefill workers that may decode, and have proved that they can pull a sequence from
+        this worker's memory."""
+        return [
+            worker
+            for worker in self.taking("prefill")
+            if worker.can_be("decode")
+            and worker.instance != exporter
+            and self.pairs_of(worker).usable(exporter, worker.instance)
+        ]
+
     def pairs_of(self, puller: Worker) -> Pairs:
         """The tested pairs in which this worker is the puller."""
         return self.pairs if puller.can_be("decode") else self.prefix_pairs
