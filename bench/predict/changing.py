@@ -22,7 +22,7 @@ from bench.setups import Setup
 from coordinator.core.pool_meter import FIRST_ANSWER_S, NEWEST_ANSWER, SHORTEST_S
 from coordinator.core.pool_policy import LOOK_S, PoolLoad, PoolPolicy, PoolTargets
 from coordinator.core.soft_pools import Site, SoftPools
-from coordinator.core.step_meter import StepTimes
+from coordinator.core.step_times import StepTimes
 from coordinator.core.workers.prompt_meter import MEMORY_S
 from decode.spread_table import between
 

@@ -102,7 +102,7 @@ class Inbox:
                 self._lifecycle.transfer_done(instance, message)
             case Tokens(tokens=tokens):
                 self._lifecycle.tokens(instance, message)
-                worker.note_step(len(tokens), worker.heard_at)
+                worker.note_step(tokens, worker.heard_at)
                 self._observer.stepped(len(tokens))
             case PrefixesChanged():
                 self._prefixes_changed(worker, message)

@@ -7,7 +7,7 @@ has been computed, the speed of prompts is 0, and the policy decides nothing.
 from collections.abc import Iterable
 
 from coordinator.core.pool_policy import PoolLoad
-from coordinator.core.step_meter import STEPS_S, StepMeter, StepTimes
+from coordinator.core.step_times import StepTimes
 from coordinator.core.workers.worker import Worker
 
 FIRST_ANSWER_S, SHORTEST_S, NEWEST_ANSWER = 4.0, 0.05, 0.05
@@ -18,7 +18,6 @@ class PoolMeter:
 
     def __init__(self) -> None:
         self._steps = StepTimes()
-        self._measured: dict[str, StepMeter] = {}
         self._prompt_tok_s = 0.0
         self._answer_s = FIRST_ANSWER_S
         self._new_share = 1.0
@@ -42,11 +41,11 @@ class PoolMeter:
         """How many of a prompt's tokens are to be computed, as earlier prompts were."""
         return round(num_tokens * self._new_share)
 
-    def load(self, workers: Iterable[Worker], num_tokens_queued: int, now: float) -> PoolLoad:
+    def load(self, workers: Iterable[Worker], num_tokens_queued: int) -> PoolLoad:
         """The load since the last call. ``num_tokens_queued``: tokens of prompts not placed yet.
         As many of them count as waiting as had to be computed of earlier prompts, by share."""
         present = list(workers)
-        self._measure(present, now)
+        self._measure(present)
         ahead = sum(worker.load.tokens_ahead for worker in present)
         waiting = ahead + self.new_tokens(num_tokens_queued)
         computed = self._computed_since(present)
@@ -58,25 +57,15 @@ class PoolMeter:
             sum(worker.num_decoded for worker in present),
         )  # fmt: skip
 
-    def _measure(self, workers: list[Worker], now: float) -> None:
+    def _measure(self, workers: list[Worker]) -> None:
         meters = [worker.prompts for worker in workers]
         if busy_s := sum(meter.busy_s for meter in meters):
             self._prompt_tok_s = sum(meter.num_timed for meter in meters) / busy_s
         if num_prompt := sum(meter.num_prompt for meter in meters):
             self._new_share = sum(meter.num_computed for meter in meters) / num_prompt
-        decoding = {w.instance: w for w in workers if w.role == "decode"}
-        self._measured = {name: m for name, m in self._measured.items() if name in decoding}
-        for name, worker in decoding.items():
-            self._measure_steps(name, worker, now)
-
-    def _measure_steps(self, name: str, worker: Worker, now: float) -> None:
-        measured = self._measured.setdefault(name, StepMeter.of(worker, now))
-        measured.look(worker, now)
-        if now - measured.since < STEPS_S:
-            return
-        if step := measured.step(worker, self._prompt_tok_s):
-            self._steps.note(*step)
-        self._measured[name] = StepMeter.of(worker, now)
+        for worker in workers:
+            for num_sequences, seconds in worker.steps.taken():
+                self._steps.note(num_sequences, seconds)
 
     def _computed_since(self, workers: list[Worker]) -> int:
         before = self._computed

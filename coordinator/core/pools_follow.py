@@ -27,7 +27,7 @@ class PoolsThatFollow:
         role are missing, or none may change its role. ``num_tokens_queued``: tokens of the prompts
         that wait for a worker."""
         workers = self._pools.live()
-        load = self._meter.load(workers, num_tokens_queued, now)
+        load = self._meter.load(workers, num_tokens_queued)
         if not (load.num_prefill and load.num_decode and self._pools.can_change()):
             return
         wanted = self._policy.decide(load, now)

@@ -1,16 +1,15 @@
 """What the pools have to do, and how fast the workers are, by their messages."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import cast
+from typing import Any
 
 import pytest
 
 from coordinator.core.pool_meter import PoolMeter
-from coordinator.core.step_meter import STEP_GROWTH, STEPS_S, StepMeter, StepTimes
+from coordinator.core.step_times import STEP_GROWTH, StepTimes
 from coordinator.core.workers.prompt_meter import MEMORY_S, PromptMeter
-from coordinator.core.workers.worker import Worker
+from coordinator.core.workers.step_clock import StepClock
 from tests.coordinator.desk import Desk
+from transport.wire.messages import TokenOut
 
 
 def test_a_step_between_two_measured_ones_and_beyond_them() -> None:
@@ -25,47 +24,48 @@ def test_a_step_between_two_measured_ones_and_beyond_them() -> None:
     assert steps.seconds(4) == pytest.approx(0.010 * (1 - STEP_GROWTH / 2))
 
 
-@dataclass
-class Decoding:
-    """What the meter asks of a worker."""
-
-    num_decoded: int = 0
-    num_step_tokens: int = 0
-    num_prompt_tokens: int = 0
-
-
-def measured(rows: Sequence[int], prompt_tok_s: int = 0) -> tuple[int, float] | None:
-    """What is measured of a worker that has so many sequences, each for a tenth of STEPS_S, whose
-    steps take 10 ms. The prompts beside them leave the steps less time."""
-    worker, look_s = Decoding(rows[0]), STEPS_S / len(rows)
-    meter = StepMeter.of(cast(Worker, worker), 0.0)
-    for number, sequences in enumerate(rows, 1):
-        worker.num_prompt_tokens += round(prompt_tok_s * look_s)
-        for_steps_s = look_s * (1 - prompt_tok_s / 10_000)
-        worker.num_step_tokens += round(sequences * for_steps_s / 0.010)
-        worker.num_decoded = sequences
-        meter.look(cast(Worker, worker), number * look_s)
-    return meter.step(cast(Worker, worker), prefill_tok_s=10_000)
+def timed(*steps: tuple[float, int]) -> list[tuple[float, float]]:
+    """What is measured of steps, each by its end and its sequences; the first one goes ahead."""
+    clock = StepClock()
+    for now, number in ((0.0, 1), *steps):
+        clock.note(number, number, now, num_prompt=0, has_prompts=False, goes_on=True)
+    return list(clock.taken())
 
 
-def test_steps_are_measured_right_while_sequences_come() -> None:
-    found = measured([1, 2, 4, 8, 12, 16, 20, 24, 28, 32])
-    assert found is not None
-    rows, seconds = found
-    assert rows == pytest.approx(15, abs=2)
-    assert seconds == pytest.approx(0.010, rel=0.15)
+def test_steps_are_measured_by_the_number_of_their_sequences() -> None:
+    found = timed((0.010, 8), (0.020, 8), (0.040, 20), (0.060, 20))
+    assert found == [(8, pytest.approx(0.010)), (20, pytest.approx(0.020))]
 
 
-def test_the_time_of_prompts_beside_steps_is_none_of_theirs() -> None:
-    assert measured([8] * 10, prompt_tok_s=4_000) == (8, pytest.approx(0.010, rel=0.01))
+def test_a_step_with_drafts_gives_a_sequence_several_tokens() -> None:
+    clock = StepClock()
+    for now in (0.0, 0.030):
+        clock.note(4, 12, now, num_prompt=0, has_prompts=False, goes_on=True)
+    assert list(clock.taken()) == [(4, pytest.approx(0.010))]
 
 
-def test_steps_are_not_measured_while_prompts_take_most_of_the_time() -> None:
-    assert measured([8] * 10, prompt_tok_s=6_000) is None
+@pytest.mark.parametrize("beside", [
+    {"num_prompt": 500}, {"has_prompts": True}, {"goes_on": False},
+])  # fmt: skip
+def test_the_time_of_prompts_and_of_waiting_is_none_of_the_steps(beside: dict[str, Any]) -> None:
+    alone = {"num_prompt": 0, "has_prompts": False, "goes_on": True}
+    for first, second in ((alone | beside, alone), (alone, alone | beside)):
+        clock = StepClock()
+        clock.note(4, 4, 1.0, **first)
+        clock.note(4, 4, 9.0, **second)
+        assert len(list(clock.taken())) == (second["goes_on"] is False)
 
 
-def test_a_worker_without_sequences_has_no_steps() -> None:
-    assert measured([0] * 10) is None
+def test_the_meter_knows_the_steps_of_a_worker() -> None:
+    desk = Desk(("p-1", "d-1"))
+    worker, meter = desk.registry.require("d-1"), PoolMeter()
+    request = desk.submit("r")
+    desk.prefill(request)
+    desk.land(request)
+    for now in (1.0, 1.010, 1.020):
+        worker.note_step((TokenOut("r", 1, 1, 7),), now)
+    meter.load([worker], 0)
+    assert meter.step_s(1) == pytest.approx(0.010)
 
 
 def test_prompts_are_computed_in_turn_so_waiting_is_no_work() -> None:
@@ -92,13 +92,13 @@ def test_the_load_counts_what_waits_and_what_has_come() -> None:
         desk.join(name)
     workers, meter = list(desk.registry.all()), PoolMeter()
     assert meter.prefill_tok_s() == 0.0
-    load = meter.load(workers, 0, now=1.0)
+    load = meter.load(workers, 0)
     assert (load.num_prefill, load.num_decode, load.tokens_waiting) == (1, 2, 0)
     request = desk.submit("r")
-    load = meter.load(workers, 100, now=1.25)
+    load = meter.load(workers, 100)
     assert load.tokens_waiting == request.num_tokens + 100
     assert load.tokens_arrived == load.tokens_waiting
-    assert meter.load(workers, 100, now=1.5).tokens_arrived == 0
+    assert meter.load(workers, 100).tokens_arrived == 0
 
 
 def test_what_was_computed_meanwhile_has_come_too() -> None:
@@ -106,10 +106,10 @@ def test_what_was_computed_meanwhile_has_come_too() -> None:
     worker = desk.join("p-1")
     meter = PoolMeter()
     (worker,) = desk.registry.all()
-    meter.load([worker], 0, now=1.0)
+    meter.load([worker], 0)
     worker.heard_at = 2.0
     worker.note_prompt(300, 600, assigned_at=1.5)
-    load = meter.load([worker], 1_000, now=2.0)
+    load = meter.load([worker], 1_000)
     assert meter.prefill_tok_s() == pytest.approx(600)
     assert load.tokens_waiting == 500, "half of such prompts was not computed but reused"
     assert load.tokens_arrived == 800

@@ -70,7 +70,7 @@ class Following(Changing):
     def _deliver(self, node: Node) -> None:
         message, worker = node.outbox[0], self.registry.get(node.hello.instance)
         if worker is not None and isinstance(message, Tokens):
-            worker.note_step(len(message.tokens), FASTER * self.now)
+            worker.note_step(message.tokens, FASTER * self.now)
         if worker is not None and isinstance(message, Prefilled):
             request = self.lifecycle.requests.get(message.token.request_id)
             if request is not None:

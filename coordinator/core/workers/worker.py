@@ -1,5 +1,6 @@
 """One worker as the coordinator knows it. Pure."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import Literal
@@ -10,8 +11,9 @@ from coordinator.core.workers.breaker import Breaker
 from coordinator.core.workers.load import Load
 from coordinator.core.workers.meters import DraftMeter, PrefixMeter, SpreadMeter, TokenMeter
 from coordinator.core.workers.prompt_meter import PromptMeter
+from coordinator.core.workers.step_clock import StepClock
 from transport.wire.layout import CacheLayout
-from transport.wire.messages import Heartbeat, Hello, Role
+from transport.wire.messages import Heartbeat, Hello, Role, TokenOut
 from transport.wire.reports import GpuHealth, WorkerGauges
 
 Departure = Literal["silent", "goodbye", "rejoined", "refused"]
@@ -48,8 +50,7 @@ class Worker:
     prompt_tokens: TokenMeter = field(default_factory=TokenMeter)
     output_tokens: TokenMeter = field(default_factory=TokenMeter)
     """Computed tokens that the worker reported, stale or not."""
-    num_step_tokens: int = 0
-    """Tokens that its decode steps gave."""
+    steps: StepClock = field(default_factory=StepClock)
     prompts: PromptMeter = field(default_factory=PromptMeter)
     num_prompt_tokens: int = 0
     """Prompt tokens that it has computed."""
@@ -115,10 +116,19 @@ class Worker:
         self.prompts.ended(num_computed, num_prompt, assigned_at, self.heard_at, alone=alone)
         self.num_prompt_tokens += num_computed
 
-    def note_step(self, num_tokens: int, now: float) -> None:
+    def note_step(self, tokens: Sequence[TokenOut], now: float) -> None:
         """Count the tokens of a decode step that the worker has reported."""
-        self.output_tokens.add(num_tokens, now)
-        self.num_step_tokens += num_tokens
+        self.output_tokens.add(len(tokens), now)
+        drafted = self.drafts.num_drafts
+        number = len({token.request_id for token in tokens}) if drafted else len(tokens)
+        self.steps.note(
+            number, len(tokens), now,
+            num_prompt=self.num_prompt_tokens, has_prompts=self.load.tokens_ahead > 0,
+            goes_on=any(map(self._decodes, self.load.requests.values())),
+        )  # fmt: skip
+
+    def _decodes(self, request: Request) -> bool:
+        return request.state is State.DECODING and request.decode_worker == self.instance
 
     def note_beat(self, now: float, heartbeat_s: float) -> None:
         """Count a heartbeat. Heartbeats that queued up while this process did not listen count as
