@@ -2,18 +2,14 @@
 step. The benchmarks of steps share it."""
 
 import statistics
-import subprocess
-import sys
 import time
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import torch
 from llguidance import LLMatcher
 
-from bench.environment import describe
 from decode.speculation import DraftPolicy, NoDrafts
 from engine.batch import Binding, ForwardBatch, Row
 from engine.config import EngineConfig, Quantize
@@ -170,23 +166,3 @@ def _process(step: Step, policy: DraftPolicy) -> int:
     for num_drafts, sampled in zip(result.drafts, result.sampled, strict=True):
         policy.verified(num_drafts, len(sampled) - 1)
     return sum(len(each) for each in result.sampled)
-
-
-def gpu_environment(module: str, commit: str) -> dict[str, Any]:
-    """Where a result was made: machine, GPU and versions; ``commit`` where there is no checkout."""
-    return describe(sys.argv[1:], module) | _gpu() | ({"commit": commit} if commit else {})
-
-
-def _gpu() -> dict[str, str]:
-    query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader", "--id=0"]
-    name, _, driver = (
-        subprocess.run(query, capture_output=True, text=True, check=True)
-        .stdout.strip()
-        .partition(", ")
-    )
-    return {
-        "gpu": name,
-        "driver": driver,
-        "cuda": torch.version.cuda or "",
-        "triton": version("triton"),
-    }

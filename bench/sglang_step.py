@@ -18,7 +18,7 @@ from typing import Annotated, Any
 import typer
 
 from bench import result_file
-from bench.engine_bench import gpu_environment
+from bench.gpu_environment import gpu_environment
 from bench.harness.options import int_list
 
 WARM_TOKENS = 32

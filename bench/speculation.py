@@ -19,7 +19,8 @@ import torch
 import typer
 
 from bench import result_file
-from bench.engine_bench import FULL_SIZE, WARM_STEPS, Bench, Run, gpu_environment, load
+from bench.engine_bench import FULL_SIZE, WARM_STEPS, Bench, Run, load
+from bench.gpu_environment import gpu_environment
 from bench.harness.options import int_list
 from decode.speculation import AUTO_DRAFTS, DraftPolicy, FixedDrafts, NoDrafts, draft_policy
 from engine.draft_graphs import DraftGraphs

@@ -15,7 +15,8 @@ import torch
 import typer
 
 from bench import result_file
-from bench.engine_bench import FULL_SIZE, Bench, Run, gpu_environment, load
+from bench.engine_bench import FULL_SIZE, Bench, Run, load
+from bench.gpu_environment import gpu_environment
 from bench.harness.options import int_list
 from bench.step_floor import floor_ms
 from engine.model.registry import read_config

@@ -48,7 +48,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     module = ModuleType("sglang")
     module.Engine = Engine  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "sglang", module)
-    monkeypatch.setattr(sglang_step.time, "perf_counter", clock.perf_counter)
+    monkeypatch.setattr(sglang_step, "time", clock)
     monkeypatch.setattr(sglang_step, "gpu_environment", lambda module, commit: {"commit": commit})
     return seen
 
