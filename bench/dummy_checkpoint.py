@@ -26,8 +26,6 @@ from bench.environment import ROOT
 
 SPECIAL = {0: "<|endoftext|>", 1: "<|im_start|>", 2: "<|im_end|>", 24: "<think>", 25: "</think>"}
 NUM_SPECIAL = 33
-FIRST_SPECIAL_ID = 248_044
-"""Qwen3.5's id of ``<|endoftext|>``, which the other special tokens follow."""
 TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"
     "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
@@ -51,14 +49,30 @@ def make_tokenizer(first_special_id: int) -> Tokenizer:
     return tokenizer
 
 
-def make_folder(config: Path, out: Path, first_special_id: int = FIRST_SPECIAL_ID) -> None:
-    """Fill ``out`` with the JSON files of ``config`` and the tokenizer. Raises OSError."""
+def make_folder(config: Path, out: Path, first_special_id: int | None = None) -> None:
+    """Fill ``out`` with the JSON files of ``config`` and the tokenizer, whose special tokens begin
+    where the model's do, or at ``first_special_id``. Raises OSError."""
     out.mkdir(parents=True, exist_ok=True)
     for file in config.glob("*.json"):
         shutil.copy(file, out / file.name)
-    make_tokenizer(first_special_id).save(str(out / "tokenizer.json"), pretty=False)
+    make_tokenizer(first_special_id or first_special(config)).save(
+        str(out / "tokenizer.json"), pretty=False
+    )
     (out / "tokenizer_config.json").write_text(json.dumps({"eos_token": SPECIAL[2]}))
     (out / "chat_template.jinja").write_text(TEMPLATE)
+
+
+def first_special(config: Path) -> int:
+    """The least id of a token that begins or ends a text, as of Qwen's ``<|endoftext|>``; the other
+    special tokens follow it. Raises ValueError if ``config`` names none."""
+    whole = json.loads((config / "config.json").read_text())
+    text = whole.get("text_config", whole)
+    named = [text.get(f"{kind}_token_id") for kind in ("bos", "eos")]
+    ids = [i for each in named for i in (each if isinstance(each, list) else [each]) if i]
+    if not ids:
+        raise ValueError(f"{config / 'config.json'} names neither bos_token_id nor eos_token_id")
+    least: int = min(ids)
+    return least
 
 
 def _words(count: int) -> tuple[list[str], list[str]]:
@@ -90,7 +104,7 @@ def main(
     if not (config / "config.json").is_file():
         typer.echo(f"error: --config: {config} has no config.json", err=True)
         raise typer.Exit(2)
-    make_folder(config, out, vocab - NUM_SPECIAL if vocab else FIRST_SPECIAL_ID)
+    make_folder(config, out, vocab - NUM_SPECIAL if vocab else None)
     if layers or vocab:
         shrink(out, layers, vocab)
 
@@ -98,9 +112,10 @@ def main(
 def shrink(folder: Path, num_layers: int | None, vocab_size: int | None) -> None:
     """Keep only the first layers and token ids of the folder's model; ``None`` keeps all."""
     config = json.loads((folder / "config.json").read_text())
-    text = config["text_config"]
+    text = config.get("text_config", config)
     if num_layers:
-        text["layer_types"] = text["layer_types"][:num_layers]
+        if "layer_types" in text:
+            text["layer_types"] = text["layer_types"][:num_layers]
         text["num_hidden_layers"] = num_layers
     if vocab_size:
         text["vocab_size"] = vocab_size

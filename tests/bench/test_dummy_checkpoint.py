@@ -49,6 +49,29 @@ def test_the_coordinator_serves_it_with_the_models_own_ids(tmp_path: Path) -> No
         tokenizer.close()
 
 
+@pytest.mark.parametrize(
+    ("folder", "first"),
+    [("qwen3-0.6b", 151_643), ("llama-3.1-8b", 128_000)],
+)
+def test_special_tokens_begin_where_the_models_do(folder: str, first: int, tmp_path: Path) -> None:
+    config = ROOT / "bench" / "models" / folder
+    make_folder(config, tmp_path)
+    tokenizer, model = Tokenizer.load(tmp_path), read_config(tmp_path)
+    try:
+        assert tokenizer.num_valid_ids == first + NUM_SPECIAL <= model.vocab_size
+        assert tokenizer.encode_chat([{"role": "user", "content": "x"}])[0] == first + 1
+    finally:
+        tokenizer.close()
+    shrink(tmp_path, 4, None)
+    assert len(read_config(tmp_path).layers) == 4
+
+
+def test_a_model_without_a_last_token_is_named(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"vocab_size": 512}')
+    with pytest.raises(ValueError, match="names neither bos_token_id nor eos_token_id"):
+        make_folder(tmp_path, tmp_path / "out")
+
+
 def test_a_small_one_keeps_the_first_layers_and_ids(tmp_path: Path) -> None:
     config = ROOT / "bench" / "models" / "qwen3.5-35b-a3b"
     make_folder(config, tmp_path, 1024 - NUM_SPECIAL)

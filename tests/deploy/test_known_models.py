@@ -47,9 +47,8 @@ def test_what_the_engine_works_in_is_left_free() -> None:
 
 
 def test_which_models_fit() -> None:
-    every = "(none, fp8, nvfp4, nvfp4-lm-head)"
-    names = "; ".join(f"{model.name} {every}" for model in KNOWN.values())
-    assert models_that_fit(140 * GIB).text.endswith(f"by --quantize: {names}")
+    names = "; ".join(f"{model.name} ({', '.join(model.weights)})" for model in KNOWN.values())
+    assert models_that_fit(1 << 40).text.endswith(f"by --quantize: {names}")
     small = models_that_fit(48 * GIB)
     assert small.level == "ok"
     assert "Qwen3.5-35B-A3B (fp8, nvfp4, nvfp4-lm-head)" in small.text
@@ -57,6 +56,15 @@ def test_which_models_fit() -> None:
     few = ", and with BATON_MAX_BATCH_TOKENS=512: Qwen3.5-35B-A3B (nvfp4-lm-head); "
     assert (smaller.level, few in smaller.text) == ("ok", True)
     assert models_that_fit(8 * GIB).level == "warn"
+
+
+@pytest.mark.parametrize(
+    ("gpu_gib", "formats"),
+    [(79.6, ["nvfp4-lm-head"]), (140.4, ["fp8", "nvfp4", "nvfp4-lm-head"])],
+)
+def test_where_122_billion_parameters_fit(gpu_gib: float, formats: list[str]) -> None:
+    """One H100, and one H200, where FP8 leaves room for the caches of eight requests."""
+    assert KNOWN["qwen3.5-122b-a10b"].formats_for(int(gpu_gib * GIB)) == formats
 
 
 @pytest.mark.parametrize("name", ["llama-3.1-8b", "qwen3.5-9b"])

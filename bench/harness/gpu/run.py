@@ -1,4 +1,5 @@
-"""The course of the GPU benchmark: double the load until the GPUs are full, then hold it. A sampler
+"""The course of the GPU benchmark: double the load until the GPUs are full, or try the
+given levels, then hold it. A sampler
 reads the GPUs throughout."""
 
 import asyncio
@@ -50,16 +51,22 @@ class Course:
         self._failures: list[str] = []
 
     async def run(self) -> Held:
+        steps = [await self._step(level) for level in self.settings.levels] or await self._ramp()
+        best = best_of(steps, self.settings.least_gain)
+        hold_s = self.settings.hold_s
+        self.session.progress.say(f"holding {best.concurrency} at once for {hold_s:.0f} s")
+        begin_s, end_s = await self._hold(best.concurrency)
+        return Held(tuple(steps), best, begin_s, end_s, self._spans, self._failures)
+
+    async def _ramp(self) -> list[Step]:
+        """Double the concurrency until that gains too little."""
         steps = [await self._step(self.settings.start)]
         while (best := best_of(steps, self.settings.least_gain)) is steps[-1]:
             doubled = min(2 * best.concurrency, self.settings.most)
             if doubled == best.concurrency:
                 break
             steps.append(await self._step(doubled))
-        hold_s = self.settings.hold_s
-        self.session.progress.say(f"holding {best.concurrency} at once for {hold_s:.0f} s")
-        begin_s, end_s = await self._hold(best.concurrency)
-        return Held(tuple(steps), best, begin_s, end_s, self._spans, self._failures)
+        return steps
 
     async def _step(self, concurrency: int) -> Step:
         """Output tokens per second at one concurrency, between ends of requests: from the end of

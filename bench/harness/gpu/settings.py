@@ -2,19 +2,22 @@
 
 import random
 import shlex
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 from typer import Option
 
+from bench.dummy_checkpoint import make_folder
 from bench.environment import ROOT
 from bench.harness.client.asking import Ask, completion
 from bench.harness.conduct import CANNOT_MEASURE
-from bench.harness.options import Settings
+from bench.harness.options import Settings, int_list
 from bench.stack import StackFailed, running
 
 _BUNDLED = ROOT / "models" / "tiny"
@@ -32,7 +35,7 @@ _WORDS = (
 @dataclass(frozen=True)
 class GpuSettings(Settings):
     """A ramp from ``start`` to at most ``most`` requests at once, then ``hold_s`` seconds at the
-    concurrency that it finds.
+    concurrency that it finds. ``levels``, if any, are tried instead of the ramp.
 
     Each request has about ``input_words`` tokens, and exactly ``output_len`` in its answer. A step
     of the ramp sends ``rounds`` requests per place within ``step_limit_s``; the first is not
@@ -41,7 +44,11 @@ class GpuSettings(Settings):
 
     kind = "gpu"
     checkpoint: Annotated[
-        Path, Option(help="What the started server serves; the bundled tiny model.")
+        Path,
+        Option(
+            help="What the started server serves; of a dummy, config.json is enough. The bundled "
+            "tiny model."
+        ),
     ] = _BUNDLED
     load_format: Annotated[
         Literal["auto", "dummy"], Option(help="For the started server; dummy: random weights.")
@@ -53,9 +60,12 @@ class GpuSettings(Settings):
     hold_s: Annotated[float, Option(help="Seconds of full load.")] = 300.0
     start: Annotated[int, Option(help="Requests at once to begin with.")] = 4
     most: Annotated[int, Option(help="Requests at once at most.")] = 2_048
+    levels: Annotated[
+        tuple[int, ...], Option(help='As "10,100,1000": try these instead of doubling.'), int_list
+    ] = ()
     least_gain: float = 0.05
-    rounds: int = 3
-    step_limit_s: float = 180.0
+    rounds: Annotated[int, Option(help="Requests per place in a step; 2 is shortest.")] = 3
+    step_limit_s: Annotated[float, Option(help="Seconds of one step at most.")] = 180.0
     request_limit_s: float = 300.0
     input_words: Annotated[int, Option(help="Words in; about as many tokens.")] = 128
     output_len: Annotated[int, Option(help="Tokens out.")] = 256
@@ -70,6 +80,8 @@ class GpuSettings(Settings):
             raise ValueError(f"rounds: {self.rounds} is below 2, and the first is not counted")
         if not 1 <= self.start <= self.most:
             raise ValueError(f"start: {self.start} is not between 1 and most, {self.most}")
+        if any(a >= b for a, b in pairwise((0, *self.levels))):
+            raise ValueError(f"levels: {self.levels} do not increase from 1 or more")
 
     def ask(self, model: str, draw: random.Random) -> Ask:
         """The next request. It is not streamed, so that the client has little to do."""
@@ -91,10 +103,24 @@ def served(settings: GpuSettings, url: str | None) -> Iterator[str]:
         return
     arguments = ["--load-format", settings.load_format, *shlex.split(settings.up_args)]
     try:
-        with running(
-            settings.checkpoint, *arguments, device="auto", start_s=settings.start_s
-        ) as stack:
+        with (
+            _complete(settings) as folder,
+            running(folder, *arguments, device="auto", start_s=settings.start_s) as stack,
+        ):
             yield stack.url
     except StackFailed as error:
         typer.echo(f"cannot measure: {error}", err=True)
         raise typer.Exit(CANNOT_MEASURE) from None
+
+
+@contextmanager
+def _complete(settings: GpuSettings) -> Iterator[Path]:
+    """The checkpoint; for random weights, one without a tokenizer gets a made-up one."""
+    folder = settings.checkpoint
+    if settings.load_format != "dummy" or (folder / "tokenizer.json").is_file():
+        yield folder
+        return
+    with tempfile.TemporaryDirectory() as made:
+        whole = Path(made) / folder.resolve().name
+        make_folder(folder, whole)
+        yield whole

@@ -2,14 +2,20 @@
 
 import asyncio
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from time import perf_counter
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from bench.environment import ROOT
 from bench.harness.cannot_measure import CannotMeasure
 from bench.harness.client.exchange import Exchange
 from bench.harness.conduct import Session
+from bench.harness.gpu import settings
 from bench.harness.gpu.run import Course
 from bench.harness.gpu.settings import GpuSettings
 from bench.harness.progress import Progress
@@ -53,11 +59,11 @@ class Server(Progress):
         return exchange
 
 
-def course(server: Server, **settings: Any) -> Course:
+def course(server: Server, **changes: Any) -> Course:
     client, info = cast(Any, server), ServerInfo("http://h:1", "some", None, None, None)
     control = RunControl(client, Patience(give_up_after=4))
     given = Session(client, client, info, control, server)
-    return Course(GpuSettings(**{**SMALL, **settings}), given)
+    return Course(GpuSettings(**{**SMALL, **changes}), given)
 
 
 async def test_the_hold_begins_when_nothing_waits_behind_a_higher_step() -> None:
@@ -70,6 +76,30 @@ async def test_the_hold_begins_when_nothing_waits_behind_a_higher_step() -> None
     assert max(span.end_s - span.begin_s for span in during) < 3 * ANSWER_S
     assert held.end_s - held.begin_s == pytest.approx(0.3)
     assert (held.failures, server.num_open) == ([], 0)
+
+
+async def test_given_levels_are_all_tried_and_the_best_is_held() -> None:
+    held = await course(Server(), levels=(1, 3, 6), rounds=2).run()
+    assert [step.concurrency for step in held.steps] == [1, 3, 6]
+    assert held.best.concurrency == 3
+
+
+def test_random_weights_need_a_configuration_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    served_files = set[str]()
+
+    @contextmanager
+    def running(folder: Path, *_: str, **__: Any) -> Iterator[Any]:
+        served_files.update(file.name for file in folder.iterdir())
+        assert folder.name == "qwen3-0.6b"
+        yield SimpleNamespace(url="http://h:1")
+
+    monkeypatch.setattr(settings, "running", running)
+    folder = ROOT / "bench/models/qwen3-0.6b"
+    with settings.served(GpuSettings(checkpoint=folder), None) as url:
+        assert url == "http://h:1"
+    assert served_files >= {"config.json", "tokenizer.json", "chat_template.jinja"}
+    with settings.served(GpuSettings(checkpoint=folder, load_format="auto"), "http://h:2") as url:
+        assert url == "http://h:2"
 
 
 @pytest.mark.parametrize(
@@ -106,7 +136,9 @@ async def test_a_failure_now_and_then_is_counted_and_the_run_goes_on() -> None:
     assert held.failures[0].startswith("http: HTTP 500")
 
 
-@pytest.mark.parametrize("settings", [{"start": 0}, {"start": 9, "most": 8}, {"least_gain": 0.0}])
-def test_settings_that_make_no_sense_are_named(settings: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=next(iter(settings))):
-        GpuSettings(**settings)
+@pytest.mark.parametrize(
+    "wrong", [{"start": 0}, {"start": 9, "most": 8}, {"least_gain": 0.0}, {"levels": (3, 3)}]
+)
+def test_settings_that_make_no_sense_are_named(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        GpuSettings(**wrong)
