@@ -21,6 +21,7 @@ from engine.batch import Row
 from engine.config import EngineConfig
 from engine.inputs import Inputs
 from engine.model.matrix import dequantise, quantise
+from engine.model.model import finished
 from engine.model.quantization import BLOCK
 from engine.model.registry import read_config
 from engine.runner import Engine
@@ -51,8 +52,10 @@ def bundled(num_problems: int) -> dict[str, float]:
         ids = tuple(tokenizer.encode(text, add_special_tokens=False).ids)
         row = Row(0, tuple(range(PAGES)), 0, ids)
         inputs = Inputs.of((row,), engine.layout, torch.device("cpu"))
-        hidden = engine._model.forward(
-            inputs, inputs.prefill_ids, engine.cache, engine._kernels, every_token=True
+        hidden = finished(
+            engine._model.forward(
+                inputs, inputs.prefill_ids, engine.cache, engine._kernels, every_token=True
+            )
         )
         found.append(divergences(*both_logits(hidden, engine._model.weights.lm_head.plain)))
     return summary(torch.cat(found))

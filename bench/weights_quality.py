@@ -21,6 +21,7 @@ from bench.recording import Recording
 from engine.batch import Row
 from engine.config import EngineConfig, Quantize
 from engine.inputs import Inputs
+from engine.model.model import finished
 from engine.runner import Engine
 
 MODELS = Path(__file__).parents[1] / "models"
@@ -59,7 +60,7 @@ def distributions(
         inputs = Inputs.of((row,), engine.layout, torch.device("cpu"))
         inputs = replace(inputs, sample_index=torch.arange(len(ids) - 1))
         with torch.inference_mode():
-            hidden = model.forward(inputs, inputs.prefill_ids, engine.cache, kernels)
+            hidden = finished(model.forward(inputs, inputs.prefill_ids, engine.cache, kernels))
             yield model.logits(hidden, engine.num_ids, kernels).log_softmax(-1)
 
 

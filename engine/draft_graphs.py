@@ -40,6 +40,7 @@ from engine.kernels.triton_drafts import (
     place_verified,
 )
 from engine.kernels.triton_linear import aligned
+from engine.model.model import finished
 from engine.speculation import DRAFT_IDS, draft_prompts
 from engine.spread.shapes import SpreadShape
 from engine.target_choices import Choices, TargetChoices
@@ -268,7 +269,9 @@ class DraftGraphs:
         inputs.drafts = DraftRows(
             step.slots, (num_drafts + 1,) * bucket, self._rings, num_stored=num_stored
         )
-        hidden = self._model.forward(inputs, placed.ids, self._cache, kernels, every_token=True)
+        hidden = finished(
+            self._model.forward(inputs, placed.ids, self._cache, kernels, every_token=True)
+        )
         memory.hidden[:size].copy_(hidden)
         logits = self.logits[:size]  # at most the tokens of the worker's own sequences
         self._model.logits(hidden[: len(logits)], logits.shape[1], self._kernels, logits)

@@ -23,7 +23,7 @@ from engine.inputs import DraftRows, Inputs, Rows
 from engine.kernels.interface import Kernels
 from engine.kernels.shared_reads import rows_of_tile
 from engine.kernels.state_ring import StateRing
-from engine.model.model import Model
+from engine.model.model import Model, finished
 from engine.shared_pages import SharedPages
 from transport.copy.tensors import CacheTensors
 from transport.wire.layout import CacheLayout
@@ -189,7 +189,7 @@ class DecodeGraphs:
             inputs.drafts = DraftRows(
                 slots, (1,) * bucket, self._rings, num_stored=0 if spread else 1
             )
-        hidden = self._model.forward(inputs, ids, self._cache, kernels)
+        hidden = finished(self._model.forward(inputs, ids, self._cache, kernels))
         logits = self.logits[:bucket]
         self._model.logits(hidden, logits.shape[1], kernels, logits)
         if self._rings and not spread:

@@ -21,7 +21,7 @@ from engine.graphs import Stepped
 from engine.inputs import Inputs, Rows
 from engine.kernels.interface import Kernels
 from engine.kernels.triton_prefill_plan import HostPlan, PrefillPlan, padded_sizes
-from engine.model.model import Model
+from engine.model.model import Model, finished
 from engine.upload import aligned_starts
 from transport.copy.tensors import CacheTensors
 from transport.wire.layout import CacheLayout
@@ -196,8 +196,8 @@ class PrefillGraphs:
         )
         inputs.once("plan", lambda: PrefillPlan.from_parts(part))
         ids, every_token = part["ids"], self._hidden is not None
-        hidden = self._model.forward(
-            inputs, ids, self._cache, self._kernels, every_token=every_token
+        hidden = finished(
+            self._model.forward(inputs, ids, self._cache, self._kernels, every_token=every_token)
         )
         if self._hidden is not None:
             self._hidden[: shape.tokens].copy_(hidden)

@@ -23,7 +23,7 @@ from engine.grammars import Compiled, Grammars
 from engine.graphs import DecodeGraphs
 from engine.inputs import Inputs
 from engine.kernels.interface import Kernels
-from engine.model.model import Model
+from engine.model.model import Model, finished
 from engine.overlap import Overlap, OverlappedBatch
 from engine.phases import Phases
 from engine.prefill_graphs import PrefillGraphs
@@ -255,8 +255,8 @@ class Engine:
             fed = self._sampler.next_token.index_select(0, inputs.decode.state_slots)
             ids = torch.cat((fed, ids)) if inputs.prefill else fed
         every_token = self._drafts is not None
-        hidden = self._model.forward(
-            inputs, ids, self.cache, self._kernels, every_token=every_token
+        hidden = finished(
+            self._model.forward(inputs, ids, self.cache, self._kernels, every_token=every_token)
         )
         return self._drawn(hidden, inputs, part)
 
@@ -267,7 +267,7 @@ class Engine:
             assert not part.decodes, "steps are not overlapped"
             assert not part.scored, "scored prompts are not overlapped"
             inputs = Inputs.of(part.rows, self.layout, self._device)
-            hidden = yield from self._model.by_layers(
+            hidden = yield from self._model.forward(
                 inputs, inputs.prefill_ids, self.cache, self._kernels,
                 every_token=self._drafts is not None,
             )  # fmt: skip
@@ -281,8 +281,10 @@ class Engine:
         """Run a pass of scored prompts; never in a graph, which keeps only the states of sampled
         tokens."""
         inputs = Inputs.of(part.rows, self.layout, self._device)
-        hidden = self._model.forward(
-            inputs, inputs.prefill_ids, self.cache, self._kernels, every_token=True
+        hidden = finished(
+            self._model.forward(
+                inputs, inputs.prefill_ids, self.cache, self._kernels, every_token=True
+            )
         )
         scores = prompt_scores.score(hidden, part.rows, self._logits, self.num_ids)
         return self._sample_every(hidden, inputs, part), scores

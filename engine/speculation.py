@@ -24,7 +24,7 @@ from engine.fed_drafts import FedDrafts
 from engine.inputs import DraftRows, Inputs
 from engine.kernels.interface import Kernels
 from engine.kernels.state_ring import StateRing
-from engine.model.model import Model
+from engine.model.model import Model, finished
 from engine.model.mtp import Chosen, draft_hidden, draft_kv
 from engine.sampler import Sampler
 from engine.step import Outcome, SampleRow
@@ -127,8 +127,10 @@ class Speculation:
         if max(counts) > 1 or any(num_pending):
             inputs.drafts = DraftRows(slots, counts, self._rings, num_pending)
         ids = [self._run(row.state_slot, count) for row, count in zip(rows, counts, strict=True)]
-        hidden = self._model.forward(
-            inputs, torch.cat(ids), self._cache, self._kernels, every_token=True
+        hidden = finished(
+            self._model.forward(
+                inputs, torch.cat(ids), self._cache, self._kernels, every_token=True
+            )
         )
         logits = self._model.logits(hidden, self._num_logits, self._kernels)
         places = [j for count in counts for j in range(count)]

@@ -6,7 +6,7 @@
     mlp:   mixture of experts, or dense
     logits = lm_head(norm(hidden))
 
-``Decoder.by_layers`` is this loop over the layers of ``ModelConfig.layers``. ``attention``,
+``Decoder.forward`` is this loop over the layers of ``ModelConfig.layers``. ``attention``,
 ``deltanet``, ``moe`` and ``dense`` below it are the blocks, in operators of PyTorch: the reference
 kernel set computes them as they stand here. Another set computes the same blocks in its own way,
 fused (engine/kernels/interface.py).
@@ -30,7 +30,6 @@ from engine.kernels.torch_norm import gated_rms_norm, norm_rope, rms_norm, rope_
 from engine.model.builder import WeightBuilder
 from engine.model.config import ModelConfig
 from engine.model.decoder_weights import DecoderWeights
-from engine.model.model import finished
 from engine.model.weights import (
     AttentionWeights,
     DeltaNetWeights,
@@ -80,24 +79,12 @@ class Decoder:
         kernels: Kernels,
         *,
         every_token: bool = False,
-    ) -> torch.Tensor:
+    ) -> Generator[None, None, torch.Tensor]:
         """Run ``ids`` [tokens] through all layers -> normed hidden [sampled rows, hidden], or
-        [tokens, hidden] with ``every_token``.
+        [tokens, hidden] with ``every_token``. Yields behind each layer.
 
         Updates the pages and state slots of the rows in ``inputs``.
         """
-        return finished(self.by_layers(inputs, ids, cache, kernels, every_token=every_token))
-
-    def by_layers(
-        self,
-        inputs: Inputs,
-        ids: torch.Tensor,
-        cache: CacheTensors,
-        kernels: Kernels,
-        *,
-        every_token: bool = False,
-    ) -> Generator[None, None, torch.Tensor]:
-        """``forward`` in parts: yields behind each layer, and returns what ``forward`` returns."""
         weights, eps = self.weights, self.config.rms_norm_eps
         hidden, pending = self._embedded(ids, kernels), None
         deltanet = attention = 0

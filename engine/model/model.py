@@ -38,24 +38,13 @@ class Model(Protocol):
         kernels: Kernels,
         *,
         every_token: bool = False,
-    ) -> torch.Tensor:
+    ) -> Generator[None, None, torch.Tensor]:
         """Run ``ids`` [tokens] through all layers -> normed hidden [sampled rows, hidden], or
-        [tokens, hidden] with ``every_token``.
+        [tokens, hidden] with ``every_token``. Yields behind each layer, so that other work can be
+        enqueued between them; ``finished`` runs it without.
 
         Updates the pages and state slots of the rows in ``inputs``.
         """
-        ...
-
-    def by_layers(
-        self,
-        inputs: Inputs,
-        ids: torch.Tensor,
-        cache: CacheTensors,
-        kernels: Kernels,
-        *,
-        every_token: bool = False,
-    ) -> Generator[None, None, torch.Tensor]:
-        """``forward`` in parts: yields behind each layer, and returns what ``forward`` returns."""
         ...
 
     def logits(

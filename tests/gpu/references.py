@@ -12,6 +12,7 @@ from engine.batch import Row
 from engine.config import EngineConfig, Quantize
 from engine.inputs import Inputs
 from engine.kernels.reference import ReferenceKernels
+from engine.model.model import finished
 from engine.runner import Engine
 from tests.gpu.teacher_forced import PAGES_EACH, pages
 
@@ -42,7 +43,9 @@ def of_engine(
             inputs = Inputs.of((row,), twin.layout, device)
             index = torch.arange(length - 1, len(text) - 1, device=device)
             inputs = replace(inputs, sample_index=index)
-            hidden = twin._model.forward(inputs, inputs.prefill_ids, twin.cache, twin._kernels)
+            hidden = finished(
+                twin._model.forward(inputs, inputs.prefill_ids, twin.cache, twin._kernels)
+            )
             found.append(twin._model.logits(hidden, twin.num_ids, twin._kernels))
     return found
 

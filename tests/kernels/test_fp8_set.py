@@ -12,6 +12,7 @@ from engine.kernels import triton_linear
 from engine.kernels.interface import Kernels
 from engine.kernels.triton_dot import INTERPRETED
 from engine.kernels.triton_set import TritonKernels
+from engine.model.model import finished
 from engine.model.registry import read_config
 from engine.runner import Engine
 from tests.kernels import cuda_path
@@ -52,7 +53,9 @@ def forward(engine: Engine, rows: list[Row]) -> torch.Tensor:
     inputs = Inputs.of(tuple(rows), engine.layout, torch.device("cpu"))
     ids = torch.cat((NEW[: inputs.num_decode], inputs.prefill_ids))
     with torch.inference_mode():
-        return engine._model.forward(inputs, ids, engine.cache, engine._kernels, every_token=True)
+        return finished(
+            engine._model.forward(inputs, ids, engine.cache, engine._kernels, every_token=True)
+        )
 
 
 def test_values_are_those_of_pytorch(engine: Engine, folder: Path) -> None:

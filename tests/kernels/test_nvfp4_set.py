@@ -17,6 +17,7 @@ from engine.kernels import triton_moe
 from engine.kernels.triton_dot import INTERPRETED
 from engine.kernels.triton_set import TritonKernels
 from engine.model.matrix import Matrix
+from engine.model.model import finished
 from engine.model.nvfp4_experts import Nvfp4Experts
 from engine.model.registry import build, read_config
 from engine.model.weights import MoeWeights
@@ -63,7 +64,9 @@ def loaded(config: EngineConfig, kernels: TritonKernels | None = None) -> Engine
 def logits_of(engine: Engine) -> torch.Tensor:
     row = Row(0, tuple(range(4)), 0, PROMPTS[0])
     inputs = Inputs.of((row,), engine.layout, torch.device("cpu"))
-    hidden = engine._model.forward(inputs, inputs.prefill_ids, engine.cache, engine._kernels)
+    hidden = finished(
+        engine._model.forward(inputs, inputs.prefill_ids, engine.cache, engine._kernels)
+    )
     return engine._model.logits(hidden, engine.num_ids, engine._kernels)
 
 
