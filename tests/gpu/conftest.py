@@ -1,11 +1,13 @@
-"""What tests of a module's own ``engine`` share."""
+"""What tests of a module's own ``checkpoint`` or ``engine`` share."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
 
 from engine.runner import Engine
+from tests.gpu import references
 from tests.gpu.teacher_forced import VOCAB, Forced
 
 
@@ -15,6 +17,25 @@ def texts(request: pytest.FixtureRequest) -> list[list[int]]:
     generator = torch.Generator().manual_seed(1)
     lengths = [length + request.module.NUM_DECODED for length in request.module.PROMPT_LENS]
     return [torch.randint(0, VOCAB, (n,), generator=generator).tolist() for n in lengths]
+
+
+@pytest.fixture(scope="module")
+def reference(
+    checkpoint: Path, texts: list[list[int]], request: pytest.FixtureRequest
+) -> list[torch.Tensor]:
+    """transformers' float32 logits at the positions that our engine samples."""
+    found = references.of_transformers(checkpoint, texts, request.module.PROMPT_LENS)
+    torch.cuda.empty_cache()
+    return found
+
+
+@pytest.fixture(scope="module")
+def engine(
+    checkpoint: Path, reference: list[torch.Tensor], request: pytest.FixtureRequest
+) -> Engine:
+    """The engine of the module's checkpoint, with room for its texts and two more; loaded when
+    transformers' model has left the GPU."""
+    return references.loaded(checkpoint, len(request.module.PROMPT_LENS) + 2)
 
 
 @pytest.fixture

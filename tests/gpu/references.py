@@ -4,7 +4,7 @@ those behind each prompt and behind all later tokens of a text but the last."""
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -15,6 +15,27 @@ from engine.kernels.reference import ReferenceKernels
 from engine.model.model import finished
 from engine.runner import Engine
 from tests.gpu.teacher_forced import PAGES_EACH, pages
+
+
+def save_random(settings: dict[str, Any], folder: Path) -> None:
+    """Save transformers' model of these settings with random weights in bfloat16. Gemma scales its
+    embeddings by itself."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    scaled = settings["model_type"].startswith("gemma")
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(**settings)
+    with torch.device("cuda"), torch.inference_mode():
+        model = AutoModelForCausalLM.from_config(config).to(torch.bfloat16)
+        for name, parameter in model.named_parameters():
+            if name.endswith("_proj.bias"):
+                parameter.normal_(0.0, 0.3)
+            elif parameter.dim() > 1 and "conv" not in name:
+                unit = "embed" in name and not scaled
+                parameter.normal_(0.0, 1.0 if unit else parameter.shape[-1] ** -0.5)
+    model.save_pretrained(folder)
+    del model
+    torch.cuda.empty_cache()
 
 
 def of_transformers(

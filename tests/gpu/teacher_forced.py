@@ -100,6 +100,18 @@ def alone_and_among(
     return alone, forced.decode(slots, starts, [*[3] * len(others), 7])[-1]
 
 
+def whole_and_in_chunks(forced: Forced, prompt: list[int], slot: int) -> list[torch.Tensor]:
+    """The logits behind ``prompt`` computed in one pass at ``slot``, and in chunks of 448 tokens at
+    the next slot."""
+    forced.bind(slot, prompt)
+    forced.prefill(slot, prompt, 0, last=True)
+    forced.bind(slot + 1, prompt)
+    for start in range(0, len(prompt), 448):
+        chunk = prompt[start : start + 448]
+        forced.prefill(slot + 1, chunk, start, last=start + 448 >= len(prompt))
+    return forced.logits[-2:]
+
+
 def kl(reference: torch.Tensor, ours: torch.Tensor) -> torch.Tensor:
     """Kullback-Leibler divergence of each row, in nats."""
     expected, found = reference.log_softmax(-1), ours.log_softmax(-1)

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.runner import Engine
 from tests.gpu import references
 from tests.gpu.teacher_forced import (
     MARGIN,
@@ -14,6 +13,7 @@ from tests.gpu.teacher_forced import (
     four_layers,
     kl,
     teacher_forced,
+    whole_and_in_chunks,
 )
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
@@ -26,34 +26,9 @@ MAX_KL = 0.0025
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Four layers (three DeltaNet, one attention) at full width, in bfloat16."""
-    from transformers import Qwen3_5MoeForCausalLM, Qwen3_5MoeTextConfig
-
-    settings = four_layers()["text_config"]
     folder = tmp_path_factory.mktemp("checkpoint")
-    torch.manual_seed(0)
-    with torch.device("cuda"), torch.inference_mode():
-        model = Qwen3_5MoeForCausalLM(Qwen3_5MoeTextConfig(**settings)).to(torch.bfloat16)
-        for name, parameter in model.named_parameters():
-            if parameter.dim() > 1 and "conv" not in name:
-                std = 1.0 if "embed" in name else parameter.shape[-1] ** -0.5
-                parameter.normal_(0.0, std)
-    model.save_pretrained(folder)
-    del model
-    torch.cuda.empty_cache()
+    references.save_random(four_layers()["text_config"], folder)
     return folder
-
-
-@pytest.fixture(scope="module")
-def reference(checkpoint: Path, texts: list[list[int]]) -> list[torch.Tensor]:
-    """transformers' float32 logits at the positions that our engine samples."""
-    found = references.of_transformers(checkpoint, texts, PROMPT_LENS)
-    torch.cuda.empty_cache()
-    return found
-
-
-@pytest.fixture(scope="module")
-def engine(checkpoint: Path, reference: list[torch.Tensor]) -> Engine:
-    return references.loaded(checkpoint, len(PROMPT_LENS) + 2)
 
 
 @pytest.fixture
@@ -87,14 +62,7 @@ def test_top1_wherever_the_margin_is_clear(
 def test_a_prompt_in_chunks_equals_the_prompt_in_one_piece(
     forced: Forced, texts: list[list[int]]
 ) -> None:
-    prompt, slot = texts[4][:1000], len(PROMPT_LENS)
-    forced.bind(slot, prompt)
-    forced.prefill(slot, prompt, 0, last=True)
-    forced.bind(slot + 1, prompt)
-    for start in range(0, 1000, 448):
-        chunk = prompt[start : start + 448]
-        forced.prefill(slot + 1, chunk, start, last=start + 448 >= 1000)
-    whole, parts = forced.logits[-2], forced.logits[-1]
+    whole, parts = whole_and_in_chunks(forced, texts[4][:1000], len(PROMPT_LENS))
     print(f"largest difference {(whole - parts).abs().max():.6f}")
     assert kl(whole, parts).item() <= MAX_KL
     assert whole.argmax() == parts.argmax()

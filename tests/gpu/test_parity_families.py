@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.runner import Engine
 from tests.gpu import references
 from tests.gpu.family_configs import four_layers
 from tests.gpu.teacher_forced import (
@@ -14,6 +13,7 @@ from tests.gpu.teacher_forced import (
     alone_and_among,
     kl,
     teacher_forced,
+    whole_and_in_chunks,
 )
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(400)]
@@ -38,38 +38,9 @@ def name(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def checkpoint(name: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Random weights in bfloat16. Gemma scales its embeddings by itself."""
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    settings, scaled = four_layers(name), name.startswith("gemma")
     folder = tmp_path_factory.mktemp("checkpoint")
-    torch.manual_seed(0)
-    config = AutoConfig.for_model(**settings)
-    with torch.device("cuda"), torch.inference_mode():
-        model = AutoModelForCausalLM.from_config(config).to(torch.bfloat16)
-        for each, parameter in model.named_parameters():
-            if each.endswith("_proj.bias"):
-                parameter.normal_(0.0, 0.3)
-            elif parameter.dim() > 1 and "conv" not in each:
-                unit = "embed" in each and not scaled
-                parameter.normal_(0.0, 1.0 if unit else parameter.shape[-1] ** -0.5)
-    model.save_pretrained(folder)
-    del model
-    torch.cuda.empty_cache()
+    references.save_random(four_layers(name), folder)
     return folder
-
-
-@pytest.fixture(scope="module")
-def reference(checkpoint: Path, texts: list[list[int]]) -> list[torch.Tensor]:
-    """transformers' float32 logits at the positions that our engine samples."""
-    found = references.of_transformers(checkpoint, texts, PROMPT_LENS)
-    torch.cuda.empty_cache()
-    return found
-
-
-@pytest.fixture(scope="module")
-def engine(checkpoint: Path, reference: list[torch.Tensor]) -> Engine:
-    return references.loaded(checkpoint, len(PROMPT_LENS) + 2)
 
 
 def test_teacher_forced_logits(
@@ -92,14 +63,7 @@ def test_teacher_forced_logits(
 def test_a_prompt_in_chunks_equals_the_prompt_in_one_piece(
     forced: Forced, texts: list[list[int]]
 ) -> None:
-    prompt, slot = texts[4][:1000], len(PROMPT_LENS)
-    forced.bind(slot, prompt)
-    forced.prefill(slot, prompt, 0, last=True)
-    forced.bind(slot + 1, prompt)
-    for start in range(0, 1000, 448):
-        chunk = prompt[start : start + 448]
-        forced.prefill(slot + 1, chunk, start, last=start + 448 >= 1000)
-    whole, parts = forced.logits[-2], forced.logits[-1]
+    whole, parts = whole_and_in_chunks(forced, texts[4][:1000], len(PROMPT_LENS))
     assert kl(whole, parts).item() <= MAX_KL
 
 
