@@ -59,7 +59,7 @@ def main(
     out: Annotated[Path, typer.Option(help="Result file.")] = Path("bench/results/sglang.json"),
     commit: Annotated[str, typer.Option(help="Where the code is not a git checkout.")] = "",
 ) -> None:
-    """Measure, and write the result anew after each batch size."""
+    """Steps of SGLang by batch size. The result file is written after each size."""
     sizes = int_list("--batches", batches)
     if output_len < 2:
         raise typer.BadParameter(f"--output-len: {output_len} is below 2")
