@@ -279,8 +279,9 @@ def tiles_of(num_tokens: int, w: Matrix, splits: int, is_split: bool = False) ->
 
 def _best_tiles(num_tokens: int, w: Matrix, splits: int, is_split: bool) -> Tiles:
     if is_split:
-        stages, prefetched = 6 if num_tokens <= 32 or splits > 1 else 4, 8 if splits > 1 else 2
-        return Tiles(64, 64, 4, 4, True, prefetched, stages)
+        stages = 6 if num_tokens <= 32 or splits > 1 else 4
+        fetches_more = splits > 1 or (num_tokens <= 4 and w.shape[0] <= 65536)
+        return Tiles(64, 64, 4, 4, True, 8 if fetches_more else 2, stages)
     if w.packed is not None:
         if num_tokens > 16:
             return Tiles(64, LEAST_K, 4, 4, True, fp8_stages=4)
