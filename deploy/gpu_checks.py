@@ -14,6 +14,7 @@ from deploy.findings import Finding, last_line
 from deploy.gpus import ListedGpu, listed_gpus
 from deploy.known_models import models_that_fit
 from engine.gpu_arch import arch_number, arch_problem, unmeasured
+from telemetry.version import install_command
 from worker.gpu_locks.folder import DEFAULT, SETTING
 from worker.gpu_locks.marks import how_to_clear, unfit_gpus
 
@@ -41,7 +42,7 @@ def driver(environ: Mapping[str, str]) -> tuple[list[ListedGpu], list[Finding]]:
     else:
         findings.append(Finding("ok", "driver", f"version {gpus[0].driver}"))
     if find_spec("cupy") is None:
-        advice = "pip install 'baton-serve[gpu]': it allocates the memory that workers exchange"
+        advice = f"{install_command('gpu')}: it allocates the memory that workers exchange"
         findings.append(Finding("fail", "versions", "cupy is missing", advice))
     if (visible := environ.get("CUDA_VISIBLE_DEVICES")) is not None:
         text = f"CUDA_VISIBLE_DEVICES={visible} hides GPUs from the workers"

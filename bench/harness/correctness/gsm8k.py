@@ -14,6 +14,7 @@ from bench.harness.cannot_measure import CannotMeasure
 from bench.harness.conduct import Session
 from bench.harness.correctness.outcome import CorrectnessSettings, Outcome
 from bench.harness.correctness.problems import read_problems
+from telemetry.version import install_command
 
 _KILL_S = 10.0
 
@@ -24,7 +25,7 @@ async def run_gsm8k(
     """Run GSM8K. Raises CannotMeasure if lm-eval is not installed, a request failed after all
     tries, the time was not enough, or the run was stopped."""
     if find_spec("lm_eval") is None:
-        raise CannotMeasure("lm-eval is not installed; pip install 'baton-serve[correctness]'")
+        raise CannotMeasure(f"lm-eval is not installed: {install_command('correctness')}")
     if settings.data is not None:
         read_problems(settings.data)
     with tempfile.TemporaryDirectory(prefix="baton-gsm8k-") as name:

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from bench.harness.cannot_measure import CannotMeasure
+from telemetry.version import install_command
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a5195", "#8c564b")
 QUIET_COLOURS = ("#8a8f95", "#b08d2e", "#5b8db8", "#a86aa4", "#5f9e6e", "#b5694b")
@@ -46,7 +47,7 @@ def matplotlib() -> Any:
         import matplotlib.ticker
     except ImportError:
         raise MatplotlibMissing(
-            "reports need matplotlib, which is not installed: pip install 'baton-serve[bench]'"
+            f"reports need matplotlib, which is not installed: {install_command('bench')}"
         ) from None
     return matplotlib
 
