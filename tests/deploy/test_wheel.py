@@ -103,7 +103,7 @@ def test_the_name_and_version_are_the_same_everywhere() -> None:
 def test_nothing_tells_anybody_to_install_what_is_not_published() -> None:
     """``baton`` on PyPI is another project, and anybody may take the name ``baton-serve``."""
     told = subprocess.run(
-        ["git", "grep", "-nE", r"install (-c \S+ )?['\"]?baton|['` ]baton\[", "--", ":!tests/deploy"],
+        ["git", "grep", "-nE", r"install (-c \S+ )?['\"]?baton|['` ]baton\[", ":!tests/deploy"],
         cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert told.stdout == ""

@@ -1,7 +1,8 @@
 """Responses that are computed in the background: their client asks for them later, by their id.
 
 1. ``start`` runs the response's work in a task; it needs no connection.
-2. ``find`` returns the body of one that still runs. Once it has ended, its store has it.
+2. ``find`` returns the body of one that still runs, ``input_of`` the items of its input. Once it
+   has ended, its store has both.
 3. ``cancel`` ends it; its body then says ``cancelled``, and is stored as any other.
 
 The running ones are in this process alone: another coordinator finds a response once it has ended.
@@ -33,9 +34,10 @@ _Name = tuple[str, str]
 @dataclass(frozen=True)
 class _Running:
     """A response in progress. Only ``work`` is ever cancelled; ``ending`` stores what it comes
-    to."""
+    to. ``items``: JSON of what its request added to the conversation."""
 
     body: ResponseBody
+    items: bytes
     work: asyncio.Task[ResponseBody]
     ending: asyncio.Task[ResponseBody]
 
@@ -51,12 +53,14 @@ class BackgroundResponses:
         self,
         owner: str,
         body: ResponseBody,
+        items: bytes,
         work: Work,
         release: Callable[[], None],
         store: Store,
     ) -> None:
         """Run ``work``, which returns the whole response, stored; then ``release`` what it used.
-        ``body``: the response in progress. ``store`` stores one that failed or was cancelled."""
+        ``body``: the response in progress; ``items``: JSON of the input items of its own request.
+        ``store`` stores one that failed or was cancelled."""
         name = owner, body.id
 
         async def run() -> ResponseBody:
@@ -66,12 +70,17 @@ class BackgroundResponses:
         # NOTE: a task that is cancelled before its first step runs none of its own cleaning up.
         working.add_done_callback(lambda _: release())
         ending = asyncio.create_task(self._end(name, body, working, store))
-        self._running[name] = _Running(body, working, ending)
+        self._running[name] = _Running(body, items, working, ending)
 
     def find(self, owner: str, response_id: str) -> ResponseBody | None:
         """The body of a response that runs, or whose end is not stored."""
         running = self._running.get((owner, response_id))
         return running.body if running else self._unstored.get((owner, response_id))
+
+    def input_of(self, owner: str, response_id: str) -> bytes | None:
+        """JSON of the items that the request of a running response added to its conversation."""
+        running = self._running.get((owner, response_id))
+        return running.items if running else None
 
     async def cancel(self, owner: str, response_id: str) -> ResponseBody | None:
         """Cancel a response that runs, and return its body at its end. None for a response that

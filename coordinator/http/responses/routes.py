@@ -96,6 +96,7 @@ def response_routes(context: AppContext, bodies: Bodies, stored: StoredResponses
             background.start(
                 owner,
                 body,
+                bytes(turn.items),
                 lambda: finished(context, choices, [request_id], collected(choices), answer),
                 partial(cancel_all, choices),
                 partial(_store, stored, owner, turn),
@@ -125,12 +126,23 @@ def response_routes(context: AppContext, bodies: Bodies, stored: StoredResponses
         order: Order = "desc",
         after: str | None = None,
     ) -> Response:
-        """The items that a stored response had for input, those of earlier responses included."""
+        """The items that a response had for input, those of earlier responses included. It is
+        stored, or computed in the background."""
         _check_id(response_id)
         owner = account_of(http.scope).name
+        running, items = (
+            background.find(owner, response_id),
+            background.input_of(owner, response_id),
+        )
+        body: bytes | None
         try:
-            turns = await stored.conversation(owner, response_id)
-            (body,) = await stored.bodies(owner, [response_id])
+            if running and items:
+                before = running.previous_response_id
+                turns = await stored.conversation(owner, before) if before else []
+                turns, body = [*turns, items], msgspec.json.encode(running)
+            else:
+                turns = await stored.conversation(owner, response_id)
+                (body,) = await stored.bodies(owner, [response_id])
         except ConversationUnavailable:
             raise _not_found(response_id) from None
         except BatonError:

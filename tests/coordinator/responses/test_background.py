@@ -86,6 +86,16 @@ async def test_it_is_answered_at_once_and_found_when_it_has_ended(
     assert again.json() == found, "one that has ended stays as it is"
 
 
+async def test_its_input_is_listed_while_it_runs(says: Says, client_of_core: Any) -> None:
+    client = client_of_core(says("Never", gate=asyncio.Semaphore(2)))
+    begun = (await client.post(PATH, json=ASK)).json()
+    listed = (await client.get(f"{PATH}/{begun['id']}/input_items")).json()
+    (item,) = listed["data"]
+    assert item["content"] == [{"type": "input_text", "text": "Hi"}]
+    assert (listed["first_id"], listed["has_more"]) == (item["id"], False)
+    await client.post(f"{PATH}/{begun['id']}/cancel")
+
+
 async def test_cancelling_ends_it(says: Says, client_of_core: Any, stored: Stored) -> None:
     core = says("Never", gate=asyncio.Semaphore(2))
     client = client_of_core(core)
