@@ -157,6 +157,11 @@ def large_enough(workers: Iterable[Worker], num_tokens: int) -> list[Worker]:
     return _long_enough([worker for worker in workers if not worker.draining], num_tokens)
 
 
+def without(workers: list[Worker], reserved: set[str]) -> list[Worker]:
+    """The workers that are reserved for no request, and are not among ``reserved``."""
+    return [w for w in workers if w.reserved_for is None and w.instance not in reserved]
+
+
 def _long_enough(workers: Sequence[Worker], num_tokens: int) -> list[Worker]:
     longest = max((worker.hello.max_seq_len for worker in workers), default=0)
     return [w for w in workers if w.hello.max_seq_len >= min(num_tokens, longest)]

@@ -16,14 +16,15 @@ except those of keys that are below their share (shares.py). A request that avoi
 failed at blocks only its other workers. A handoff waits for the decode workers that have proved
 that they can pull from its prefill worker, and blocks only handoffs that wait for the same ones.
 
-choice.py says which workers may have a request, and which of them gets it. With soft pools
-(soft_pools.py) a decode worker may get a prompt, and a prefill worker keep what it has computed. A
-prompt for a worker that decodes may wait for others, and blocks the queue meanwhile.
+choice.py says which workers may have a request, and which of them gets it. With soft pools a decode
+worker may get a prompt, and a prefill worker decode (border.py). A prompt for a worker that decodes
+may wait for others, and blocks the queue meanwhile.
 """
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Sequence
 
+from coordinator.core.placement.border import Border
 from coordinator.core.placement.choice import (
     Candidates,
     Place,
@@ -31,6 +32,7 @@ from coordinator.core.placement.choice import (
     choose_generate,
     choose_prefill,
     has_room_for,
+    without,
 )
 from coordinator.core.placement.fair_queue import FairQueue
 from coordinator.core.placement.reservations import Reservations
@@ -38,7 +40,7 @@ from coordinator.core.placement.reuse import kept_at, reuses_of
 from coordinator.core.placement.shares import Shares, in_turn
 from coordinator.core.request import Request, State
 from coordinator.core.settings import PlacementLimits
-from coordinator.core.soft_pools import Site, SoftPools
+from coordinator.core.soft_pools import SoftPools
 from coordinator.core.workers.registry import Registry
 from coordinator.core.workers.worker import Worker
 
@@ -62,8 +64,10 @@ class Dispatcher:
         self._registry = registry
         self._limits = limits
         self._monotonic = monotonic
-        self._soft = soft
         self._candidates = Candidates(registry, monotonic)
+        self._border = (
+            None if soft is None else Border(soft, registry, self._candidates, limits, monotonic)
+        )
         self._reservations = Reservations(registry, reserve_s, monotonic)
         self._queue = FairQueue()
         self._denied: tuple[Request, list[Worker]] | None = None
@@ -139,24 +143,16 @@ class Dispatcher:
     def taker(self, request: Request, num_moving: int = 0) -> Worker | None:
         """The prefill worker without prompts that is to decode a request of a decode worker.
         ``num_moving``: requests that are about to move there before it."""
-        offered = request.state is State.HANDOFF
-        source = self._registry.get(request.prefill_worker if offered else request.decode_worker)
-        if self._soft is None or self._queue or source is None or source.role != "decode":
+        if self._border is None or self._queue:
             return None
-        able = self._candidates.to_take(request, source.instance)
-        worker = min(able, key=lambda w: w.num_decoded, default=None)
-        if worker is None or not worker.load.has_room(request.num_tokens + 1, growing=True):
-            return None
-        here = Site(worker.instance, worker.num_decoded + num_moving, worker.load.tokens_ahead)
-        there = Site(source.instance, source.num_decoded + offered - num_moving)
-        return worker if self._soft.takes(here, there) else None
+        return self._border.taker(request, num_moving)
 
     def has_gathered(self) -> bool:
         """True if a prompt has waited for others as long as it may. Its worker decodes: ask when
         the tokens of a step come."""
-        if self._soft is None or self._gathered_from is None:
+        if self._border is None or self._gathered_from is None:
             return False
-        return self._monotonic() - self._gathered_from >= self._soft.gather_s
+        return self._monotonic() - self._gathered_from >= self._border.gather_s
 
     def handoffs(self) -> Iterator[tuple[Request, Worker]]:
         """Yield the handoffs that can be placed, in order, each with its decode worker.
@@ -234,7 +230,7 @@ class Dispatcher:
             if blocked and not Shares(workers, self._waiting()).below(key):
                 blocked.add(key)
                 continue
-            free = _without(workers, reserved)
+            free = without(workers, reserved)
             place = self._helper(request, workers, reserved) or self._choose(free, request)
             if place is not None:
                 if place.worker.instance not in filled and self._gathers(place.worker, request):
@@ -272,7 +268,7 @@ class Dispatcher:
 
     def _placed(self, request: Request, reserved: set[str]) -> Iterator[tuple[Request, Place]]:
         """The request with its place, if it has one now."""
-        place = self._choose(_without(self._candidates.to_compute(request), reserved), request)
+        place = self._choose(without(self._candidates.to_compute(request), reserved), request)
         if place is not None:
             self._placed_at(place, request)
             yield request, place
@@ -280,56 +276,26 @@ class Dispatcher:
     def _placed_at(self, place: Place, request: Request) -> None:
         num_computed = request.num_tokens - place.reuse.num_tokens
         self._queue.placed(request, num_computed)
-        if self._soft is not None:
-            self._soft.note_prompt(place.worker.instance, num_computed, self._monotonic())
-
-    # ---- across the border between the pools
+        if self._border is not None:
+            self._border.note_prompt(place.worker, num_computed)
 
     def _gathers(self, worker: Worker, request: Request) -> bool:
         """True if a queued request waits for others before this worker computes it."""
-        if self._soft is None or request.attempt > 1:
-            return False
-        now, load = self._monotonic(), worker.load
-        num_queued = self._soft.new_tokens(self._queue.num_tokens)
-        there = Site(worker.instance, worker.num_decoded, load.tokens_ahead)
-        return self._soft.gathers(there, num_queued, now - request.progress_at, now)
+        border = self._border
+        return border is not None and border.gathers(worker, request, self._queue.num_tokens)
 
     def _helper(
         self, request: Request, prefilling: list[Worker], reserved: set[str]
     ) -> Place | None:
         """The place of a prompt beside a decode worker's steps, if it is better off there."""
-        if self._soft is None or not prefilling or prefilling[0].role != "prefill":
+        if self._border is None or not prefilling or prefilling[0].role != "prefill":
             return None
-        ahead = min(worker.load.tokens_ahead for worker in prefilling)
-        num_waiting = ahead + self._soft.new_tokens(self._queue.num_tokens) // len(prefilling)
-        if not self._soft.may_help(num_waiting):  # before prompts are looked up
-            return None
-        helpers = _without(self._candidates.to_help(request), reserved)
-        reuses = reuses_of(request, self._registry)
-        place = choose_generate(helpers, request, self._limits, reuses)
-        if place is None:
-            return None
-        load, num_new = place.worker.load, request.num_tokens - place.reuse.num_tokens
-        there = Site(place.worker.instance, load.num_sequences, load.tokens_ahead)
-        helps = self._soft.helps(num_waiting, there, num_new, self._monotonic())
-        return place if helps else None
+        return self._border.helper(request, prefilling, reserved, self._queue.num_tokens)
 
     def _keeper(self, request: Request, other: Worker | None) -> Worker | None:
         """The prefill worker of an offered request, if it is to decode it itself rather than the
         ``other`` worker; None is one without room."""
-        own = self._registry.get(request.prefill_worker)
-        if self._soft is None or request.moving or own is None or not self._may_keep(own):
-            return None
-        if other is None:
-            return own
-        here = Site(own.instance, own.num_decoded, own.load.tokens_ahead)
-        there = Site(other.instance, other.load.num_sequences)
-        return own if self._soft.keeps(here, there, self._monotonic()) else None
-
-    def _may_keep(self, worker: Worker) -> bool:
-        able = worker.can_be("decode") and worker.breaker.closed and not worker.draining
-        page = worker.layout.page_size
-        return able and worker.reserved_for is None and worker.load.has_room(page, growing=True)
+        return None if self._border is None else self._border.keeper(request, other)
 
     def _deny(self, request: Request, workers: list[Worker]) -> None:
         """Note a request that found no room at ``workers``, if its key is below its share."""
@@ -344,10 +310,6 @@ class Dispatcher:
         if workers[0].role != "prefill":
             return choose_generate(workers, request, self._limits, reuses)
         return choose_prefill(workers, request, self._limits, reuses)
-
-
-def _without(workers: list[Worker], reserved: set[str]) -> list[Worker]:
-    return [w for w in workers if w.reserved_for is None and w.instance not in reserved]
 
 
 def _arrival(request: Request) -> int:

@@ -1,0 +1,106 @@
+"""What crosses the border between the pools: prompts that a decode worker computes, and sequences
+that a prefill worker decodes. Pure. soft_pools.py decides, by the figures that are collected here.
+"""
+
+from collections.abc import Callable
+
+from coordinator.core.placement.choice import Candidates, Place, choose_generate, without
+from coordinator.core.placement.reuse import reuses_of
+from coordinator.core.request import Request, State
+from coordinator.core.settings import PlacementLimits
+from coordinator.core.soft_pools import Site, SoftPools
+from coordinator.core.workers.registry import Registry
+from coordinator.core.workers.worker import Worker
+
+
+class Border:
+    """Asks ``soft`` about each prompt and each sequence. ``num_tokens_queued``: tokens of the
+    requests that wait for a worker to compute them."""
+
+    def __init__(
+        self,
+        soft: SoftPools,
+        registry: Registry,
+        candidates: Candidates,
+        limits: PlacementLimits,
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._soft = soft
+        self._registry = registry
+        self._candidates = candidates
+        self._limits = limits
+        self._monotonic = monotonic
+
+    @property
+    def gather_s(self) -> float:
+        """Seconds that a prompt waits for others at most."""
+        return self._soft.gather_s
+
+    def note_prompt(self, worker: Worker, num_computed: int) -> None:
+        """Count the tokens of a prompt that the worker was given to compute."""
+        self._soft.note_prompt(worker.instance, num_computed, self._monotonic())
+
+    def gathers(self, worker: Worker, request: Request, num_tokens_queued: int) -> bool:
+        """True if a queued request waits for others before this worker computes it."""
+        if request.attempt > 1:
+            return False
+        now = self._monotonic()
+        num_queued = self._soft.new_tokens(num_tokens_queued)
+        there = Site(worker.instance, worker.num_decoded, worker.load.tokens_ahead)
+        return self._soft.gathers(there, num_queued, now - request.progress_at, now)
+
+    def helper(
+        self,
+        request: Request,
+        prefilling: list[Worker],
+        reserved: set[str],
+        num_tokens_queued: int,
+    ) -> Place | None:
+        """The place of a prompt beside a decode worker's steps, if it is better off there than at
+        one of the ``prefilling`` workers."""
+        ahead = min(worker.load.tokens_ahead for worker in prefilling)
+        num_waiting = ahead + self._soft.new_tokens(num_tokens_queued) // len(prefilling)
+        if not self._soft.may_help(num_waiting):  # before prompts are looked up
+            return None
+        helpers = without(self._candidates.to_help(request), reserved)
+        reuses = reuses_of(request, self._registry)
+        place = choose_generate(helpers, request, self._limits, reuses)
+        if place is None:
+            return None
+        load, num_new = place.worker.load, request.num_tokens - place.reuse.num_tokens
+        there = Site(place.worker.instance, load.num_sequences, load.tokens_ahead)
+        helps = self._soft.helps(num_waiting, there, num_new, self._monotonic())
+        return place if helps else None
+
+    def keeper(self, request: Request, other: Worker | None) -> Worker | None:
+        """The prefill worker of an offered request, if it is to decode it itself rather than the
+        ``other`` worker; None is one without room."""
+        own = self._registry.get(request.prefill_worker)
+        if request.moving or own is None or not _may_keep(own):
+            return None
+        if other is None:
+            return own
+        here = Site(own.instance, own.num_decoded, own.load.tokens_ahead)
+        there = Site(other.instance, other.load.num_sequences)
+        return own if self._soft.keeps(here, there, self._monotonic()) else None
+
+    def taker(self, request: Request, num_moving: int) -> Worker | None:
+        """The prefill worker without prompts that is to decode a request of a decode worker.
+        ``num_moving``: requests that are about to move there before it."""
+        offered = request.state is State.HANDOFF
+        source = self._registry.get(request.prefill_worker if offered else request.decode_worker)
+        if source is None or source.role != "decode":
+            return None
+        able = self._candidates.to_take(request, source.instance)
+        worker = min(able, key=lambda w: w.num_decoded, default=None)
+        if worker is None or not worker.load.has_room(request.num_tokens + 1, growing=True):
+            return None
+        here = Site(worker.instance, worker.num_decoded + num_moving, worker.load.tokens_ahead)
+        there = Site(source.instance, source.num_decoded + offered - num_moving)
+        return worker if self._soft.takes(here, there) else None
+
+
+def _may_keep(worker: Worker) -> bool:
+    able = worker.can_be("decode") and worker.breaker.closed and not worker.draining
+    page = worker.layout.page_size
+    return able and worker.reserved_for is None and worker.load.has_room(page, growing=True)
