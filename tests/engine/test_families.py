@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import Gemma3TextConfig
 
-from engine.batch import Binding, ForwardBatch, Row
+from engine.batch import Binding, ForwardBatch, Keep, Row
 from engine.config import EngineConfig
 from engine.model.layers import Attention
 from engine.model.registry import FAMILIES, read_config
@@ -23,6 +23,8 @@ from tests.engine.families import SHAPES, family_checkpoint, reference, with_den
 from transport.copy.pull import copy_sequence
 
 NUM_TOKENS = 24
+NUM_PREFIX = 101
+NUM_BEFORE = 9
 LENGTHS = (1, 63, 65, 64 * 2 + 17)
 
 
@@ -90,9 +92,45 @@ def test_handoff_to_another_engine(name: str) -> None:
         filled = prefill.layout.pages_for(length)
         copy_sequence(prefill.cache, there[:filled], 3, decode.cache, here[:filled], 7)
         decode.bind(Binding(7, ids, tuple(tokens), GREEDY, UNLIMITED))
-        while len(tokens) < NUM_TOKENS:
-            tokens.append(_sampled(decode, Row(7, here, length + len(tokens) - 1, None)))
-        assert tokens == truth(name, length)
+        assert _to_the_end(decode, 7, here, length, tokens) == truth(name, length)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_behind_a_kept_prefix(name: str) -> None:
+    """At a place that all types keep; without states, at any page too."""
+    engine, ids, kept = load_engine(family_checkpoint(name)), prompt(LENGTHS[-1]), 9
+    pages = tuple(range(20))
+    for num_kept in (64,) if engine.layout.has_states else (64, 48):
+        for slot, text in enumerate((ids[:NUM_PREFIX], ids)):
+            engine.bind(Binding(slot, text, (), GREEDY, UNLIMITED))
+        _sampled(engine, Row(0, pages, 0, ids[:NUM_PREFIX], keep=Keep(num_kept, kept)))
+        engine.restore(1, kept, num_kept)
+        shared = (*pages[: num_kept // 16], *range(50, 70))
+        tokens = [_sampled(engine, Row(1, shared, num_kept, ids[num_kept:]))]
+        assert _to_the_end(engine, 1, shared, len(ids), tokens) == truth(name, len(ids))
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_computed_again_after_the_death_of_a_worker(name: str) -> None:
+    """The next worker computes the prompt and what the dead one had sampled."""
+    engine, ids, pages = load_engine(family_checkpoint(name)), prompt(65), tuple(range(20))
+    had = truth(name, len(ids))[:NUM_BEFORE]
+    engine.bind(Binding(3, ids, tuple(had), GREEDY, UNLIMITED))
+    tokens = [*had, _sampled(engine, Row(3, pages, 0, (*ids, *had)))]
+    assert _to_the_end(engine, 3, pages, len(ids), tokens) == truth(name, len(ids))
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_moved_while_it_decodes(name: str) -> None:
+    there, here = (load_engine(family_checkpoint(name)) for _ in range(2))
+    ids, before, behind = prompt(65), tuple(range(20)), tuple(range(100, 120))
+    there.bind(Binding(3, ids, (), GREEDY, UNLIMITED))
+    tokens = [_sampled(there, Row(3, before, 0, ids))]
+    _to_the_end(there, 3, before, len(ids), tokens, NUM_BEFORE)
+    filled = there.layout.pages_for(len(ids) + NUM_BEFORE - 1)
+    copy_sequence(there.cache, before[:filled], 3, here.cache, behind[:filled], 7)
+    here.bind(Binding(7, ids, tuple(tokens), GREEDY, UNLIMITED))
+    assert _to_the_end(here, 7, behind, len(ids), tokens) == truth(name, len(ids))
 
 
 @pytest.mark.parametrize("name", [name for name in SHAPES if SHAPES[name][0] == "qwen3_5_text"])
@@ -214,6 +252,20 @@ def test_a_gpu_is_refused_before_anything_is_read(name: str, why: str) -> None:
     )  # fmt: skip
     with pytest.raises(ValueError, match=why):
         read_model(config)
+
+
+def _to_the_end(
+    engine: Engine,
+    slot: int,
+    pages: tuple[int, ...],
+    length: int,
+    tokens: list[int],
+    num_tokens: int = NUM_TOKENS,
+) -> list[int]:
+    """Decode behind a prompt of ``length`` tokens and ``tokens``, to which the others are added."""
+    while len(tokens) < num_tokens:
+        tokens.append(_sampled(engine, Row(slot, pages, length + len(tokens) - 1, None)))
+    return tokens
 
 
 def _sampled(engine: Engine, row: Row) -> int:
