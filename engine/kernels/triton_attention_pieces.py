@@ -19,7 +19,7 @@ import triton
 import triton.language as tl
 
 from engine.kernels.attention_pieces import Chunk, Piece, chunks_of, is_deep, pieces_of
-from engine.kernels.triton_attention_prefill import _attend, attention_prefill
+from engine.kernels.triton_attention_prefill import _attend, attention_prefill, heads_at_once
 from engine.kernels.triton_prefill_plan import PrefillPlan
 from engine.upload import upload
 
@@ -140,8 +140,8 @@ def _rest(
     assert kv[0].is_contiguous()
     assert block_tables.stride(1) == 1, block_tables.stride()
     block = min(block, page_size)
-    group = num_heads // num_kv_heads
-    _rest_kernel[(num_kv_heads, plan.tiles.shape[0])](
+    group = heads_at_once(num_heads // num_kv_heads, plan.tile_len, head_dim)
+    _rest_kernel[(num_heads // group, plan.tiles.shape[0])](
         q, kv, out, log_sums, block_tables, plan.firsts, plan.starts, skips, plan.tiles,
         block_tables.stride(0), kv.stride(0), layer * kv.stride(1), kv.stride(2),
         head_dim**-0.5 * LOG2_E, HEADS=num_heads, KV_HEADS=num_kv_heads, GROUP=group,
@@ -177,7 +177,8 @@ def _rest_kernel(
 ):
     """A tile's attention to the keys of its row behind ``skips``, and the natural logarithm of its
     weights' sum."""
-    kv_head = tl.program_id(0)
+    group = tl.program_id(0)
+    kv_head = group // (HEADS // (KV_HEADS * GROUP))
     p_tile = p_tiles + tl.program_id(1) * 2
     row, query = tl.load(p_tile), tl.load(p_tile + 1)
     first = tl.load(p_firsts + row)
@@ -191,7 +192,7 @@ def _rest_kernel(
     b_position = start + o_query
     o_d = tl.arange(0, DIM)
     o_token = (first + o_query).to(tl.int64)
-    o_head = kv_head * GROUP + o_row % GROUP
+    o_head = group * GROUP + o_row % GROUP
     o_q = o_token[:, None] * (HEADS * DIM) + o_head[:, None] * DIM + o_d[None, :]
     b_q = tl.load(p_q + o_q, mask=m_query, other=0.0)
     p_tables += row.to(tl.int64) * table_stride + skip // PAGE

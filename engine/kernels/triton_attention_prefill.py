@@ -2,10 +2,11 @@
 
     o_i = sum_{j <= i} softmax_j(q_i . k_j * scale) v_j;   out = o * sigmoid(gate),  or o
 
-A program takes ``tile_len`` queries of one row with all heads that share a KV head, as one tile of
-matrix rows, and walks the row's pages with an online softmax (FlashAttention-2). The heads are
-padded to a power of two. Blocks that every query sees whole come first, without masks; then the
-diagonal. Scores are in units of log 2.
+A program takes ``tile_len`` queries of one row with the heads that share a KV head, as one tile of
+matrix rows, and walks the row's pages with an online softmax (FlashAttention-2). Where all of these
+heads make too large a tile, several programs divide them. The heads are padded to a power of two.
+Blocks that every query sees whole come first, without masks; then the diagonal. Scores are in units
+of log 2.
 
 A short pass has too few tiles to fill the GPU, and behind a long context each takes long. Then the
 context of a tile is divided among up to ``SPLITS`` programs, each with at least ``SPAN`` keys, and
@@ -31,6 +32,9 @@ LOWEST = tl.constexpr(-1e30)
 FEW_PROGRAMS = 96
 """With this many programs or fewer, some of the 132 multiprocessors of an H100 or H200 would be
 idle."""
+MAX_TILE = 128 * 256
+"""The most elements of a tile of queries: 256 x 256 would not fit in a Hopper GPU's shared
+memory."""
 
 
 def attention_prefill(
@@ -60,7 +64,7 @@ def attention_prefill(
     """
     num_tokens, num_heads, head_dim = q.shape
     page_size, num_kv_heads = kv.shape[3:5]
-    group = num_heads // num_kv_heads
+    group = heads_at_once(num_heads // num_kv_heads, plan.tile_len, head_dim)
     assert kv.shape[5] == head_dim, (kv.shape, q.shape)
     assert num_tokens == plan.num_tokens, (num_tokens, plan.num_tokens)
     assert q.is_contiguous()
@@ -73,9 +77,9 @@ def attention_prefill(
     padded = triton.next_power_of_2(group)
     assert padded * plan.tile_len >= 16, (group, plan.tile_len)
     out = q.new_empty(num_tokens, num_heads * head_dim)
-    num_tiles = plan.tiles.shape[0]
-    splits = SPLITS if num_kv_heads * num_tiles <= FEW_PROGRAMS and window is None else 1
-    shape = num_kv_heads, num_tiles, splits, padded * plan.tile_len
+    num_groups, num_tiles = num_heads // group, plan.tiles.shape[0]
+    splits = SPLITS if num_groups * num_tiles <= FEW_PROGRAMS and window is None else 1
+    shape = num_groups, num_tiles, splits, padded * plan.tile_len
     partials = stats = out
     if splits > 1:
         partials = torch.empty(*shape, tile_width(head_dim), dtype=torch.float32, device=q.device)
@@ -87,17 +91,25 @@ def attention_prefill(
     }  # fmt: skip
     places = plan.firsts, plan.starts, plan.tiles, 0 if gate is None else gate.stride(0)
     gates = out if gate is None else gate
-    _prefill_kernel[(num_kv_heads, num_tiles, splits)](
+    _prefill_kernel[(num_groups, num_tiles, splits)](
         q, gates, kv, out, partials, stats, block_tables, *places,
         block_tables.stride(0), kv.stride(0), layer * kv.stride(1), kv.stride(2),
         (head_dim**-0.5 if scale is None else scale) * LOG2_E,
         PAGE=page_size, STAGES=num_stages, WINDOW=window or 0, num_warps=num_warps, **shared,
     )  # fmt: skip
     if splits > 1:
-        _merge_kernel[(num_kv_heads, num_tiles, plan.tile_len)](
+        _merge_kernel[(num_groups, num_tiles, plan.tile_len)](
             gates, out, partials, stats, *places, num_warps=4, **shared
         )
     return out
+
+
+def heads_at_once(group: int, tile_len: int, head_dim: int) -> int:
+    """Number of the ``group`` heads that share a KV head in a tile of ``tile_len`` queries: all, or
+    the largest part of them that makes no tile above MAX_TILE."""
+    sizes = (size for size in range(group, 0, -1) if group % size == 0)
+    width = tile_len * tile_width(head_dim)
+    return next(size for size in sizes if triton.next_power_of_2(size) * width <= MAX_TILE)
 
 
 def keys_at_once(q: torch.Tensor) -> int:
@@ -199,7 +211,9 @@ def _prefill_kernel(
     STAGES: tl.constexpr,
     WINDOW: tl.constexpr,
 ):
-    kv_head, split = tl.program_id(0), tl.program_id(2)
+    # Of one KV head come HEADS / KV_HEADS heads, which are one group or more.
+    group, split = tl.program_id(0), tl.program_id(2)
+    kv_head = group // (HEADS // (KV_HEADS * GROUP))
     p_tile = p_tiles + tl.program_id(1) * 2
     row, query = tl.load(p_tile), tl.load(p_tile + 1)
     first = tl.load(p_firsts + row)
@@ -219,7 +233,7 @@ def _prefill_kernel(
     o_d = tl.arange(0, WIDTH)
     m_query = within(m_query, o_d, DIM)
     o_token = (first + o_query).to(tl.int64)
-    o_column = (kv_head * GROUP + o_row % PADDED)[:, None] * DIM + o_d[None, :]
+    o_column = (group * GROUP + o_row % PADDED)[:, None] * DIM + o_d[None, :]
     o_q = o_token[:, None] * (HEADS * DIM) + o_column
     b_q = tl.load(p_q + o_q, mask=m_query, other=0.0)
 
@@ -244,7 +258,7 @@ def _prefill_kernel(
         KV_HEADS * DIM, DIM, PAGE, BLOCK, STAGES, True, WINDOW,
     )  # fmt: skip
     if used > 1:
-        part = (kv_head * tl.num_programs(1) + tl.program_id(1)).to(tl.int64) * SPLITS + split
+        part = (group * tl.num_programs(1) + tl.program_id(1)).to(tl.int64) * SPLITS + split
         o_part = part * (TILE * PADDED) + o_row
         tl.store(p_partials + o_part[:, None] * WIDTH + o_d[None, :], b_o)
         tl.store(p_stats + o_part * 2, b_max)
@@ -281,8 +295,8 @@ def _merge_kernel(
     SPAN: tl.constexpr,
     SPLITS: tl.constexpr,
 ):
-    """Merge the heads of one query that share a KV head, if its context was divided."""
-    kv_head, of_tile = tl.program_id(0), tl.program_id(2)
+    """Merge the heads of one query that are in one tile, if its context was divided."""
+    group, of_tile = tl.program_id(0), tl.program_id(2)
     p_tile = p_tiles + tl.program_id(1) * 2
     row, first_query = tl.load(p_tile), tl.load(p_tile + 1)
     first = tl.load(p_firsts + row)
@@ -293,7 +307,7 @@ def _merge_kernel(
     if (used == 1) | (query >= length):
         return
     o_g, o_d = tl.arange(0, PADDED), tl.arange(0, WIDTH)
-    part = (kv_head * tl.num_programs(1) + tl.program_id(1)).to(tl.int64) * SPLITS
+    part = (group * tl.num_programs(1) + tl.program_id(1)).to(tl.int64) * SPLITS
     b_o = tl.zeros([PADDED, WIDTH], tl.float32)
     b_max = tl.full([PADDED], float("-inf"), tl.float32)
     b_sum = tl.zeros([PADDED], tl.float32)
@@ -306,7 +320,7 @@ def _merge_kernel(
         b_o = b_o * b_shrink[:, None] + b_part * b_part_shrink[:, None]
         b_sum = b_sum * b_shrink + tl.load(p_stats + o_part * 2 + 1) * b_part_shrink
         b_max = b_new
-    o_column = (kv_head * GROUP + o_g)[:, None] * DIM + o_d[None, :]
+    o_column = (group * GROUP + o_g)[:, None] * DIM + o_d[None, :]
     token = (first + query).to(tl.int64)
     m_head = within((o_g < GROUP)[:, None], o_d, DIM)
     b_o = b_o / b_sum[:, None]

@@ -20,8 +20,9 @@ pytestmark = [pytest.mark.gpu, pytest.mark.timeout(400)]
 
 LEAST_SAME = {
     "llama-3.1-8b": 1.0, "qwen2.5-7b": 1.0, "qwen3.5-9b": 1.0, "gemma-3-12b": 1.0,
-    "heads-80": 1.0, "heads-96": 1.0,
+    "heads-80": 1.0, "heads-96": 1.0, "qwen3-0.6b": 1.0,
     "qwen3-30b-a3b": 0.98, "qwen3-next-80b-a3b": 0.98, "qwen1.5-moe-a2.7b": 0.98,
+    "qwen3.5-122b-a10b": 0.98, "qwen3-235b-a22b": 0.98,
 }  # fmt: skip
 """Share of clear positions with the same top-1. A near-tie of a router falls differently in
 bfloat16 at some positions, in transformers' own bfloat16 runs too."""

@@ -41,6 +41,10 @@ KINDS = {
     "heads-80": Kind(4, 2, 80, normed=True, biased=True),
     "heads-96": Kind(16, 1, 96, gated=True),
     "heads-24": Kind(3, 1, 24, window=21),
+    # The group and the heads of 122B-A10B; others whose heads are divided among programs.
+    "sixteen-256": Kind(32, 2, 256, normed=True, gated=True),
+    "nine-256": Kind(9, 1, 256, window=21),
+    "eleven-256": Kind(22, 2, 256, biased=True),
     "scaled": Kind(10, 2, 16, normed=True, biased=True, scale=0.4),
 }
 
