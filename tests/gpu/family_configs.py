@@ -45,7 +45,8 @@ OTHERS: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 """Settings of models without a folder in bench/models, beside those that transformers defaults to
-(of Qwen3-Next's 512 experts, 128; of 235B-A22B's 128, 32; Gemma's lm_head apart, whose own embeddings would decide)."""
+(of Qwen3-Next's 512 experts, 128; of 235B-A22B's 128, 32; Gemma's lm_head apart, whose own
+embeddings would decide)."""
 
 
 FEWER: dict[str, dict[str, Any]] = {"qwen3.5-122b-a10b": {"num_experts": 64}}

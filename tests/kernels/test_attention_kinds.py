@@ -10,7 +10,7 @@ from engine.inputs import Rows
 from engine.kernels import torch_attention, torch_norm
 from engine.kernels.torch_attention import Span
 from engine.kernels.triton_attention_decode import AttentionWorkspace, attention_decode
-from engine.kernels.triton_attention_prefill import attention_prefill
+from engine.kernels.triton_attention_prefill import attention_prefill, heads_at_once
 from engine.kernels.triton_prefill_plan import PrefillPlan
 from engine.kernels.triton_rope_cache import rope_cache
 from tests.kernels.closeness import relative_error
@@ -147,3 +147,13 @@ def test_prefill(name: str, dtype: torch.dtype, span: int, device: torch.device)
         scale=kind.scale, window=kind.window, span=span, block=16,
     )  # fmt: skip
     assert relative_error(out, truth) < BOUND[dtype]
+
+
+@pytest.mark.parametrize(
+    ("group", "head_dim", "together"),
+    [(8, 256, 8), (16, 256, 8), (9, 256, 3), (11, 256, 1), (12, 192, 6), (16, 128, 16), (7, 80, 7)],
+)
+def test_heads_of_a_tile_that_fits_in_shared_memory(
+    group: int, head_dim: int, together: int
+) -> None:
+    assert heads_at_once(group, 16, head_dim) == together

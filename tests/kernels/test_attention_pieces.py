@@ -12,7 +12,12 @@ from hypothesis import strategies as st
 from engine import warm_up
 from engine.config import EngineConfig
 from engine.cuda_parts import CudaParts
-from engine.kernels import attention_pieces, cudnn_attention, triton_set
+from engine.kernels import (
+    attention_pieces,
+    cudnn_attention,
+    triton_attention_prefill,
+    triton_set,
+)
 from engine.kernels.attention_pieces import (
     CHUNK_LENS,
     LONGEST_TAIL,
@@ -29,7 +34,9 @@ from engine.model.registry import read_config
 from engine.runner import Engine
 from tests.kernels import cuda_path
 from tests.kernels.closeness import relative_error
-from tests.kernels.test_attention import BOUND, LAYER, PAGE, Cache
+from tests.kernels.test_attention import BOUND, DIM, HEADS, KV_HEADS, LAYER, PAGE, Cache
+
+GROUP = HEADS // KV_HEADS
 
 
 def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -37,10 +44,12 @@ def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Ten
     return (scores.softmax(-1) @ v.float()).to(q.dtype), scores.logsumexp(-1)
 
 
+@pytest.mark.parametrize("heads_at_once", [GROUP, GROUP // 2])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_rows_behind_contexts_of_several_pieces(
-    dtype: torch.dtype, device: torch.device, monkeypatch: pytest.MonkeyPatch
+    dtype: torch.dtype, heads_at_once: int, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(triton_attention_prefill, "MAX_TILE", 8 * heads_at_once * DIM)
     monkeypatch.setattr(attention_pieces, "PIECE_LENS", (4 * PAGE, PAGE))
     monkeypatch.setattr(attention_pieces, "CHUNK_LENS", (16, 8))
     monkeypatch.setattr(attention_pieces, "LONGEST_TAIL", 4)
