@@ -130,13 +130,10 @@ def response_routes(context: AppContext, bodies: Bodies, stored: StoredResponses
         stored, or computed in the background."""
         _check_id(response_id)
         owner = account_of(http.scope).name
-        running, items = (
-            background.find(owner, response_id),
-            background.input_of(owner, response_id),
-        )
+        running = background.find(owner, response_id)
         body: bytes | None
         try:
-            if running and items:
+            if running and (items := background.input_of(owner, response_id)):
                 before = running.previous_response_id
                 turns = await stored.conversation(owner, before) if before else []
                 turns, body = [*turns, items], msgspec.json.encode(running)
