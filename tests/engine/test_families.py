@@ -197,6 +197,23 @@ def test_the_windows_of_layers_that_are_not_listed(name: str, tmp_path: Path) ->
     assert read_config(tmp_path) == read_config(family_checkpoint(name))
 
 
+def test_a_checkpoint_in_float16_is_computed_in_bfloat16(tmp_path: Path) -> None:
+    config = json.loads((family_checkpoint("llama-odd") / "config.json").read_text())
+    tensors = load_file(family_checkpoint("llama-odd") / "model.safetensors")
+    halved = {key: value.half() for key, value in tensors.items()}
+    found = []
+    for name, stored in (("half", halved), ("full", {k: v.float() for k, v in halved.items()})):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(json.dumps(config | {"dtype": "float16"}))
+        save_file(stored, tmp_path / name / "model.safetensors")
+        engine = load_engine(tmp_path / name, dtype="bfloat16")
+        assert engine.cache.kv.dtype == torch.bfloat16
+        request = Request(prompt(65), NUM_TOKENS)
+        Driver(engine).run([request])
+        found.append(request.tokens)
+    assert found[0] == found[1]
+
+
 @pytest.mark.parametrize("prefix", ["model.language_model.", "language_model.model."])
 def test_the_text_model_of_a_multimodal_gemma(prefix: str, tmp_path: Path) -> None:
     """Tensors and fields as released checkpoints name them, of transformers 5 and older."""
