@@ -193,6 +193,7 @@ def _own(found: dict[str, Any]) -> list[Section]:
     }
     parts = [*shown.get(kind, sections.generic)(found)]
     parts += sections.timeline(results.get("timeline") or [])
+    parts += sections.ramp(results.get("ramp") or [])
     parts += sections.gpus(results.get("gpu") or [])
     return [*parts, sections.failures(results["failures"])] if kind in shown else parts
 

@@ -140,6 +140,15 @@ def timeline(seconds: Sequence[dict[str, Any]]) -> list[Section]:
     return [section] if section.figures else []
 
 
+def ramp(steps: Sequence[dict[str, Any]]) -> list[Section]:
+    """A chart of the tokens a second that each concurrency gave; no section without steps."""
+    section, levels = Section("Ramp"), [step["concurrency"] for step in steps]
+    points = [(step["concurrency"], step["tokens_per_s"]) for step in steps]
+    lines = [Line("output", points)] if len(points) > 1 else []
+    section.draw("Output", Chart(lines, "requests at once", "tok/s", x_ticks=levels))
+    return [section] if section.figures else []
+
+
 def gpus(samples: Sequence[dict[str, Any]]) -> list[Section]:
     """A chart for each number in the samples, with a line for each GPU. A sample is ``{"at_s": 1.0,
     "gpus": [{"index": 0, "power_w": 410.0, ...}]}``."""

@@ -279,6 +279,17 @@ def test_gpu_health_is_drawn_a_line_for_each_gpu() -> None:
     assert "power w" in page
 
 
+def test_each_concurrency_of_the_gpu_benchmark_is_drawn() -> None:
+    found = throughput_document()
+    steps = [{"concurrency": 10**n, "tokens_per_s": 100.0 * n} for n in range(1, 5)]
+    found |= {"kind": "gpu", "results": {"tokens_per_s": 400.0, "ramp": steps}}
+    page = check(render(found))
+    assert "requests at once" in page
+    assert "10,000" in page
+    found["results"]["ramp"] = steps[:1]
+    assert "requests at once" not in check(render(found))
+
+
 def test_any_other_kind_is_shown_as_facts_and_tables() -> None:
     found = throughput_document()
     results = {
