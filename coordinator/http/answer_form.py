@@ -58,7 +58,7 @@ def form_of(request: GenerationRequest) -> tuple[Form, str] | None:
     asked = _asked(request)
     for other in asked[1:]:
         if not _equal(other, asked[0]):
-            raise invalid(other[0], f"cannot be combined with {asked[0][0]}, which differs")
+            raise invalid(other[0], f"cannot be combined with {asked[0][0]}: one form at most")
     nothing: _Asked = ("tools", "", None)
     param, kind, value = asked[0] if asked else nothing
     tools = _callable_tools(request)
