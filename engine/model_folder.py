@@ -63,11 +63,12 @@ def _unpacked_by_kernels(model: ModelConfig, config: EngineConfig) -> ModelConfi
 def _as_stored(
     model: ModelConfig, entries: list[checkpoint.Entry], config: EngineConfig
 ) -> ModelConfig:
-    """The model of a quantised checkpoint: on a GPU with weights that stay in NVFP4. Raises
+    """The model of a quantised checkpoint: on a GPU with weights that stay in NVFP4 or int4. Raises
     ValueError for a GPU and weights that no kernel computes with."""
     plan = build(model, config.torch_dtype, torch.device("meta")).plan
-    packed = packed_names(plan, entries, model.stored)
-    model = model.packed(tuple(packed))
+    nvfp4, int4 = packed_names(plan, entries, model.stored)
+    packed = nvfp4 + int4
+    model = model.packed(nvfp4, int4)
     if config.device != "cuda":
         return model
     others = [each for each in plan.split if each not in packed and not each.startswith("mtp.")]
@@ -75,8 +76,8 @@ def _as_stored(
     if not packed or others or problem:
         raise ValueError(
             f"device: weights in {model.stored.name} run on CPUs only; on GPUs weights in NVFP4 "
-            f"do, if experts are so in all layers, of a model that the Triton kernels support"
-            f"{f', not {problem}' if problem else ''}; --quantize dequantize makes weights "
+            f"and int4 do, if experts are so in all layers, of a model that the Triton kernels "
+            f"support{f', not {problem}' if problem else ''}; --quantize dequantize makes weights "
             f"bfloat16 at load, --quantize fp8 makes them FP8"
         )
     return model.packing()

@@ -30,7 +30,7 @@ from engine.kernels.triton_nvfp4_bands import (
 from engine.kernels.triton_overlap import overlap, wait_for_inputs
 from engine.kernels.triton_plan import plan
 from engine.model.matrix import Matrix
-from engine.model.nvfp4_experts import Nvfp4Experts
+from engine.model.packed_experts import PackedExperts
 
 FEW = 4
 """The most tokens whose parts of sums are computed side by side."""
@@ -188,8 +188,8 @@ def experts_nvfp4(
     x: torch.Tensor,
     ids: torch.Tensor,
     weights: torch.Tensor,
-    gate_up: Nvfp4Experts,
-    down: Nvfp4Experts,
+    gate_up: PackedExperts,
+    down: PackedExperts,
     shared: tuple[torch.Tensor, Matrix] | None = None,
     tiles: tuple[Tiles, Tiles] | None = None,
 ) -> torch.Tensor:

@@ -19,7 +19,7 @@ from engine.kernels.triton_linear import MAX_STREAMED, linear_parts, split_of
 from engine.kernels.triton_nvfp4 import widened_experts
 from engine.kernels.triton_route import route, route_shared
 from engine.model.matrix import Matrix
-from engine.model.nvfp4_experts import Nvfp4Experts
+from engine.model.packed_experts import PackedExperts
 from engine.model.weights import Experts, MoeWeights
 
 MAX_STREAMED_TOKENS = 512
@@ -49,7 +49,7 @@ def add_experts(
         )
     else:
         ids, chosen = route(projected, top_k, live, renormalised=renormalised)
-    most = MAX_UNPACKED_TOKENS if isinstance(w_in, Nvfp4Experts) else MAX_STREAMED_TOKENS
+    most = MAX_UNPACKED_TOKENS if isinstance(w_in, PackedExperts) else MAX_STREAMED_TOKENS
     streamed = x.shape[0] <= most
     if shared is not None and streamed and shared_down.shape[1] == w_out.shape[2]:
         together = shared, shared_down
@@ -57,7 +57,7 @@ def add_experts(
         apart = linear_parts(shared, shared_down, split_of(Activation(shared), shared_down))
     elif shared is not None:
         hidden = torch.addmm(hidden, shared, widened_rows(shared_down).t())
-    if isinstance(w_in, Nvfp4Experts):
+    if isinstance(w_in, PackedExperts):
         if streamed:
             y = experts_nvfp4(x, ids, chosen, w_in, nvfp4(w_out), together)
         else:
@@ -72,9 +72,9 @@ def add_experts(
     return hidden, y if apart is None else torch.cat((y, apart.to(y.dtype)))
 
 
-def nvfp4(of: Experts) -> Nvfp4Experts:
+def nvfp4(of: Experts) -> PackedExperts:
     """Experts beside others in NVFP4."""
-    assert isinstance(of, Nvfp4Experts), "experts of both kinds"
+    assert isinstance(of, PackedExperts), "experts of both kinds"
     return of
 
 

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
-"""Matrices in NVFP4 as W4A16 kernels read them.
+"""Matrices in NVFP4 and int4 as W4A16 kernels read them.
 
     value[r, c] = e2m1[r, c] * scale[r, c // 16] * matrix_scale[run of r]
 
@@ -18,7 +18,13 @@ without denormals, so that a scale's byte at bits 11 to 4 with 0x7000 is the bfl
 in bfloat16, here as ``value * scale * 2**-8``. The matrix scale, times 2**8, multiplies the sum. So
 a product differs from that with dequantised weights in the rounding of sums alone.
 
-Reference: engine/quantized/nvfp4.py; test: tests/kernels/test_triton_nvfp4.py.
+Int4 has the same order, with four plain bits a number, and the scales of
+engine/model/int4_experts.py. Words of the type uint16 are int4. ``128 + number`` is the bfloat16
+0x4300 | number; less 128 and the zero point it is exact, and its product with the scale is the
+bfloat16 nearest to the value.
+
+References: engine/quantized/nvfp4.py, engine/quantized/integers.py; tests:
+tests/kernels/test_triton_nvfp4.py, tests/kernels/test_triton_int4.py.
 """
 
 import torch
@@ -28,7 +34,7 @@ import triton.language as tl
 from engine.kernels.triton_dot import INTERPRETED, dot
 from engine.kernels.triton_overlap import overlap, wait_for_inputs
 from engine.model.matrix import Matrix
-from engine.model.nvfp4_experts import Nvfp4Experts
+from engine.model.packed_experts import PackedExperts
 
 GROUP = tl.constexpr(16)
 COLUMNS = tl.constexpr(64)
@@ -55,7 +61,17 @@ def _number(b_bits):
 
 @triton.jit
 def unpacked(b_words, b_scales, DTYPE: tl.constexpr):
-    """The four planes of words int16 [rows, 16] with scales int32 [rows, 1], times 2**-8."""
+    """The four planes of words [rows, 16] with scales int32 [rows, 1], without their matrix scale:
+    in NVFP4 (int16), times 2**-8, or in int4 (uint16)."""
+    if b_words.dtype == tl.uint16:
+        b_0, b_1, b_2, b_3 = _unpacked_int4(b_words, b_scales, DTYPE)
+    else:
+        b_0, b_1, b_2, b_3 = _unpacked_nvfp4(b_words, b_scales, DTYPE)
+    return b_0, b_1, b_2, b_3
+
+
+@triton.jit
+def _unpacked_nvfp4(b_words, b_scales, DTYPE: tl.constexpr):
     b_even, b_odd = _scale_pairs(b_scales)
     if INTERPRETED:
         b_w = b_words.to(tl.int32)
@@ -96,6 +112,59 @@ def unpacked(b_words, b_scales, DTYPE: tl.constexpr):
             }""",
             "=&r,=&r,=&r,=&r,r,r,r,r,r",
             [b_words, b_even, b_odd],
+            dtype=(tl.bfloat16, tl.bfloat16, tl.bfloat16, tl.bfloat16),
+            is_pure=True,
+            pack=2,
+        )
+    return b_0, b_1, b_2, b_3
+
+
+@triton.jit
+def _unpacked_int4(b_words, b_scales, DTYPE: tl.constexpr):
+    b_scale = (b_scales & 0x0FFF0FFF) | 0x30003000
+    b_zero = ((b_scales >> 12) & 0x000F000F) | 0x43004300  # 128 + zero point
+    if INTERPRETED:
+        b_w = b_words.to(tl.int32)
+        s_low, s_high = _number(b_scale & 0xFFFF), _number(b_scale >> 16)
+        z_low, z_high = _number(b_zero & 0xFFFF), _number(b_zero >> 16)
+        b_0 = ((_number((b_w & 0xF) | 0x4300) - z_low) * s_low).to(DTYPE)
+        b_1 = ((_number(((b_w >> 4) & 0xF) | 0x4300) - z_low) * s_low).to(DTYPE)
+        b_2 = ((_number(((b_w >> 8) & 0xF) | 0x4300) - z_high) * s_high).to(DTYPE)
+        b_3 = ((_number((b_w >> 12) | 0x4300) - z_high) * s_high).to(DTYPE)
+    else:
+        tl.static_assert(tl.bfloat16 == DTYPE)
+        # Two words at a time; 0xea is (a & b) | c.
+        b_0, b_1, b_2, b_3 = tl.inline_asm_elementwise(
+            """{
+            .reg .b16 lo, hi;
+            .reg .b32 v, s, z, minus, none;
+            mov.b32 minus, 0xbf80bf80;
+            mov.b32 none, 0x80008000;
+            mov.b32 {lo, hi}, $5;
+            mov.b32 s, {lo, lo};
+            mov.b32 {lo, hi}, $7;
+            mov.b32 z, {lo, lo};
+            lop3.b32 v, $4, 0x000f000f, 0x43004300, 0xea;
+            fma.rn.bf16x2 v, z, minus, v;
+            fma.rn.bf16x2 $0, v, s, none;
+            shr.u32 v, $4, 4;
+            lop3.b32 v, v, 0x000f000f, 0x43004300, 0xea;
+            fma.rn.bf16x2 v, z, minus, v;
+            fma.rn.bf16x2 $1, v, s, none;
+            mov.b32 z, {hi, hi};
+            mov.b32 {lo, hi}, $5;
+            mov.b32 s, {hi, hi};
+            shr.u32 v, $4, 8;
+            lop3.b32 v, v, 0x000f000f, 0x43004300, 0xea;
+            fma.rn.bf16x2 v, z, minus, v;
+            fma.rn.bf16x2 $2, v, s, none;
+            shr.u32 v, $4, 12;
+            lop3.b32 v, v, 0x000f000f, 0x43004300, 0xea;
+            fma.rn.bf16x2 v, z, minus, v;
+            fma.rn.bf16x2 $3, v, s, none;
+            }""",
+            "=&r,=&r,=&r,=&r,r,r,r,r,r",
+            [b_words, b_scale, b_zero],
             dtype=(tl.bfloat16, tl.bfloat16, tl.bfloat16, tl.bfloat16),
             is_pure=True,
             pack=2,
@@ -169,7 +238,7 @@ def _widen_kernel(
         p_out += COLUMNS
 
 
-def widen(w: Nvfp4Experts, out: torch.Tensor, first: int = 0) -> None:
+def widen(w: PackedExperts, out: torch.Tensor, first: int = 0) -> None:
     """Dequantise rows of ``w`` [experts, rows, k] from ``first`` on to ``out`` [experts, some rows,
     k], contiguous in each expert."""
     (num, rows, k), some = w.shape, out.shape[1]
@@ -184,14 +253,14 @@ def widen(w: Nvfp4Experts, out: torch.Tensor, first: int = 0) -> None:
     )  # fmt: skip
 
 
-def widened_part(w: Nvfp4Experts, first: int, num_rows: int, dtype: torch.dtype) -> torch.Tensor:
+def widened_part(w: PackedExperts, first: int, num_rows: int, dtype: torch.dtype) -> torch.Tensor:
     """Rows of a matrix [1, rows, k] in NVFP4 as [num_rows, k]."""
     out = torch.empty((1, num_rows, w.shape[2]), dtype=dtype, device=w.words.device)
     widen(w, out, first)
     return out[0]
 
 
-def widened_experts(w: Nvfp4Experts, dtype: torch.dtype) -> Matrix:
+def widened_experts(w: PackedExperts, dtype: torch.dtype) -> Matrix:
     """Dequantise experts, for a product that is so large that reading its weights twice costs
     little."""
     out = torch.empty(w.shape, dtype=dtype, device=w.words.device)

@@ -12,7 +12,7 @@ import triton.language as tl
 
 from engine.kernels.triton_nvfp4 import COLUMNS, GROUP, add_nvfp4, zero_sums
 from engine.kernels.triton_overlap import prefetch
-from engine.model.nvfp4_experts import RUN
+from engine.model.packed_experts import RUN
 
 FACTOR_ROWS = tl.constexpr(RUN)
 """Rows that share a matrix scale."""

@@ -9,11 +9,14 @@ from math import gcd
 import torch
 
 from engine.fp8_places import QuantisingPlace, ScalePlace
+from engine.model.int4_experts import Int4Experts
 from engine.model.matrix import FP8, Matrix
-from engine.model.nvfp4_experts import COLUMNS, RUN, Nvfp4Experts
+from engine.model.nvfp4_experts import Nvfp4Experts
+from engine.model.packed_experts import COLUMNS, RUN, PackedExperts
 from engine.model.quantization import BLOCK, Quantization
 from engine.plan import FP8 as STORED_FP8
 from engine.plan import Interleaving, Place, Plan, Target
+from engine.quantized.int4_place import Int4Place
 from engine.quantized.nvfp4_place import Nvfp4Place, Nvfp4RowsPlace
 from engine.quantized.rounding_place import RoundingPlace
 
@@ -147,27 +150,34 @@ class WeightBuilder:
         return matrix
 
     def _packable(self, columns: int, parts: Sequence[Part]) -> Sequence[Part]:
-        """The first of a matrix's ``parts``, if they are in NVFP4 in memory. Others that the
-        checkpoint stores so become plain."""
+        """The first of a matrix's ``parts``, if they are all in NVFP4 or all in int4 in memory.
+        Others that the checkpoint stores so become plain."""
+        int4 = self._quantization.is_int4(parts[0].name)
 
         def packs(part: Part) -> bool:
             fits = part.rows % RUN == columns % COLUMNS == 0 and not part.name.startswith("mtp.")
-            return fits and self._quantization.keeps_packed(part.name)
+            same = self._quantization.is_int4(part.name) == int4
+            return fits and same and self._quantization.keeps_packed(part.name)
 
         return list(takewhile(packs, parts))
 
     def _packed_rows(
         self, columns: int, packed: Sequence[Part], plain: Sequence[Part], *, aligned: bool
     ) -> Matrix:
-        """A matrix whose rows are in NVFP4 but for those of ``plain``, which come last."""
+        """A matrix whose rows are in NVFP4 or int4 but for those of ``plain``, which come last."""
         num_packed = sum(part.rows for part in packed)
         runs = (RUN,) * (num_packed // RUN)
-        rows = Nvfp4Experts.empty(1, runs, columns, self._device)
+        kind = Int4Experts if self._quantization.is_int4(packed[0].name) else Nvfp4Experts
+        rows = kind.empty(1, runs, columns, self._device)
         self.num_bytes += rows.nbytes
         first = 0
         for part in packed:
-            rounds = self._quantization.rounds(part.name)
-            place = Nvfp4RowsPlace(rows, first, part.rows, part.order, rounds)
+            place: Target
+            if isinstance(rows, Int4Experts):
+                place = Int4Place(rows, 0, first, part.rows, part.order)
+            else:
+                rounds = self._quantization.rounds(part.name)
+                place = Nvfp4RowsPlace(rows, first, part.rows, part.order, rounds)
             self.plan.add_target(part.name, place)
             first += part.rows
         padding = -sum(part.rows for part in (*packed, *plain)) % 16 if aligned else 0
@@ -182,10 +192,12 @@ class WeightBuilder:
 
     def experts(
         self, columns: int, num: int, prefix: str, whole: str, projections: Sequence[Part]
-    ) -> Matrix | Nvfp4Experts:
+    ) -> Matrix | PackedExperts:
         """[num, rows of all ``projections``, columns], stored as ``prefix`` + ``whole``, or as
         ``prefix`` + "I.NAME.weight" of expert I for each projection."""
         every = Part(prefix + whole, sum(part.rows for part in projections))
+        if self._quantization.is_int4(every.name) and self._quantization.packs:
+            return self._int4(columns, num, prefix, every, projections)
         if self._quantization.keeps_packed(every.name):
             return self._packed(columns, num, prefix, every, projections)
         rounds = self._quantization.rounds(every.name)
@@ -227,6 +239,23 @@ class WeightBuilder:
                     every.name,
                     f"{prefix}{expert}.{part.name}.weight",
                     partial(Nvfp4Place, experts, expert, run, rounds=rounds),
+                )
+        return experts
+
+    def _int4(
+        self, columns: int, num: int, prefix: str, every: Part, projections: Sequence[Part]
+    ) -> Int4Experts:
+        """Experts in int4, with the places of the tensors that ``experts`` names."""
+        runs = tuple(part.rows for part in projections)
+        experts = Int4Experts.empty(num, runs, columns, self._device)
+        self.num_bytes += experts.nbytes
+        self.plan.add_target(every.name, Int4Place(experts, None, 0, every.rows))
+        for run, part in enumerate(projections):
+            for expert in range(num):
+                self.plan.add_part(
+                    every.name,
+                    f"{prefix}{expert}.{part.name}.weight",
+                    partial(Int4Place, experts, expert, sum(runs[:run]), part.rows),
                 )
         return experts
 

@@ -143,12 +143,13 @@ class ModelConfig:
         quantization = Quantization.nvfp4_at_load(has_experts=has_experts, lm_head=lm_head)
         return replace(self, quantization=quantization)
 
-    def packed(self, names: tuple[str, ...]) -> "ModelConfig":
-        """The same model, whose checkpoint stores these experts and matrices in NVFP4."""
-        return replace(self, quantization=replace(self.quantization, packed=names))
+    def packed(self, nvfp4: tuple[str, ...], int4: tuple[str, ...]) -> "ModelConfig":
+        """The same model, whose checkpoint stores these experts and matrices in NVFP4 and int4."""
+        found = replace(self.quantization, packed=nvfp4 + int4, int4=int4)
+        return replace(self, quantization=found)
 
     def packing(self) -> "ModelConfig":
-        """The same model, in memory with NVFP4 as it is stored or made at load."""
+        """The same model, in memory with NVFP4 and int4 as stored or made at load."""
         return replace(self, quantization=replace(self.quantization, packs=True))
 
     def dequantised(self) -> "ModelConfig":

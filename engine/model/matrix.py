@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import torch
 import torch.nn.functional as F
 
-from engine.model.nvfp4_experts import Nvfp4Experts
+from engine.model.packed_experts import PackedExperts
 from engine.model.quantization import BLOCK
 
 FP8 = torch.float8_e4m3fn
@@ -31,7 +31,7 @@ class Matrix:
     fp8: torch.Tensor
     scales: torch.Tensor
     plain: torch.Tensor
-    packed: Nvfp4Experts | None = None
+    packed: PackedExperts | None = None
 
     @classmethod
     def of(cls, plain: torch.Tensor) -> "Matrix":
@@ -42,7 +42,7 @@ class Matrix:
         return cls(fp8, scales, plain)
 
     @classmethod
-    def of_packed(cls, packed: Nvfp4Experts, plain: torch.Tensor) -> "Matrix":
+    def of_packed(cls, packed: PackedExperts, plain: torch.Tensor) -> "Matrix":
         """The matrix of rows in NVFP4 [1, rows, k], followed by ``plain`` rows."""
         assert packed.shape[0] == 1, packed.shape
         return replace(cls.of(plain), packed=packed)

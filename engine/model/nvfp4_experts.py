@@ -3,18 +3,15 @@
 The order, and why it is so: engine/kernels/triton_nvfp4.py. Formats: engine/quantized/nvfp4.py.
 """
 
-from dataclasses import dataclass
 from functools import cache
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 
+from engine.model.packed_experts import PackedExperts
 from engine.quantized.nvfp4 import E2M1, GROUP, MAX_CODE
 
-COLUMNS = 64
-"""Columns of a row that 16 words of four codes hold."""
-RUN = 64
-"""Rows of a matrix that is no expert's that have a matrix scale of their own."""
 SIGN_BITS = 15, 12, 9, 14
 SIZE_BITS = (8, 7, 6), (5, 4, 3), (2, 1, 0), (13, 11, 10)
 """Where a word has each plane's sign, and the bits of its size from the highest on."""
@@ -25,33 +22,15 @@ MATRIX_FACTOR = 2.0**8
 MEAN_SQUARE = sum(value * value for value in E2M1) / len(E2M1)
 
 
-@dataclass(frozen=True)
-class Nvfp4Experts:
+class Nvfp4Experts(PackedExperts):
     """Experts [experts, rows, k], each of matrices of ``runs`` rows.
 
     ``words`` int16 [experts, k / 64, rows, 16]; ``scales`` int32 [experts, k / 64, rows], four to a
     number; ``matrix_scales`` float32 [experts, runs].
     """
 
-    words: torch.Tensor
-    scales: torch.Tensor
-    matrix_scales: torch.Tensor
-    runs: tuple[int, ...]
-
-    @classmethod
-    def empty(
-        cls, num: int, runs: tuple[int, ...], columns: int, device: torch.device
-    ) -> "Nvfp4Experts":
-        """Memory for experts. Raises ValueError if ``columns`` is no multiple of 64."""
-        if columns % COLUMNS:
-            raise ValueError(f"NVFP4: {columns} columns are no multiple of {COLUMNS}")
-        blocks = num, columns // COLUMNS, sum(runs)
-        return cls(
-            torch.empty((*blocks, GROUP), dtype=torch.int16, device=device),
-            torch.empty(blocks, dtype=torch.int32, device=device),
-            torch.empty((num, len(runs)), dtype=torch.float32, device=device),
-            runs,
-        )
+    FORMAT: ClassVar[str] = "NVFP4"
+    WORD: ClassVar[torch.dtype] = torch.int16
 
     @classmethod
     def of(
@@ -105,15 +84,6 @@ class Nvfp4Experts:
         self.words.random_(-(1 << 15), 1 << 15, generator=generator)
         self.scales.fill_(EXPONENT * 0x08080808 - (1 << 32))
         self.matrix_scales.fill_((self.shape[-1] * MEAN_SQUARE) ** -0.5 * MATRIX_FACTOR)
-
-    @property
-    def shape(self) -> torch.Size:
-        num, blocks, rows = self.scales.shape
-        return torch.Size((num, rows, blocks * COLUMNS))
-
-    @property
-    def nbytes(self) -> int:
-        return self.words.nbytes + self.scales.nbytes + self.matrix_scales.nbytes
 
     def dequantised(self) -> torch.Tensor:
         """The values, float32 [experts, rows, k]."""

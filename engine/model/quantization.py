@@ -1,4 +1,4 @@
-"""The quantization of a model in memory: which of its matrices are in FP8, and which in NVFP4.
+"""The quantization of a model in memory: which of its matrices are in FP8, NVFP4 or int4.
 
 Source: the official FP8 checkpoints of this family. A converted ``NAME.weight`` is e4m3, and
 ``NAME.weight_scale_inv`` holds what each block of 128 x 128 values is multiplied by.
@@ -32,14 +32,15 @@ class Quantization:
     does not name are stored in FP8. load: matrices that ``kept`` does not name are converted at
     load. ``nvfp4``: experts, and without FP8 all of those matrices, are rounded to NVFP4's values
     at load. ``lm_head``: it is converted at load too, to NVFP4 or else to FP8. ``packed``: names of
-    experts and matrices that the checkpoint stores in NVFP4. ``packs``: what is in NVFP4 stays so
-    in memory; otherwise it has NVFP4's values, and is plain."""
+    experts and matrices that the checkpoint stores in NVFP4 or int4, ``int4`` those in int4.
+    ``packs``: these stay so in memory; otherwise they have the same values, and are plain."""
 
     source: Literal["none", "checkpoint", "load"] = "none"
     kept: tuple[str, ...] = ()
     nvfp4: bool = False
     lm_head: bool = False
     packed: tuple[str, ...] = ()
+    int4: tuple[str, ...] = field(default=(), repr=False)
     packs: bool = field(default=False, repr=False)
 
     @classmethod
@@ -97,9 +98,13 @@ class Quantization:
         return self.lm_head and not self.nvfp4
 
     def keeps_packed(self, name: str) -> bool:
-        """True if the experts or the matrix ``name`` are in NVFP4 in memory, unless it
+        """True if the experts or the matrix ``name`` are in NVFP4 or int4 in memory, unless it
         ``converts``."""
         return self.packs and (name in self.packed or self.rounds(name))
+
+    def is_int4(self, name: str) -> bool:
+        """True if the checkpoint stores the experts or the matrix ``name`` in int4."""
+        return name in self.int4
 
     def _is_large(self, name: str) -> bool:
         module = name.removesuffix(".weight")

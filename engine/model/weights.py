@@ -6,9 +6,9 @@ import torch
 
 from engine.model.layers import Activation
 from engine.model.matrix import Matrix
-from engine.model.nvfp4_experts import Nvfp4Experts
+from engine.model.packed_experts import PackedExperts
 
-Experts = Matrix | Nvfp4Experts
+Experts = Matrix | PackedExperts
 """The weights of all experts [experts, rows, k]."""
 
 

@@ -17,7 +17,7 @@ import torch
 
 from engine.quantized.config import Config
 from engine.quantized.format import SCALES, Part, Shape, Stored, require
-from engine.quantized.integers import GROUPS, dequantise, require_groups, unpack
+from engine.quantized.integers import GROUPS, Grouped, require_groups, unpack
 
 BITS, PER_WORD = 4, 8
 PLACES = (0, 4, 1, 5, 2, 6, 3, 7)
@@ -25,7 +25,7 @@ PLACES = (0, 4, 1, 5, 2, 6, 3, 7)
 
 
 @dataclass(frozen=True)
-class Awq:
+class Awq(Grouped):
     """Matrices of such a checkpoint, with ``group`` columns per scale."""
 
     group: int
@@ -49,9 +49,11 @@ class Awq:
         )
         return rows, columns
 
-    def values(self, stored: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    def integers(
+        self, stored: Mapping[str, torch.Tensor]
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         scale = stored["scale"].t()
-        return dequantise(_rows(stored["numbers"]), _rows(stored["zeros"]), scale)
+        return _rows(stored["numbers"]), _rows(stored["zeros"]), scale
 
 
 def read(raw: dict[str, Any], folder: Path) -> Stored:

@@ -30,7 +30,7 @@ import torch
 from engine.model.quantization import BLOCK
 from engine.quantized.config import Config
 from engine.quantized.format import SCALES, Format, Part, Shape, Stored, require
-from engine.quantized.integers import GROUPS, dequantise, require_groups, unpack
+from engine.quantized.integers import GROUPS, Grouped, require_groups, unpack
 from engine.quantized.nvfp4 import GROUP, Nvfp4
 from engine.quantized.scaled import Fp8Blocks, PerRow
 
@@ -49,7 +49,7 @@ NVFP4 = Nvfp4(
 
 
 @dataclass(frozen=True)
-class PackQuantized:
+class PackQuantized(Grouped):
     """Matrices of packed integers with ``group`` columns per scale; None: one scale per row."""
 
     bits: int
@@ -67,6 +67,10 @@ class PackQuantized:
             *(() if self.symmetric else (zeros,)),
         )
 
+    @property
+    def int4(self) -> bool:
+        return self.bits == 4
+
     def shape(self, stored: Mapping[str, Shape]) -> Shape:
         per_word = 32 // self.bits
         rows, columns = stored["numbers"][0], stored["numbers"][1] * per_word
@@ -80,17 +84,20 @@ class PackQuantized:
         )
         return rows, columns
 
-    def values(self, stored: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    def integers(
+        self, stored: Mapping[str, torch.Tensor]
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         numbers = unpack(stored["numbers"], self.bits, 1)
         shape = stored.get("shape")
         require(
             shape is None or tuple(shape.tolist()) == tuple(numbers.shape),
             f"weight_shape is not {list(numbers.shape)}",
         )
-        zeros: torch.Tensor | int = 1 << self.bits - 1
+        scale = stored["scale"]
+        zeros = scale.new_full(scale.shape, 1 << self.bits - 1, dtype=torch.int32)
         if not self.symmetric:
             zeros = unpack(stored["zeros"], self.bits, 0)
-        return dequantise(numbers, zeros, stored["scale"])
+        return numbers, zeros, scale
 
 
 def read(raw: dict[str, Any], folder: Path) -> Stored:

@@ -17,13 +17,13 @@ import torch
 
 from engine.quantized.config import Config
 from engine.quantized.format import SCALES, Part, Shape, Stored, require
-from engine.quantized.integers import GROUPS, dequantise, require_groups, unpack
+from engine.quantized.integers import GROUPS, Grouped, require_groups, unpack
 
 BITS, PER_WORD = 4, 8
 
 
 @dataclass(frozen=True)
-class Gptq:
+class Gptq(Grouped):
     """Matrices of such a checkpoint, with ``group`` columns per scale; ``zero_offset`` is added to
     stored zero points."""
 
@@ -52,7 +52,9 @@ class Gptq:
         )
         return rows, columns
 
-    def values(self, stored: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    def integers(
+        self, stored: Mapping[str, torch.Tensor]
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         numbers = unpack(stored["numbers"], BITS, 0).t()
         if (groups := stored.get("groups")) is not None:
             ascending = torch.arange(numbers.shape[1], device=groups.device) // self.group
@@ -61,7 +63,7 @@ class Gptq:
                 "g_idx is not in the order of the columns: act-order is not supported",
             )
         zeros = unpack(stored["zeros"], BITS, 1).t() + self.zero_offset & (1 << BITS) - 1
-        return dequantise(numbers, zeros, stored["scale"].t())
+        return numbers, zeros, stored["scale"].t()
 
 
 def read(raw: dict[str, Any], folder: Path) -> Stored:

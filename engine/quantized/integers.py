@@ -4,6 +4,9 @@ groups of columns give them.
     value[r, c] = (number[r, c] - zero[r, c // group]) * scale[r, c // group]
 """
 
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+
 import torch
 
 from engine.quantized.format import require
@@ -24,14 +27,26 @@ def unpack(packed: torch.Tensor, bits: int, dim: int) -> torch.Tensor:
     return numbers.bitwise_and_((1 << bits) - 1)
 
 
-def dequantise(
-    numbers: torch.Tensor, zeros: torch.Tensor | int, scale: torch.Tensor
-) -> torch.Tensor:
-    """The values, float32 [rows, k], of ``numbers`` [rows, k]; ``zeros`` [rows, groups] or one for
-    all, ``scale`` [rows, groups]."""
-    groups: torch.Tensor = numbers.unflatten(1, (scale.shape[1], -1))
-    zeros = zeros.unsqueeze(-1) if isinstance(zeros, torch.Tensor) else zeros
-    return ((groups - zeros).float() * scale.float().unsqueeze(-1)).flatten(1)
+class Grouped(ABC):
+    """A format of matrices of such integers."""
+
+    @property
+    def int4(self) -> bool:
+        """True for integers of four bits, which kernels unpack."""
+        return True
+
+    @abstractmethod
+    def integers(
+        self, stored: Mapping[str, torch.Tensor]
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """(numbers int32 [rows, k], zero points int32 and scales [rows, groups]); a ValueError says
+        what the format cannot mean."""
+
+    def values(self, stored: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """The matrix in float32 [rows, k]."""
+        numbers, zeros, scale = self.integers(stored)
+        groups: torch.Tensor = numbers.unflatten(1, (scale.shape[1], -1))
+        return ((groups - zeros.unsqueeze(-1)).float() * scale.float().unsqueeze(-1)).flatten(1)
 
 
 def require_groups(columns: int, group: int, num_groups: int) -> None:

@@ -12,6 +12,8 @@ from engine.errors import CheckpointError
 from engine.model.quantization import PREFIX
 from engine.plan import Plan, Target
 from engine.quantized.format import Format, Part, Stored, require
+from engine.quantized.int4_place import Int4Place
+from engine.quantized.integers import Grouped
 from engine.quantized.nvfp4 import Nvfp4
 from engine.quantized.nvfp4_place import Nvfp4Place, Nvfp4RowsPlace
 
@@ -66,19 +68,28 @@ def matrices(entries: Sequence[Entry], stored: Stored) -> list[Entry | Packed]:
     ]
 
 
-def packed_names(plan: Plan, entries: Sequence[Entry], stored: Stored) -> list[str]:
-    """Names of matrices, and of experts, whole or one by one, that are stored in NVFP4. Raises as
-    ``matrices``."""
-    found = {
-        each.short_name
-        for each in matrices(entries, stored)
-        if isinstance(each, Packed) and isinstance(each.format, Nvfp4)
-    }
-    return [
-        whole
-        for whole in plan.targets
-        if whole in found or (whole in plan.split and found.issuperset(plan.split[whole]))
-    ]
+def packed_names(
+    plan: Plan, entries: Sequence[Entry], stored: Stored
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Names of matrices, and of experts, whole or one by one, that are stored in NVFP4, and in
+    int4. Raises as ``matrices``."""
+    found = [each for each in matrices(entries, stored) if isinstance(each, Packed)]
+    nvfp4, int4 = (
+        tuple(
+            whole
+            for whole in plan.targets
+            if whole in names or (whole in plan.split and names.issuperset(plan.split[whole]))
+        )
+        for names in (
+            {each.short_name for each in found if isinstance(each.format, Nvfp4)},
+            {each.short_name for each in found if _is_int4(each.format)},
+        )
+    )
+    return nvfp4, int4
+
+
+def _is_int4(form: Format) -> bool:
+    return isinstance(form, Grouped) and form.int4
 
 
 def _packed(entry: Entry, by_name: dict[str, Entry], formats: Iterable[Format]) -> Packed | None:
@@ -132,6 +143,8 @@ class _Assembly:
         try:
             if isinstance(self.into, Nvfp4Place | Nvfp4RowsPlace) and isinstance(form, Nvfp4):
                 self.into.copy_packed(*form.packed(self._arrived))
+            elif isinstance(self.into, Int4Place) and isinstance(form, Grouped):
+                self.into.copy_integers(*form.integers(self._arrived))
             else:
                 self.into.copy(form.values(self._arrived))
         except ValueError as error:

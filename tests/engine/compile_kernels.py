@@ -2,7 +2,7 @@
 compile for a GPU of this architecture (80: Ampere, 89: Ada, 90: Hopper, 100 and 120: Blackwell)?
 
 No GPU is needed: what prompts, decode steps, spread ones and those with drafts launch, in BF16 and
-in FP8, with experts in NVFP4, behind deep contexts, and for other model families, is compiled to
+in FP8, with experts in NVFP4 or int4, behind deep contexts, and for other model families, is compiled to
 machine code, with its shared memory printed, and launched nowhere. With NAMEs only kernels whose
 names contain one; with a MODEL of tests/gpu/family_configs.py only what its prompts and decode
 steps launch. All take some minutes, so tests run it for one model (test_other_gpus.py).
@@ -41,8 +41,10 @@ from engine.kernels.triton_linear import float_linear, linear, linear_parts
 from engine.kernels.triton_nvfp4 import widened_experts
 from engine.kernels.triton_prefill_plan import PrefillPlan
 from engine.kernels.triton_set import TritonKernels
+from engine.model.int4_experts import Int4Experts
 from engine.model.matrix import Matrix
-from engine.model.nvfp4_experts import RUN, Nvfp4Experts
+from engine.model.nvfp4_experts import Nvfp4Experts
+from engine.model.packed_experts import RUN, PackedExperts
 from engine.runner import Engine
 from engine.speculation import draft_prompts
 from engine.spread.group_memory import GroupMemory
@@ -206,27 +208,28 @@ def launch_family(name: str) -> None:
                 graphs._forward(bucket, kernels)
 
 
-def launch_nvfp4() -> None:
-    """Experts in NVFP4, with and without a shared expert, and matrices of a model in NVFP4."""
+def launch_packed(kind: type[PackedExperts]) -> None:
+    """Experts in NVFP4 or int4, with and without a shared expert, and matrices of a model."""
     num_experts, top_k, hidden, dim = 32, 8, 2048, 512
     gate_up, down = (
-        Nvfp4Experts.empty(num_experts, runs, columns, torch.device("cpu"))
+        kind.empty(num_experts, runs, columns, torch.device("cpu"))
         for runs, columns in (((dim, dim), hidden), ((hidden,), dim))
     )
     w = torch.zeros(hidden, dim, dtype=torch.bfloat16)
-    kinds = None, Matrix.of(w), Matrix.converted(w), packed(hidden, 0, dim)
+    kinds = None, Matrix.of(w), Matrix.converted(w), packed(kind, hidden, 0, dim)
     for num_tokens, shared_down in product((1, FEW, UNPLANNED, 64, 512), kinds):
         x = torch.zeros(num_tokens, hidden, dtype=torch.bfloat16)
         ids = torch.zeros(num_tokens, top_k, dtype=torch.int32)
         shared = None if shared_down is None else (x[:, :dim].contiguous(), shared_down)
         experts_nvfp4(x, ids, torch.zeros(num_tokens, top_k), gate_up, down, shared)
     widened_experts(gate_up, torch.bfloat16)
-    matrices = packed(12288, 64, 2048), packed(2048, 0, 4096), packed(1024, 272, 2048)
+    shapes = (12288, 64, 2048), (2048, 0, 4096), (1024, 272, 2048)
+    matrices = [packed(kind, *shape) for shape in shapes]
     for num_tokens, w in product((1, 16, 64, 65), matrices):
         x = torch.zeros(num_tokens, w.shape[1], dtype=torch.bfloat16)
         linear(x, w)
         linear_parts(x, w)
-    lm_head = packed(1 << 17, 0, hidden)
+    lm_head = packed(kind, 1 << 17, 0, hidden)
     for num_tokens in (1, 16, 64):
         float_linear(torch.zeros(num_tokens, hidden, dtype=torch.bfloat16), lm_head, 100_000)
     taps = torch.zeros(8192, 4, dtype=torch.bfloat16)
@@ -236,10 +239,10 @@ def launch_nvfp4() -> None:
         conv_linear(x, matrices[0], taps, state, torch.zeros(num_tokens, dtype=torch.int32))
 
 
-def packed(num_rows: int, num_plain: int, columns: int) -> Matrix:
-    """A matrix of rows in NVFP4 with plain ones behind them."""
+def packed(kind: type[PackedExperts], num_rows: int, num_plain: int, columns: int) -> Matrix:
+    """A matrix of rows in NVFP4 or int4 with plain ones behind them."""
     runs = (RUN,) * (num_rows // RUN)
-    rows = Nvfp4Experts.empty(1, runs, columns, torch.device("cpu"))
+    rows = kind.empty(1, runs, columns, torch.device("cpu"))
     return Matrix.of_packed(rows, torch.zeros(num_plain, columns, dtype=torch.bfloat16))
 
 
@@ -273,7 +276,8 @@ def launch_everything(arch: int) -> None:
     for name in (*NAMED, *OTHERS):
         launch_family(name)
     if has_fp8(arch):
-        launch_nvfp4()
+        launch_packed(Nvfp4Experts)
+        launch_packed(Int4Experts)
         launch_fp8_lm_head()
     if arch == MEASURED:
         launch_pieces()

@@ -1,6 +1,6 @@
 """Experts in NVFP4 on the GPU against float32 of the same weights: reduced depth, the real widths.
 
-Not run on a GPU yet; ``values`` is checked by tests/kernels/test_nvfp4_set.py.
+``values`` is checked by tests/kernels/test_nvfp4_set.py.
 """
 
 import json
@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from engine.model.matrix import Matrix, dequantise
-from engine.model.nvfp4_experts import Nvfp4Experts
+from engine.model.packed_experts import PackedExperts
 from engine.runner import Engine
 from tests.gpu import references
 from tests.gpu.teacher_forced import (
@@ -40,7 +40,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
 def values(weights: Any) -> Any:
     """The same weights with every matrix plain, and in float32."""
     match weights:
-        case Nvfp4Experts():
+        case PackedExperts():
             return Matrix.of(weights.dequantised())
         case Matrix() if weights.packed is not None:
             packed = weights.packed.dequantised()[0]

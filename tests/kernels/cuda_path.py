@@ -23,7 +23,7 @@ from engine.kernels.triton_fp8 import BLOCK_K as FP8_K
 from engine.kernels.triton_rows import Tiles
 from engine.kernels.triton_set import TritonKernels
 from engine.model.matrix import Matrix
-from engine.model.nvfp4_experts import RUN
+from engine.model.packed_experts import RUN
 from engine.runner import Engine
 from transport.wire.spread import MAX_ROWS
 

@@ -18,7 +18,7 @@ from engine.kernels.triton_dot import INTERPRETED
 from engine.kernels.triton_set import TritonKernels
 from engine.model.matrix import Matrix
 from engine.model.model import finished
-from engine.model.nvfp4_experts import Nvfp4Experts
+from engine.model.packed_experts import PackedExperts
 from engine.model.registry import build, read_config
 from engine.model.weights import MoeWeights
 from engine.runner import Engine
@@ -91,8 +91,8 @@ def as_on_a_gpu(config: EngineConfig, patch: pytest.MonkeyPatch) -> Engine:
     engine = loaded(config, TritonKernels(model, torch.device("cpu"), 4))
     for layer in engine._model.weights.layers:
         if isinstance(layer.mlp, MoeWeights):
-            assert isinstance(layer.mlp.gate_up, Nvfp4Experts)
-            assert isinstance(layer.mlp.down, Nvfp4Experts)
+            assert isinstance(layer.mlp.gate_up, PackedExperts)
+            assert isinstance(layer.mlp.down, PackedExperts)
     return engine
 
 
@@ -154,6 +154,39 @@ def test_steps_with_drafts_give_the_tokens_of_steps_without(
     assert [request.tokens for request in requests] == truth
 
 
+INT4: dict[str, tuple[checkpoints.Writer, dict[str, Any]]] = {
+    "compressed-tensors": (
+        checkpoints.pack_quantized(4, 32, symmetric=False),
+        {
+            "format": "pack-quantized",
+            "config_groups": {
+                "group_0": {
+                    "weights": {
+                        "num_bits": 4, "strategy": "group", "group_size": 32, "symmetric": False
+                    }
+                }
+            },
+        },
+    ),
+    "awq": (checkpoints.awq(32), {"bits": 4, "group_size": 32, "zero_point": True}),
+    "gptq": (checkpoints.gptq(64, symmetric=True), {"bits": 4, "group_size": 64}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", INT4)
+def test_experts_in_int4_give_the_tokens_of_their_values(
+    form: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer, how = INT4[form]
+    stored = tmp_path / "int4"
+    values = checkpoints.quantised(folder, stored, lambda _: writer, {"quant_method": form} | how)
+    truth = answers(loaded(settings(values)))
+    engine = as_on_a_gpu(settings(stored), monkeypatch)
+    assert len(packed_matrices(engine._model.weights)) == 2 * 4
+    assert engine.fingerprint == loaded(settings(stored)).fingerprint
+    assert answers(engine) == truth
+
+
 @pytest.mark.parametrize("form", ["modelopt", "compressed-tensors"])
 def test_a_checkpoints_experts_give_the_tokens_of_their_values(
     form: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -198,19 +231,23 @@ def test_a_checkpoint_with_experts_in_another_format_too_is_refused(
 
 
 @pytest.mark.parametrize("name", ["qwen3", "qwen3_5", "gemma3_text"])
-@pytest.mark.parametrize("at_load", [False, True])
+@pytest.mark.parametrize("kind", ["nvfp4", "at load", *INT4])
 def test_models_without_experts_give_the_tokens_of_their_values(
-    name: str, at_load: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = tmp_path / "plain"
     plain.mkdir()
     write_config(plain, name)
     drawn_checkpoint(plain)
     config, values = replace(settings(plain), quantize="nvfp4"), plain
-    if not at_load:
-        how = {"quant_method": "modelopt", "quant_algo": "NVFP4"}
-        stored = tmp_path / "nvfp4"
-        values = checkpoints.quantised(plain, stored, lambda _: checkpoints.modelopt_nvfp4, how)
+    if kind != "at load":
+        how: dict[str, Any] = {"quant_method": "modelopt", "quant_algo": "NVFP4"}
+        writer: checkpoints.Writer = checkpoints.modelopt_nvfp4
+        if kind in INT4:
+            writer, others = INT4[kind]
+            how = {"quant_method": kind} | others
+        stored = tmp_path / "stored"
+        values = checkpoints.quantised(plain, stored, lambda _: writer, how)
         config = settings(stored)
     truth = loaded(replace(config, model_dir=values))
     engine = as_on_a_gpu(config, monkeypatch)

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from engine.model.nvfp4_experts import RUN, Nvfp4Experts
+from engine.model.nvfp4_experts import Nvfp4Experts
+from engine.model.packed_experts import RUN
 from engine.plan import Interleaving
 from engine.quantized import nvfp4
 from engine.quantized.nvfp4 import converted, dequantise
