@@ -24,7 +24,7 @@ from engine.model.weights import Experts, MoeWeights
 
 MAX_STREAMED_TOKENS = 512
 MAX_UNPACKED_TOKENS = 4096
-"""The most tokens of a pass that multiplies experts in NVFP4 as they are. It unpacks them once per
+"""The most tokens of a pass that multiplies experts in NVFP4 or int4 as they are. It unpacks them once per
 32 tokens of an expert; for more tokens it takes less time to dequantise all experts first. Graphs
 of prompts have no more tokens, so none holds memory for dequantised experts."""
 
@@ -73,12 +73,12 @@ def add_experts(
 
 
 def nvfp4(of: Experts) -> PackedExperts:
-    """Experts beside others in NVFP4."""
+    """Experts beside others in NVFP4 or int4."""
     assert isinstance(of, PackedExperts), "experts of both kinds"
     return of
 
 
 def plain(of: Experts) -> Matrix:
-    """Experts beside others that are not in NVFP4."""
+    """Experts beside others that are in neither."""
     assert isinstance(of, Matrix), "experts of both kinds"
     return of
