@@ -24,9 +24,9 @@ from engine.model.weights import Experts, MoeWeights
 
 MAX_STREAMED_TOKENS = 512
 MAX_UNPACKED_TOKENS = 4096
-"""The most tokens of a pass that multiplies experts in NVFP4 or int4 as they are. It unpacks them once per
-32 tokens of an expert; for more tokens it takes less time to dequantise all experts first. Graphs
-of prompts have no more tokens, so none holds memory for dequantised experts."""
+"""The most tokens of a pass that multiplies experts in NVFP4 or int4 as they are. It unpacks them
+once per 32 tokens of an expert; for more tokens it takes less time to dequantise all experts first.
+Graphs of prompts have no more tokens, so none holds memory for dequantised experts."""
 
 
 def add_experts(

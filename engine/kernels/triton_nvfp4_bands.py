@@ -1,5 +1,7 @@
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
-"""Bands of rows of an expert in NVFP4 or int4 times rows of tokens, for kernels that choose the rows.
+"""Bands of rows of an expert in NVFP4 or int4 times rows of tokens.
+
+The kernels choose the rows.
 
 A sum of gate or up is that of ``PARTS`` equal parts of a row, each added up by itself: with few
 tokens the parts are computed side by side, with the same bits.
