@@ -10,4 +10,4 @@ VERSION = "0.1.0"
 def install_command(extra: str) -> str:
     """The command that installs an extra of Baton, ending with where to run it. It takes the
     extra from a clone: the distribution is on no package index yet."""
-    return f"pip install '.[{extra}]' in a clone of Baton (docs/packages.md)"
+    return f"pip install -e '.[{extra}]' in a clone of Baton (docs/packages.md)"

