@@ -23,7 +23,18 @@ RELEASED = (
     (2048, 16, 2, 256, Moe(512, 10, 512, 512)),
     (1152, 4, 1, 256, Dense(6912)),
     (3840, 16, 8, 256, Dense(15360)),
+    (640, 4, 1, 256, Dense(2048)),
+    (5376, 32, 16, 128, Dense(21504)),
+    (2048, 32, 8, 64, Dense(8192)),
+    (16384, 128, 8, 128, Dense(53248)),
+    (5120, 64, 8, 128, Dense(25600)),
+    (4096, 64, 4, 128, Moe(128, 8, 1536)),
+    (3584, 28, 4, 128, Moe(64, 8, 2560, 20480, norm_topk_prob=False)),
+    (3072, 32, 2, 256, Moe(256, 8, 1024, 1024)),
+    (4096, 32, 2, 256, Moe(512, 10, 1024, 1024)),
 )
+"""Layers of attention of models that docs/models.md names: hidden size, heads, KV heads, head_dim
+and MLP."""
 
 
 def changed(**changes: Any) -> ModelConfig:
