@@ -123,7 +123,7 @@ def test_logits_are_not_rounded(num_tokens: int) -> None:
     assert wide[:, 97:].isnan().all()
 
 
-@pytest.mark.parametrize(("num_tokens", "num_experts"), [(1, 8), (7, 12), (5, 256)])
+@pytest.mark.parametrize(("num_tokens", "num_experts"), [(1, 8), (7, 12), (5, 256), (3, 512)])
 def test_route(num_tokens: int, num_experts: int) -> None:
     logits = draw(num_tokens, num_experts) * 3
     ids, weights = route(logits, 8)
