@@ -13,16 +13,20 @@ LIMIT_S = 300.0
 ARCHS = [80, 86, 89, 90, 100, 120] if ALL else [80, 120]
 """Of an ordinary run: without e4m3 and programmatic launch, and with both in the least shared
 memory."""
+MODELS = ["qwen3.5-9b", "qwen3.5-122b-a10b"] if ALL else ["qwen3.5-9b"]
+"""Heads of 256 dimensions with DeltaNet and dense layers; the most heads of a KV head, with
+experts."""
 
 
 @pytest.mark.timeout(LIMIT_S + 20)
 @pytest.mark.parametrize("arch", ARCHS)
-def test_the_kernels_of_a_model_compile(arch: int, tmp_path: Path) -> None:
-    """Heads of 256 dimensions, DeltaNet and dense layers; without --model, all others too."""
+@pytest.mark.parametrize("model", MODELS)
+def test_the_kernels_of_a_model_compile(model: str, arch: int, tmp_path: Path) -> None:
+    """Without --model, all others too."""
     found = subprocess.run(
         [
             sys.executable, "-m", "tests.engine.compile_kernels",
-            "--arch", str(arch), "--model", "qwen3.5-9b",
+            "--arch", str(arch), "--model", model,
         ],
         env=os.environ | {"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)},
         cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S,
