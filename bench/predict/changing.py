@@ -9,10 +9,12 @@ moves goes on ``MOVE_S`` later.
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 
 from bench.predict.pools import (
     MAX_TOKENS_AHEAD,
     Batch,
+    Chunk,
     Node,
     Request,
     Simulation,
@@ -123,6 +125,7 @@ class _Run(Simulation):
         self._at: dict[Request, int] = {}
         """Requests that are decoded, and where."""
         self._queued_at: dict[Request, float] = {}
+        self._prompts_ended_at: dict[int, float] = {}
         self._arrived_tokens = 0
         self.num_open = 0
         self.num_changes = 0
@@ -173,10 +176,11 @@ class _Run(Simulation):
     def _take(self, gpu: int) -> None:
         """Move sequences to a prefill worker that has nothing to do."""
         full = max(self._decoding(), key=lambda i: self._sequences[i])
+        idle_s = self.clock.now - self._prompts_ended_at.get(gpu, -inf)
         staying = []
         running = self._decoders.take(full)
         for request, num_tokens in sorted(running, key=lambda each: -each[1]):
-            if self._soft.takes(self._site(gpu), self._there(full)):
+            if self._soft.takes(self._site(gpu), self._there(full), idle_s):
                 self._sequences[self._at.pop(request)] -= 1
                 self._sequences[gpu] += 1
                 self.clock.after(MOVE_S, partial(self._join, request, num_tokens, gpu))
@@ -246,6 +250,10 @@ class _Run(Simulation):
         if not self._decoders.running(worker.number):
             self._speeds.note_batch(sum(chunk.num_tokens for chunk in chunks), seconds)
         return chunks, seconds
+
+    def _computed(self, worker: Worker, batch: Iterable[Chunk]) -> list[Request]:
+        self._prompts_ended_at[worker.number] = self.clock.now
+        return super()._computed(worker, batch)
 
     def _decode(self, gpu: int, request: Request) -> None:
         """Decode a request whose prompt is computed: there, or at another worker."""

@@ -167,7 +167,7 @@ def replay(node: Node, setup: Setup, due: Iterable[tuple[float, Request]]) -> No
 
 
 @dataclass(frozen=True)
-class _Chunk:
+class Chunk:
     """``num_tokens`` of a prompt in one batch; ``last``: they complete it."""
 
     request: Request
@@ -180,7 +180,7 @@ class _Chunk:
         return self.num_tokens * (depth + max(0.0, self.num_tokens - SHORT_LEN) / 2)
 
 
-Batch = tuple[list[_Chunk], float]
+Batch = tuple[list[Chunk], float]
 """Chunks of prompts, and the seconds that they take."""
 
 
@@ -298,12 +298,12 @@ class Simulation:
             self._round(worker)
 
     def _batch(self, worker: Worker, max_tokens: int) -> Batch:
-        chunks: list[_Chunk] = []
+        chunks: list[Chunk] = []
         num_tokens, pairs = 0, 0.0
         while worker.waiting and num_tokens < max_tokens and len(chunks) < MAX_BATCH_ROWS:
             request = worker.waiting[0]
             taken = min(request.num_new, max_tokens - num_tokens)
-            chunk = _Chunk(request, taken, last=taken == request.num_new)
+            chunk = Chunk(request, taken, last=taken == request.num_new)
             pairs += chunk.pairs(request.num_computed)
             request.num_computed += taken
             num_tokens += taken
@@ -313,7 +313,7 @@ class Simulation:
         seconds = between(self._node.prefill_s, num_tokens) + self._node.attention_s * pairs
         return chunks, seconds
 
-    def _computed(self, worker: Worker, batch: Iterable[_Chunk]) -> list[Request]:
+    def _computed(self, worker: Worker, batch: Iterable[Chunk]) -> list[Request]:
         """Count a batch as computed; returns the requests whose prompts are complete, which have
         their first token."""
         complete = []

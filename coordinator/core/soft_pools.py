@@ -34,6 +34,9 @@ KEEP_SHARE = 0.1
 """A prefill worker keeps sequences when a decode worker's time a token is above this share."""
 MARGIN = 1.15
 """A sequence stays at, or moves to, the worker whose time a token is so many times shorter."""
+IDLE_S = 0.1
+"""A prefill worker takes sequences when it has had no prompts for so long. Else it would take some
+between two prompts, and release them at the next."""
 SLOW_SHARE = 0.9
 """A kept sequence above this share moves to any decode worker with a smaller one."""
 MOST_BUSY = 0.95
@@ -120,14 +123,15 @@ class SoftPools:
             and MARGIN * self._tpot_share(_one_more(here), now) < elsewhere
         )
 
-    def takes(self, here: Site, there: Site) -> bool:
-        """True if a prefill worker without prompts is to decode a sequence that a decode worker
-        decodes now. The prompts that it was given lately do not count: when more come, it releases
-        the sequence, and a move costs few steps."""
+    def takes(self, here: Site, there: Site, idle_s: float) -> bool:
+        """True if a prefill worker that has had no prompts for ``idle_s`` is to decode a sequence
+        that a decode worker decodes now. How many it was given before does not count: when more
+        come, it releases the sequence, and a move costs few steps."""
         share = self._step_share(there.num_sequences)
         return (
             share > KEEP_SHARE
             and not here.tokens_ahead
+            and idle_s >= IDLE_S
             and MARGIN * self._step_share(here.num_sequences + 1) < share
         )
 

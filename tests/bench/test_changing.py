@@ -37,7 +37,7 @@ def test_a_load_that_shifts_is_served_at_a_higher_rate() -> None:
 
 
 def test_sessions_get_as_much_as_from_colocated_workers_at_a_better_pace() -> None:
-    for at_once, least, pace in ((32, 0.98, 1.01), (64, 1.05, 0.95)):
+    for at_once, least, pace in ((32, 0.97, 1.02), (64, 1.05, 0.95)):
         sessions = Sessions(at_once, 20, 57_600, new_len=6_400, output_len=400, shared=False)
         setups = Changing(2, 1, PoolTargets(2.0, 0.05)), Setup(0, 2)
         auto, fixed = (sessions.figures(NODE, setup) for setup in setups)

@@ -67,18 +67,19 @@ def test_a_kept_sequence_leaves_when_prompts_wait_or_its_steps_are_faster_elsewh
 
 def test_a_prefill_worker_takes_sequences_only_for_shorter_steps_and_without_prompts() -> None:
     found, slow = soft(each_s=0.000_5), Site("d", 40)
-    assert found.takes(Site("p", 3), slow)
+    assert found.takes(Site("p", 3), slow, 1.0)
     found.note_prompt("p", 9_000, 0.0)
-    assert found.takes(Site("p", 3), slow), "its prompts are computed"
-    assert not found.takes(Site("p", 3, tokens_ahead=1), slow)
-    assert not found.takes(Site("p", 35), slow), "hardly shorter"
+    assert found.takes(Site("p", 3), slow, 1.0), "its prompts are computed"
+    assert not found.takes(Site("p", 3, tokens_ahead=1), slow, 1.0)
+    assert not found.takes(Site("p", 35), slow, 1.0), "hardly shorter"
+    assert not found.takes(Site("p", 3), slow, 0.05), "between two prompts"
 
 
 def test_it_does_not_take_what_it_would_release() -> None:
     found = soft(each_s=0.000_5)
     for there in range(60):
         for here in range(60):
-            if found.takes(Site("p", here), Site("d", there)):
+            if found.takes(Site("p", here), Site("d", there), 1.0):
                 assert not found.releases(Site("p", here + 1), Site("d", there - 1), 0.0)
 
 

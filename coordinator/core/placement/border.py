@@ -97,7 +97,8 @@ class Border:
             return None
         here = Site(worker.instance, worker.num_decoded + num_moving, worker.load.tokens_ahead)
         there = Site(source.instance, source.num_decoded + offered - num_moving)
-        return worker if self._soft.takes(here, there) else None
+        idle_s = self._monotonic() - worker.prompts.ended_at
+        return worker if self._soft.takes(here, there, idle_s) else None
 
 
 def _may_keep(worker: Worker) -> bool:
