@@ -25,7 +25,7 @@ from coordinator.core.pool_meter import FIRST_ANSWER_S, NEWEST_ANSWER, SHORTEST_
 from coordinator.core.pool_policy import LOOK_S, PoolLoad, PoolPolicy, PoolTargets
 from coordinator.core.soft_pools import Site, SoftPools
 from coordinator.core.step_times import StepTimes
-from coordinator.core.workers.prompt_meter import MEMORY_S
+from coordinator.core.workers.prompt_meter import FULL_TOKENS, Work
 from decode.spread_table import between
 
 MOVE_S = 0.03
@@ -48,21 +48,20 @@ class Changing:
 
 
 class NodeSpeeds:
-    """The speeds of a node: of short prompts by its table, then as they are measured."""
+    """The speeds of a node: of prompts by its table, then as they are measured."""
 
     def __init__(self, node: Node) -> None:
-        self._num_tokens = float(BATCH_TOKENS)
-        self._busy_s = between(node.prefill_s, BATCH_TOKENS)
+        self._prompts = Work()
+        self._prompts.add(BATCH_TOKENS, between(node.prefill_s, BATCH_TOKENS))
         self._steps = StepTimes()
         self._answer_s = FIRST_ANSWER_S
 
     def prefill_tok_s(self) -> float:
-        return self._num_tokens / self._busy_s
+        return self._prompts.num_tokens / self._prompts.seconds
 
     def note_batch(self, num_tokens: int, seconds: float) -> None:
-        self._num_tokens, self._busy_s = self._num_tokens + num_tokens, self._busy_s + seconds
-        if self._busy_s > MEMORY_S:
-            self._num_tokens, self._busy_s = self._num_tokens / 2, self._busy_s / 2
+        if num_tokens >= FULL_TOKENS:
+            self._prompts.add(num_tokens, seconds)
 
     def new_tokens(self, num_tokens: int) -> int:
         return num_tokens

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 from coordinator.core.pool_policy import PoolLoad
 from coordinator.core.step_times import StepTimes
+from coordinator.core.workers.prompt_meter import tok_s
 from coordinator.core.workers.worker import Worker
 
 FIRST_ANSWER_S, SHORTEST_S, NEWEST_ANSWER = 4.0, 0.05, 0.05
@@ -59,8 +60,7 @@ class PoolMeter:
 
     def _measure(self, workers: list[Worker]) -> None:
         meters = [worker.prompts for worker in workers]
-        if busy_s := sum(meter.busy_s for meter in meters):
-            self._prompt_tok_s = sum(meter.num_timed for meter in meters) / busy_s
+        self._prompt_tok_s = tok_s(meters) or self._prompt_tok_s
         if num_prompt := sum(meter.num_prompt for meter in meters):
             self._new_share = sum(meter.num_computed for meter in meters) / num_prompt
         for worker in workers:

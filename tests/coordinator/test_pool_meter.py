@@ -6,7 +6,7 @@ import pytest
 
 from coordinator.core.pool_meter import PoolMeter
 from coordinator.core.step_times import STEP_GROWTH, StepTimes
-from coordinator.core.workers.prompt_meter import MEMORY_S, PromptMeter
+from coordinator.core.workers.prompt_meter import MEMORY_S, PromptMeter, tok_s
 from coordinator.core.workers.step_clock import StepClock
 from tests.coordinator.desk import Desk
 from transport.wire.messages import TokenOut
@@ -73,17 +73,28 @@ def test_prompts_are_computed_in_turn_so_waiting_is_no_work() -> None:
     meter.ended(1_000, 1_000, assigned_at=10.0, now=10.5, alone=True)
     meter.ended(1_000, 3_000, assigned_at=10.0, now=11.0, alone=True)
     meter.ended(500, 500, assigned_at=20.0, now=20.25, alone=True)
-    assert meter.num_timed / meter.busy_s == pytest.approx(2_000)
+    assert tok_s([meter]) == pytest.approx(2_000)
     assert meter.num_prompt == 4_500
+
+
+def test_the_speed_of_a_busy_worker_is_that_of_prompts_without_a_pause() -> None:
+    meter = PromptMeter()
+    meter.ended(1_000, 1_000, assigned_at=10.0, now=10.1, alone=True)
+    assert tok_s([meter]) == pytest.approx(10_000), "nothing else is known"
+    for assigned_at in (20.0, 20.05, 20.06, 20.07, 20.08):
+        meter.ended(1_000, 1_000, assigned_at, now=20.1, alone=True)  # together
+    assert tok_s([meter]) == pytest.approx(50_000)
+    meter.ended(1_000, 1_000, assigned_at=30.0, now=30.1, alone=True)
+    assert tok_s([meter]) == pytest.approx(50_000)
 
 
 def test_old_prompts_count_less_and_less() -> None:
     meter, now = PromptMeter(), 0.0
-    for tok_s in [1_000] * 100 + [4_000] * 100:
+    for num_tokens in [1_000] * 100 + [4_000] * 100:
         now += 1.0
-        meter.ended(tok_s, tok_s, assigned_at=now - 1.0, now=now, alone=True)
-    assert meter.busy_s <= MEMORY_S
-    assert meter.num_timed / meter.busy_s == pytest.approx(4_000, rel=0.01)
+        meter.ended(num_tokens, num_tokens, assigned_at=now - 1.0, now=now, alone=True)
+    assert meter.timed.seconds <= MEMORY_S
+    assert tok_s([meter]) == pytest.approx(4_000, rel=0.01)
 
 
 def test_the_load_counts_what_waits_and_what_has_come() -> None:

@@ -1,10 +1,29 @@
 """How fast a worker computes prompts, by when its first tokens came. Pure."""
 
+from dataclasses import dataclass
 from math import inf
 
 MEMORY_S = 20.0
 MEMORY_TOKENS = 1_000_000
 """Work of so many seconds and tokens counts in full; older work counts less and less."""
+FULL_TOKENS = 4_096
+"""Prompts of so many tokens, computed one behind the other or together, show the speed of a busy
+worker. A short one alone takes as long as several together."""
+
+
+@dataclass
+class Work:
+    """Prompt tokens, and the seconds in which they were computed."""
+
+    num_tokens: float = 0.0
+    seconds: float = 0.0
+
+    def add(self, num_tokens: float, seconds: float) -> None:
+        """Count more; what is older than MEMORY_S counts less."""
+        self.num_tokens += num_tokens
+        self.seconds += seconds
+        if self.seconds > MEMORY_S:
+            self.num_tokens, self.seconds = self.num_tokens / 2, self.seconds / 2
 
 
 class PromptMeter:
@@ -12,9 +31,10 @@ class PromptMeter:
     end of the one before if that is later, to its first token."""
 
     def __init__(self) -> None:
-        self.busy_s = 0.0
-        self.num_timed = 0.0
-        """Tokens computed in ``busy_s``."""
+        self.timed = Work()
+        self.timed_busy = Work()
+        """Only stretches of at least FULL_TOKENS in which the worker had prompts all the time."""
+        self._stretch = Work()
         self.num_computed = 0.0
         self.num_prompt = 0.0
         """Tokens of all prompts, with those that were not computed but reused."""
@@ -26,13 +46,26 @@ class PromptMeter:
     ) -> None:
         """Count a prompt whose first token has come. ``alone``: no sequence was decoded beside it.
         Only such prompts are timed."""
+        if assigned_at > self.ended_at or not alone:
+            self._stretch = Work()
         if alone:
-            self.busy_s += max(0.0, now - max(assigned_at, self.ended_at))
-            self.num_timed += num_computed
+            seconds = max(0.0, now - max(assigned_at, self.ended_at))
+            self.timed.add(num_computed, seconds)
+            self._stretch.add(num_computed, seconds)
+        if self._stretch.num_tokens >= FULL_TOKENS:
+            self.timed_busy.add(self._stretch.num_tokens, self._stretch.seconds)
+            self._stretch = Work()
         self.num_computed += num_computed
         self.num_prompt += num_prompt
         self.ended_at = now
-        if self.busy_s > MEMORY_S:
-            self.busy_s, self.num_timed = self.busy_s / 2, self.num_timed / 2
         if self.num_prompt > MEMORY_TOKENS:
             self.num_computed, self.num_prompt = self.num_computed / 2, self.num_prompt / 2
+
+
+def tok_s(meters: list[PromptMeter]) -> float:
+    """Prompt tokens that a worker computes a second while it is busy, or at all where none has been
+    busy yet; 0 without any."""
+    for works in ([meter.timed_busy for meter in meters], [meter.timed for meter in meters]):
+        if seconds := sum(work.seconds for work in works):
+            return sum(work.num_tokens for work in works) / seconds
+    return 0.0
