@@ -87,7 +87,7 @@ class CudaParts:
         elif config.spreads:
             problem = "steps of a spread group need the whole GPU"
         elif self._model.config.quantization.packs:
-            problem = "it was not measured with weights in NVFP4 or int4"
+            problem = "it was not measured with weights in NVFP4, int4 or int8"
         try:
             if problem:
                 raise CannotDivide(problem)

@@ -63,21 +63,21 @@ def _unpacked_by_kernels(model: ModelConfig, config: EngineConfig) -> ModelConfi
 def _as_stored(
     model: ModelConfig, entries: list[checkpoint.Entry], config: EngineConfig
 ) -> ModelConfig:
-    """The model of a quantised checkpoint: on a GPU with weights that stay in NVFP4 or int4. Raises
+    """The model of a quantised checkpoint: on a GPU with weights that stay packed. Raises
     ValueError for a GPU and weights that no kernel computes with."""
     plan = build(model, config.torch_dtype, torch.device("meta")).plan
-    nvfp4, int4 = packed_names(plan, entries, model.stored)
-    packed = nvfp4 + int4
-    model = model.packed(nvfp4, int4)
+    names = packed_names(plan, entries, model.stored)
+    packed = {each for own in names.values() for each in own}
+    model = model.packed(names)
     if config.device != "cuda":
         return model
     others = [each for each in plan.split if each not in packed and not each.startswith("mtp.")]
     problem = unsupported(model, config.torch_dtype)
     if not packed or others or problem:
         raise ValueError(
-            f"device: weights in {model.stored.name} run on CPUs only; on GPUs weights in NVFP4 "
-            f"and int4 do, if experts are so in all layers, of a model that the Triton kernels "
-            f"support{f', not {problem}' if problem else ''}; --quantize dequantize makes weights "
+            f"device: weights in {model.stored.name} run on CPUs only; on GPUs weights in NVFP4, "
+            f"int4 and symmetric int8 do, if experts are so in all layers, of a model that the "
+            f"Triton kernels support{f', not {problem}' if problem else ''}; --quantize dequantize makes weights "
             f"bfloat16 at load, --quantize fp8 makes them FP8"
         )
     return model.packing()

@@ -38,7 +38,9 @@ def notes(config: ModelConfig, arch: int) -> tuple[str, ...]:
     if any(found[name] != value for name, value in MODEL.items()):
         return ()
     weights: Weights = "bf16" if config.quantization.source == "none" else "fp8"
-    nvfp4 = config.quantization.packs and not config.quantization.int4  # int4 was not noted
+    nvfp4 = config.quantization.packs and not (
+        config.quantization.int4 or config.quantization.int8  # not noted
+    )
     return read(arch, weights, "nvfp4") if nvfp4 else read(arch, weights)
 
 

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
-"""Experts whose weights are in NVFP4 or int4 (W4A16), for up to 2,048 tokens.
+"""Experts whose weights are in NVFP4, int4 or int8, for up to 2,048 tokens.
 
     h[t, j] = silu(gate_e x_t) * (up_e x_t);   y[t, j] = p[t, j] * down_e h[t, j],   e = ids[t, j]
 
@@ -7,7 +7,7 @@ As ``triton_experts``, with weights that are unpacked in registers. A row's sum 
 whatever the number of tokens.
 
 Reference: torch_experts.add_experts with dequantised weights; test:
-tests/kernels/test_triton_nvfp4.py, tests/kernels/test_triton_int4.py.
+tests/kernels/test_triton_nvfp4.py, tests/kernels/test_triton_integers.py.
 """
 
 from dataclasses import dataclass

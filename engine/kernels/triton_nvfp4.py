@@ -1,5 +1,5 @@
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
-"""Matrices in NVFP4 and int4 as W4A16 kernels read them.
+"""Matrices in NVFP4, int4 and int8 as W4A16 and W8A16 kernels read them.
 
     value[r, c] = e2m1[r, c] * scale[r, c // 16] * matrix_scale[run of r]
 
@@ -21,10 +21,11 @@ a product differs from that with dequantised weights in the rounding of sums alo
 Int4 has the same order, with four plain bits a number, and the scales of
 engine/model/int4_experts.py. Words of the type uint16 are int4. ``128 + number`` is the bfloat16
 0x4300 | number; less 128 and the zero point it is exact, and its product with the scale is the
-bfloat16 nearest to the value.
+bfloat16 nearest to the value. Words of the type int32 are int8 (engine/model/int8_experts.py):
+``2**23 + byte`` is the float32 0x4b000000 | byte.
 
 References: engine/quantized/nvfp4.py, engine/quantized/integers.py; tests:
-tests/kernels/test_triton_nvfp4.py, tests/kernels/test_triton_int4.py.
+tests/kernels/test_triton_nvfp4.py, tests/kernels/test_triton_integers.py.
 """
 
 import torch
@@ -60,11 +61,23 @@ def _number(b_bits):
 
 
 @triton.jit
+def _byte(b_bits):
+    """The lowest byte less 128, in float32."""
+    return ((b_bits & 0xFF) | 0x4B000000).to(tl.float32, bitcast=True) - (2.0**23 + 128)
+
+
+@triton.jit
 def unpacked(b_words, b_scales, DTYPE: tl.constexpr):
     """The four planes of words [rows, 16] with scales int32 [rows, 1], without their matrix scale:
-    in NVFP4 (int16), times 2**-8, or in int4 (uint16)."""
+    in NVFP4 (int16), times 2**-8, in int4 (uint16), or in int8 (int32)."""
     if b_words.dtype == tl.uint16:
         b_0, b_1, b_2, b_3 = _unpacked_int4(b_words, b_scales, DTYPE)
+    elif b_words.dtype == tl.int32:
+        b_scale = b_scales.to(tl.float32, bitcast=True)
+        b_0 = (_byte(b_words) * b_scale).to(DTYPE)
+        b_1 = (_byte(b_words >> 8) * b_scale).to(DTYPE)
+        b_2 = (_byte(b_words >> 16) * b_scale).to(DTYPE)
+        b_3 = (_byte(b_words >> 24) * b_scale).to(DTYPE)
     else:
         b_0, b_1, b_2, b_3 = _unpacked_nvfp4(b_words, b_scales, DTYPE)
     return b_0, b_1, b_2, b_3

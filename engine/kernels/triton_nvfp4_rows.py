@@ -25,7 +25,8 @@ def prefetch_packed(
 ):  # fmt: skip
     """Prefetch the first ``ROUNDS`` blocks of columns, a power of two, of a band of rows."""
     o_row = tl.arange(0, ROUNDS) * ROWS + band
-    prefetch(p_words + o_row.to(tl.int64) * GROUP, BLOCK_N * GROUP * 2, PDL)
+    WORD: tl.constexpr = p_words.dtype.element_ty.primitive_bitwidth // 8
+    prefetch(p_words + o_row.to(tl.int64) * GROUP, BLOCK_N * GROUP * WORD, PDL)
     prefetch(p_scales + o_row, BLOCK_N * 4, PDL)
 
 

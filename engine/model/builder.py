@@ -10,18 +10,24 @@ import torch
 
 from engine.fp8_places import QuantisingPlace, ScalePlace
 from engine.model.int4_experts import Int4Experts
+from engine.model.int8_experts import Int8Experts
 from engine.model.matrix import FP8, Matrix
 from engine.model.nvfp4_experts import Nvfp4Experts
 from engine.model.packed_experts import COLUMNS, RUN, PackedExperts
-from engine.model.quantization import BLOCK, Quantization
+from engine.model.quantization import BLOCK, PackedKind, Quantization
 from engine.plan import FP8 as STORED_FP8
 from engine.plan import Interleaving, Place, Plan, Target
-from engine.quantized.int4_place import Int4Place
+from engine.quantized.integer_place import IntegerPlace
 from engine.quantized.nvfp4_place import Nvfp4Place, Nvfp4RowsPlace
 from engine.quantized.rounding_place import RoundingPlace
 
 SCALES = "_scale_inv"
 """Suffix of the name of a converted tensor's scales."""
+PACKED: dict[PackedKind, type[Nvfp4Experts | Int4Experts | Int8Experts]] = {
+    "nvfp4": Nvfp4Experts,
+    "int4": Int4Experts,
+    "int8": Int8Experts,
+}
 
 
 @dataclass(frozen=True)
@@ -150,13 +156,13 @@ class WeightBuilder:
         return matrix
 
     def _packable(self, columns: int, parts: Sequence[Part]) -> Sequence[Part]:
-        """The first of a matrix's ``parts``, if they are all in NVFP4 or all in int4 in memory.
+        """The first of a matrix's ``parts``, if they are packed in one format in memory.
         Others that the checkpoint stores so become plain."""
-        int4 = self._quantization.is_int4(parts[0].name)
+        kind = self._quantization.kind(parts[0].name)
 
         def packs(part: Part) -> bool:
             fits = part.rows % RUN == columns % COLUMNS == 0 and not part.name.startswith("mtp.")
-            same = self._quantization.is_int4(part.name) == int4
+            same = self._quantization.kind(part.name) == kind
             return fits and same and self._quantization.keeps_packed(part.name)
 
         return list(takewhile(packs, parts))
@@ -164,17 +170,17 @@ class WeightBuilder:
     def _packed_rows(
         self, columns: int, packed: Sequence[Part], plain: Sequence[Part], *, aligned: bool
     ) -> Matrix:
-        """A matrix whose rows are in NVFP4 or int4 but for those of ``plain``, which come last."""
+        """A matrix whose rows are packed but for those of ``plain``, which come last."""
         num_packed = sum(part.rows for part in packed)
         runs = (RUN,) * (num_packed // RUN)
-        kind = Int4Experts if self._quantization.is_int4(packed[0].name) else Nvfp4Experts
+        kind = PACKED[self._quantization.kind(packed[0].name)]
         rows = kind.empty(1, runs, columns, self._device)
         self.num_bytes += rows.nbytes
         first = 0
         for part in packed:
             place: Target
-            if isinstance(rows, Int4Experts):
-                place = Int4Place(rows, 0, first, part.rows, part.order)
+            if isinstance(rows, Int4Experts | Int8Experts):
+                place = IntegerPlace(rows, 0, first, part.rows, part.order)
             else:
                 rounds = self._quantization.rounds(part.name)
                 place = Nvfp4RowsPlace(rows, first, part.rows, part.order, rounds)
@@ -196,9 +202,10 @@ class WeightBuilder:
         """[num, rows of all ``projections``, columns], stored as ``prefix`` + ``whole``, or as
         ``prefix`` + "I.NAME.weight" of expert I for each projection."""
         every = Part(prefix + whole, sum(part.rows for part in projections))
-        if self._quantization.is_int4(every.name) and self._quantization.packs:
-            return self._int4(columns, num, prefix, every, projections)
         if self._quantization.keeps_packed(every.name):
+            kind = PACKED[self._quantization.kind(every.name)]
+            if issubclass(kind, Int4Experts | Int8Experts):
+                return self._integers(kind, columns, num, prefix, every, projections)
             return self._packed(columns, num, prefix, every, projections)
         rounds = self._quantization.rounds(every.name)
         fp8 = [self._quantization.converts(f"{prefix}0.{part.name}.weight") for part in projections]
@@ -242,20 +249,26 @@ class WeightBuilder:
                 )
         return experts
 
-    def _int4(
-        self, columns: int, num: int, prefix: str, every: Part, projections: Sequence[Part]
-    ) -> Int4Experts:
-        """Experts in int4, with the places of the tensors that ``experts`` names."""
+    def _integers(
+        self,
+        kind: type[Int4Experts | Int8Experts],
+        columns: int,
+        num: int,
+        prefix: str,
+        every: Part,
+        projections: Sequence[Part],
+    ) -> PackedExperts:
+        """Experts in int4 or int8, with the places of the tensors that ``experts`` names."""
         runs = tuple(part.rows for part in projections)
-        experts = Int4Experts.empty(num, runs, columns, self._device)
+        experts = kind.empty(num, runs, columns, self._device)
         self.num_bytes += experts.nbytes
-        self.plan.add_target(every.name, Int4Place(experts, None, 0, every.rows))
+        self.plan.add_target(every.name, IntegerPlace(experts, None, 0, every.rows))
         for run, part in enumerate(projections):
             for expert in range(num):
                 self.plan.add_part(
                     every.name,
                     f"{prefix}{expert}.{part.name}.weight",
-                    partial(Int4Place, experts, expert, sum(runs[:run]), part.rows),
+                    partial(IntegerPlace, experts, expert, sum(runs[:run]), part.rows),
                 )
         return experts
 

@@ -1,4 +1,4 @@
-"""Experts' weights of four bits in memory, in either format that W4A16 kernels read."""
+"""Experts' weights in memory, in the formats that W4A16 and W8A16 kernels unpack."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import ClassVar, Self
 import torch
 
 COLUMNS = 64
-"""Columns of a row that 16 words of four codes hold."""
+"""Columns of a row that 16 words of four numbers hold."""
 WORDS = 16
 """Words of one row in such a block of columns."""
 RUN = 64
@@ -18,8 +18,9 @@ RUN = 64
 class PackedExperts(ABC):
     """Experts [experts, rows, k], each of matrices of ``runs`` rows.
 
-    ``words`` [experts, k / 64, rows, 16]: int16 in NVFP4 and uint16 in int4, by which kernels know
-    the format; ``scales`` int32 [experts, k / 64, rows]; ``matrix_scales`` float32 [experts, runs].
+    ``words`` [experts, k / 64, rows, 16]: int16 in NVFP4, uint16 in int4 and int32 in int8, by
+    which kernels know the format; ``scales`` int32 [experts, k / 64, rows]; ``matrix_scales``
+    float32 [experts, runs].
     """
 
     words: torch.Tensor

@@ -1,4 +1,4 @@
-"""The quantization of a model in memory: which of its matrices are in FP8, NVFP4 or int4.
+"""The quantization of a model in memory: which of its matrices are in FP8, NVFP4, int4 or int8.
 
 Source: the official FP8 checkpoints of this family. A converted ``NAME.weight`` is e4m3, and
 ``NAME.weight_scale_inv`` holds what each block of 128 x 128 values is multiplied by.
@@ -24,6 +24,8 @@ KEPT = (
 """Modules that the official conversion keeps in BF16, beside norms and convolutions."""
 LM_HEAD = "lm_head.weight"
 _BOUNDARY = r"(?:(?<=\.)|(?=\.|$))"
+PackedKind = Literal["nvfp4", "int4", "int8"]
+"""A format of several numbers to a word, which kernels unpack in registers."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +34,9 @@ class Quantization:
     does not name are stored in FP8. load: matrices that ``kept`` does not name are converted at
     load. ``nvfp4``: experts, and without FP8 all of those matrices, are rounded to NVFP4's values
     at load. ``lm_head``: it is converted at load too, to NVFP4 or else to FP8. ``packed``: names of
-    experts and matrices that the checkpoint stores in NVFP4 or int4, ``int4`` those in int4.
-    ``packs``: these stay so in memory; otherwise they have the same values, and are plain."""
+    experts and matrices that the checkpoint stores in NVFP4, int4 or int8; ``int4`` and ``int8``
+    are those in integers. ``packs``: these stay so in memory; otherwise they have the same values,
+    and are plain."""
 
     source: Literal["none", "checkpoint", "load"] = "none"
     kept: tuple[str, ...] = ()
@@ -41,6 +44,7 @@ class Quantization:
     lm_head: bool = False
     packed: tuple[str, ...] = ()
     int4: tuple[str, ...] = field(default=(), repr=False)
+    int8: tuple[str, ...] = field(default=(), repr=False)
     packs: bool = field(default=False, repr=False)
 
     @classmethod
@@ -98,13 +102,14 @@ class Quantization:
         return self.lm_head and not self.nvfp4
 
     def keeps_packed(self, name: str) -> bool:
-        """True if the experts or the matrix ``name`` are in NVFP4 or int4 in memory, unless it
-        ``converts``."""
+        """True if the experts or the matrix ``name`` are packed in memory, unless it ``converts``."""
         return self.packs and (name in self.packed or self.rounds(name))
 
-    def is_int4(self, name: str) -> bool:
-        """True if the checkpoint stores the experts or the matrix ``name`` in int4."""
-        return name in self.int4
+    def kind(self, name: str) -> PackedKind:
+        """What the experts or the matrix ``name`` are in if they are packed."""
+        if name in self.int8:
+            return "int8"
+        return "int4" if name in self.int4 else "nvfp4"
 
     def _is_large(self, name: str) -> bool:
         module = name.removesuffix(".weight")

@@ -23,14 +23,14 @@ Source: github.com/vllm-project/compressed-tensors, ``compressors`` and ``quanti
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from engine.model.quantization import BLOCK
 from engine.quantized.config import Config
 from engine.quantized.format import SCALES, Format, Part, Shape, Stored, require
-from engine.quantized.integers import GROUPS, Grouped, require_groups, unpack
+from engine.quantized.integers import GROUPS, MIN_GROUP, Grouped, require_groups, unpack
 from engine.quantized.nvfp4 import GROUP, Nvfp4
 from engine.quantized.scaled import Fp8Blocks, PerRow
 
@@ -68,8 +68,10 @@ class PackQuantized(Grouped):
         )
 
     @property
-    def int4(self) -> bool:
-        return self.bits == 4
+    def kind(self) -> Literal["int4", "int8"] | None:
+        if self.bits == 4:
+            return "int4"
+        return "int8" if self.symmetric and self.group != MIN_GROUP else None
 
     def shape(self, stored: Mapping[str, Shape]) -> Shape:
         per_word = 32 // self.bits

@@ -6,6 +6,7 @@ groups of columns give them.
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from typing import Literal
 
 import torch
 
@@ -13,6 +14,7 @@ from engine.quantized.format import require
 
 GROUPS = (32, 64, 128)
 """Numbers of columns that may share a scale."""
+MIN_GROUP = 32
 
 
 def unpack(packed: torch.Tensor, bits: int, dim: int) -> torch.Tensor:
@@ -31,9 +33,9 @@ class Grouped(ABC):
     """A format of matrices of such integers."""
 
     @property
-    def int4(self) -> bool:
-        """True for integers of four bits, which kernels unpack."""
-        return True
+    def kind(self) -> Literal["int4", "int8"] | None:
+        """What kernels unpack it as; None for values that they do not compute with."""
+        return "int4"
 
     @abstractmethod
     def integers(

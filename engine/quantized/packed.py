@@ -9,10 +9,10 @@ import torch
 
 from engine.checkpoint import Entry
 from engine.errors import CheckpointError
-from engine.model.quantization import PREFIX
+from engine.model.quantization import PREFIX, PackedKind
 from engine.plan import Plan, Target
 from engine.quantized.format import Format, Part, Stored, require
-from engine.quantized.int4_place import Int4Place
+from engine.quantized.integer_place import IntegerPlace
 from engine.quantized.integers import Grouped
 from engine.quantized.nvfp4 import Nvfp4
 from engine.quantized.nvfp4_place import Nvfp4Place, Nvfp4RowsPlace
@@ -70,26 +70,27 @@ def matrices(entries: Sequence[Entry], stored: Stored) -> list[Entry | Packed]:
 
 def packed_names(
     plan: Plan, entries: Sequence[Entry], stored: Stored
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Names of matrices, and of experts, whole or one by one, that are stored in NVFP4, and in
-    int4. Raises as ``matrices``."""
-    found = [each for each in matrices(entries, stored) if isinstance(each, Packed)]
-    nvfp4, int4 = (
-        tuple(
+) -> dict[PackedKind, tuple[str, ...]]:
+    """Names of matrices, and of experts, whole or one by one, that are stored in NVFP4, int4 and
+    int8, as kernels compute with them. Raises as ``matrices``."""
+    found: dict[PackedKind, set[str]] = {"nvfp4": set(), "int4": set(), "int8": set()}
+    for each in matrices(entries, stored):
+        if isinstance(each, Packed) and (kind := _kind(each.format)) is not None:
+            found[kind].add(each.short_name)
+    return {
+        kind: tuple(
             whole
             for whole in plan.targets
             if whole in names or (whole in plan.split and names.issuperset(plan.split[whole]))
         )
-        for names in (
-            {each.short_name for each in found if isinstance(each.format, Nvfp4)},
-            {each.short_name for each in found if _is_int4(each.format)},
-        )
-    )
-    return nvfp4, int4
+        for kind, names in found.items()
+    }
 
 
-def _is_int4(form: Format) -> bool:
-    return isinstance(form, Grouped) and form.int4
+def _kind(form: Format) -> PackedKind | None:
+    if isinstance(form, Grouped):
+        return form.kind
+    return "nvfp4" if isinstance(form, Nvfp4) else None
 
 
 def _packed(entry: Entry, by_name: dict[str, Entry], formats: Iterable[Format]) -> Packed | None:
@@ -143,7 +144,7 @@ class _Assembly:
         try:
             if isinstance(self.into, Nvfp4Place | Nvfp4RowsPlace) and isinstance(form, Nvfp4):
                 self.into.copy_packed(*form.packed(self._arrived))
-            elif isinstance(self.into, Int4Place) and isinstance(form, Grouped):
+            elif isinstance(self.into, IntegerPlace) and isinstance(form, Grouped):
                 self.into.copy_integers(*form.integers(self._arrived))
             else:
                 self.into.copy(form.values(self._arrived))

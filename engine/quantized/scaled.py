@@ -15,16 +15,23 @@ import torch
 
 from engine.model.quantization import BLOCK
 from engine.quantized.format import SCALES, Part, Shape, require
+from engine.quantized.integers import Grouped
 
+ZERO = 128
+"""What int8 numbers are increased by."""
 Number = Literal["F8_E4M3", "I8"]
 
 
 @dataclass(frozen=True)
-class PerRow:
+class PerRow(Grouped):
     """Matrices [rows, k] with scales [rows], [rows, 1], or one for the whole matrix."""
 
     number: Number
     whole: str = ".weight"
+
+    @property
+    def kind(self) -> Literal["int4", "int8"] | None:
+        return "int8" if self.number == "I8" else None
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -41,6 +48,13 @@ class PerRow:
             f"scales of shape {list(scale)} for {list(numbers)} values, expected one per row",
         )
         return numbers
+
+    def integers(
+        self, stored: Mapping[str, torch.Tensor]
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        numbers = stored["numbers"].int() + ZERO
+        scale = stored["scale"].reshape(-1, 1).expand(len(numbers), 1)
+        return numbers, torch.full_like(scale, ZERO, dtype=torch.int32), scale
 
     def values(self, stored: Mapping[str, torch.Tensor]) -> torch.Tensor:
         scale = stored["scale"].float()

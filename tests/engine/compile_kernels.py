@@ -2,7 +2,7 @@
 compile for a GPU of this architecture (80: Ampere, 89: Ada, 90: Hopper, 100 and 120: Blackwell)?
 
 No GPU is needed: what prompts, decode steps, spread ones and those with drafts launch, in BF16 and
-in FP8, with experts in NVFP4 or int4, behind deep contexts, for other model families, is compiled
+in FP8, with experts in NVFP4 or integers, behind deep contexts, for other model families, is compiled
 to machine code, with its shared memory printed, and launched nowhere. With NAMEs only kernels whose
 names contain one; with a MODEL of tests/gpu/family_configs.py only what its prompts and decode
 steps launch. All take some minutes, so tests run it for one model (test_other_gpus.py).
@@ -42,6 +42,7 @@ from engine.kernels.triton_nvfp4 import widened_experts
 from engine.kernels.triton_prefill_plan import PrefillPlan
 from engine.kernels.triton_set import TritonKernels
 from engine.model.int4_experts import Int4Experts
+from engine.model.int8_experts import Int8Experts
 from engine.model.matrix import Matrix
 from engine.model.nvfp4_experts import Nvfp4Experts
 from engine.model.packed_experts import RUN, PackedExperts
@@ -209,7 +210,7 @@ def launch_family(name: str) -> None:
 
 
 def launch_packed(kind: type[PackedExperts]) -> None:
-    """Experts in NVFP4 or int4, with and without a shared expert, and matrices of a model."""
+    """Experts in NVFP4 or integers, with and without a shared expert, and matrices of a model."""
     num_experts, top_k, hidden, dim = 32, 8, 2048, 512
     gate_up, down = (
         kind.empty(num_experts, runs, columns, torch.device("cpu"))
@@ -240,7 +241,7 @@ def launch_packed(kind: type[PackedExperts]) -> None:
 
 
 def packed(kind: type[PackedExperts], num_rows: int, num_plain: int, columns: int) -> Matrix:
-    """A matrix of rows in NVFP4 or int4 with plain ones behind them."""
+    """A matrix of rows in NVFP4 or integers with plain ones behind them."""
     runs = (RUN,) * (num_rows // RUN)
     rows = kind.empty(1, runs, columns, torch.device("cpu"))
     return Matrix.of_packed(rows, torch.zeros(num_plain, columns, dtype=torch.bfloat16))
@@ -278,6 +279,7 @@ def launch_everything(arch: int) -> None:
     if has_fp8(arch):
         launch_packed(Nvfp4Experts)
         launch_packed(Int4Experts)
+        launch_packed(Int8Experts)
         launch_fp8_lm_head()
     if arch == MEASURED:
         launch_pieces()

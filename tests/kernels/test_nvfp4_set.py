@@ -154,32 +154,41 @@ def test_steps_with_drafts_give_the_tokens_of_steps_without(
     assert [request.tokens for request in requests] == truth
 
 
-INT4: dict[str, tuple[checkpoints.Writer, dict[str, Any]]] = {
-    "compressed-tensors": (
+def groups(form: str, **weights: Any) -> dict[str, Any]:
+    """What a configuration of compressed-tensors says of weights, and its method."""
+    scheme = {"config_groups": {"group_0": {"weights": weights}}}
+    return {"quant_method": "compressed-tensors", "format": form} | scheme
+
+
+FOUR_BITS = {"bits": 4, "zero_point": True}
+INTEGERS: dict[str, tuple[checkpoints.Writer, dict[str, Any]]] = {
+    "int4": (
         checkpoints.pack_quantized(4, 32, symmetric=False),
-        {
-            "format": "pack-quantized",
-            "config_groups": {
-                "group_0": {
-                    "weights": {
-                        "num_bits": 4, "strategy": "group", "group_size": 32, "symmetric": False
-                    }
-                }
-            },
-        },
+        groups("pack-quantized", num_bits=4, strategy="group", group_size=32, symmetric=False),
     ),
-    "awq": (checkpoints.awq(32), {"bits": 4, "group_size": 32, "zero_point": True}),
-    "gptq": (checkpoints.gptq(64, symmetric=True), {"bits": 4, "group_size": 64}),
-}  # fmt: skip
+    "awq": (checkpoints.awq(32), FOUR_BITS | {"quant_method": "awq", "group_size": 32}),
+    "gptq": (
+        checkpoints.gptq(64, symmetric=True),
+        FOUR_BITS | {"quant_method": "gptq", "group_size": 64},
+    ),
+    "int8": (
+        checkpoints.per_row(torch.int8),
+        groups("int-quantized", num_bits=8, strategy="channel"),
+    ),
+    "int8 packed": (
+        checkpoints.pack_quantized(8, 64, symmetric=True),
+        groups("pack-quantized", num_bits=8, strategy="group", group_size=64),
+    ),
+}
 
 
-@pytest.mark.parametrize("form", INT4)
-def test_experts_in_int4_give_the_tokens_of_their_values(
+@pytest.mark.parametrize("form", INTEGERS)
+def test_experts_in_integers_give_the_tokens_of_their_values(
     form: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    writer, how = INT4[form]
-    stored = tmp_path / "int4"
-    values = checkpoints.quantised(folder, stored, lambda _: writer, {"quant_method": form} | how)
+    writer, how = INTEGERS[form]
+    stored = tmp_path / "integers"
+    values = checkpoints.quantised(folder, stored, lambda _: writer, how)
     truth = answers(loaded(settings(values)))
     engine = as_on_a_gpu(settings(stored), monkeypatch)
     assert len(packed_matrices(engine._model.weights)) == 2 * 4
@@ -231,7 +240,7 @@ def test_a_checkpoint_with_experts_in_another_format_too_is_refused(
 
 
 @pytest.mark.parametrize("name", ["qwen3", "qwen3_5", "gemma3_text"])
-@pytest.mark.parametrize("kind", ["nvfp4", "at load", *INT4])
+@pytest.mark.parametrize("kind", ["nvfp4", "at load", *INTEGERS])
 def test_models_without_experts_give_the_tokens_of_their_values(
     name: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -243,9 +252,8 @@ def test_models_without_experts_give_the_tokens_of_their_values(
     if kind != "at load":
         how: dict[str, Any] = {"quant_method": "modelopt", "quant_algo": "NVFP4"}
         writer: checkpoints.Writer = checkpoints.modelopt_nvfp4
-        if kind in INT4:
-            writer, others = INT4[kind]
-            how = {"quant_method": kind} | others
+        if kind in INTEGERS:
+            writer, how = INTEGERS[kind]
         stored = tmp_path / "stored"
         values = checkpoints.quantised(plain, stored, lambda _: writer, how)
         config = settings(stored)

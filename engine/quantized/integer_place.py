@@ -1,20 +1,21 @@
-"""Targets of tensors that stay in int4 in memory."""
+"""Targets of tensors that stay in int4 or int8 in memory."""
 
 from dataclasses import dataclass
 
 import torch
 
 from engine.model.int4_experts import Int4Experts
+from engine.model.int8_experts import Int8Experts
 from engine.plan import FLOATS, Interleaving
 from engine.quantized.nvfp4 import rows_at_once
 
 
 @dataclass(frozen=True)
-class Int4Place:
+class IntegerPlace:
     """A ``Target`` for ``rows`` from ``first`` on of one expert, or of the only matrix, stored in
     ``order`` if it is given. ``expert`` None: for all experts, which no checkpoint stores so."""
 
-    into: Int4Experts
+    into: Int4Experts | Int8Experts
     expert: int | None
     first: int
     rows: int
@@ -34,7 +35,9 @@ class Int4Place:
         return None
 
     def copy(self, source: torch.Tensor) -> None:
-        raise ValueError("weights in int4 are read from a checkpoint that stores them so")
+        raise ValueError(
+            f"weights in {self.into.FORMAT} are read from a checkpoint that stores them so"
+        )
 
     def copy_integers(
         self, numbers: torch.Tensor, zeros: torch.Tensor, scales: torch.Tensor
@@ -53,7 +56,7 @@ class Int4Place:
             )
 
     def draw(self, generator: torch.Generator) -> None:
-        raise AssertionError("dummy weights are not in int4")
+        raise AssertionError("dummy weights are no integers")
 
     def _ordered(self, source: torch.Tensor) -> torch.Tensor:
         if self.order is None:

@@ -1,4 +1,4 @@
-"""Experts and matrices in int4 against the same weights dequantised."""
+"""Experts and matrices in int4 and int8 against the same weights dequantised."""
 
 import pytest
 import torch
@@ -9,22 +9,31 @@ from engine.kernels.triton_linear import stream_linear
 from engine.kernels.triton_nvfp4 import widened_experts
 from engine.kernels.triton_rows import Tiles as RowTiles
 from engine.model.int4_experts import Int4Experts
+from engine.model.int8_experts import ZERO, Int8Experts
 from engine.model.matrix import Matrix
-from engine.model.packed_experts import RUN
-from engine.quantized.int4_place import Int4Place
+from engine.model.packed_experts import RUN, PackedExperts
+from engine.quantized.integer_place import IntegerPlace
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 NUM_EXPERTS, TOP_K, HIDDEN, DIM = 6, 4, 256, 128
 DTYPES = [torch.bfloat16] if DEVICE.type == "cuda" else [torch.float32, torch.bfloat16]
+Kind = type[Int4Experts | Int8Experts]
+KINDS: list[Kind] = [Int4Experts, Int8Experts]
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 8e-3}
 
 
-def stored(rows: int, columns: int, group: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def stored(
+    kind: Kind, rows: int, columns: int, group: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Random numbers, zero points, and scales of bfloat16, a few of which are 0 or negative."""
     numbers = torch.randint(0, 16, (rows, columns), dtype=torch.int32)
     zeros = torch.randint(0, 16, (rows, columns // group), dtype=torch.int32)
     scales = (torch.rand(zeros.shape) + 0.1) * columns**-0.5 / 4
     scales *= torch.rand(zeros.shape).gt(0.1) * torch.rand(zeros.shape).gt(0.1).mul(2).sub(1)
+    if kind is Int8Experts:
+        numbers = torch.randint(0, 256, (rows, columns), dtype=torch.int32)
+        zeros.fill_(ZERO)
+        scales /= 16
     return numbers.to(DEVICE), zeros.to(DEVICE), scales.bfloat16().to(DEVICE)
 
 
@@ -34,37 +43,58 @@ def values(numbers: torch.Tensor, zeros: torch.Tensor, scales: torch.Tensor) -> 
     return (numbers - wide_zeros) * wide.float()
 
 
-def drawn(rows: int, columns: int, runs: int, group: int) -> tuple[Int4Experts, torch.Tensor]:
-    """(experts in int4, their values)."""
+def drawn(
+    kind: Kind, rows: int, columns: int, runs: int, group: int
+) -> tuple[PackedExperts, torch.Tensor]:
+    """(experts, their values)."""
     own = rows // runs
-    experts = Int4Experts.empty(NUM_EXPERTS, (own,) * runs, columns, DEVICE)
+    experts = kind.empty(NUM_EXPERTS, (own,) * runs, columns, DEVICE)
     truth = torch.empty(NUM_EXPERTS, rows, columns)
     for expert in range(NUM_EXPERTS):
         for first in range(0, rows, own):
-            parts = stored(own, columns, group)
-            Int4Place(experts, expert, first, own).copy_integers(*parts)
+            parts = stored(kind, own, columns, group)
+            IntegerPlace(experts, expert, first, own).copy_integers(*parts)
             truth[expert, first : first + own] = values(*parts)
     return experts, truth
 
 
-@pytest.mark.parametrize("group", [32, 64, 128])
-def test_memory_has_the_stored_values(group: int) -> None:
+@pytest.mark.parametrize(
+    ("kind", "group"),
+    [
+        (Int4Experts, 32),
+        (Int4Experts, 64),
+        (Int4Experts, 128),
+        (Int8Experts, 64),
+        (Int8Experts, 128),
+    ],
+)
+def test_memory_has_the_stored_values(kind: Kind, group: int) -> None:
     torch.manual_seed(group)
-    experts, truth = drawn(2 * DIM, HIDDEN, 2, group)
+    experts, truth = drawn(kind, 2 * DIM, HIDDEN, 2, group)
     assert torch.equal(experts.dequantised().cpu(), truth)
     # The interpreter's conversion to bfloat16 cuts bits off.
     widened = widened_experts(experts, torch.bfloat16).plain.cpu().float()
     torch.testing.assert_close(widened, truth, rtol=2**-7, atol=0)
-    assert experts.nbytes == truth.numel() * 9 // 16 + 4 * 2 * NUM_EXPERTS
+    assert (
+        experts.nbytes
+        == truth.numel() * (9 if kind is Int4Experts else 17) // 16 + 4 * 2 * NUM_EXPERTS
+    )
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize(("num_tokens", "group"), [(1, 32), (3, 64), (16, 128), (37, 32)])
+@pytest.mark.parametrize(
+    ("kind", "num_tokens", "group"),
+    [
+        (Int4Experts, 1, 32), (Int4Experts, 3, 64), (Int4Experts, 16, 128), (Int4Experts, 37, 32),
+        (Int8Experts, 1, 64), (Int8Experts, 3, 128), (Int8Experts, 16, 64), (Int8Experts, 37, 128),
+    ],
+)  # fmt: skip
 def test_experts_are_those_of_dequantised_weights(
-    num_tokens: int, group: int, dtype: torch.dtype
+    kind: Kind, num_tokens: int, group: int, dtype: torch.dtype
 ) -> None:
     torch.manual_seed(0)
-    (gate_up, _), (down, _) = drawn(2 * DIM, HIDDEN, 2, group), drawn(HIDDEN, DIM, 1, group)
+    gate_up, _ = drawn(kind, 2 * DIM, HIDDEN, 2, group)
+    down, _ = drawn(kind, HIDDEN, DIM, 1, group)
     # The interpreter's conversion to bfloat16 cuts bits off: these are the values so rounded.
     true_gate_up, true_down = (
         widened_experts(each, dtype).plain.cpu().float() for each in (gate_up, down)
@@ -84,9 +114,11 @@ def inputs(num_tokens: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Ten
     return x, ids.contiguous(), torch.rand(num_tokens, TOP_K).to(DEVICE)
 
 
-def test_a_tokens_bits_do_not_depend_on_its_batch() -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_tokens_bits_do_not_depend_on_its_batch(kind: Kind) -> None:
     torch.manual_seed(1)
-    (gate_up, _), (down, _) = drawn(2 * DIM, HIDDEN, 2, 32), drawn(HIDDEN, DIM, 1, 32)
+    gate_up, _ = drawn(kind, 2 * DIM, HIDDEN, 2, 64)
+    down, _ = drawn(kind, HIDDEN, DIM, 1, 64)
     x, ids, weights = inputs(40, torch.bfloat16)
     together = experts_nvfp4(x, ids, weights, gate_up, down)
     for first, count in ((0, 1), (5, 4), (8, 20)):
@@ -99,10 +131,11 @@ def test_a_tokens_bits_do_not_depend_on_its_batch() -> None:
 
 
 @pytest.mark.parametrize("weights_first", [False, True])
-def test_product(weights_first: bool) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_product(kind: Kind, weights_first: bool) -> None:
     torch.manual_seed(2)
-    rows = Int4Experts.empty(1, (RUN,) * 2, 512, DEVICE)
-    Int4Place(rows, 0, 0, 2 * RUN).copy_integers(*stored(2 * RUN, 512, 64))
+    rows = kind.empty(1, (RUN,) * 2, 512, DEVICE)
+    IntegerPlace(rows, 0, 0, 2 * RUN).copy_integers(*stored(kind, 2 * RUN, 512, 64))
     w = Matrix.of_packed(rows, torch.randn(48, 512).bfloat16().to(DEVICE))
     x = torch.randn(37, 512).bfloat16().to(DEVICE)
     tiles = RowTiles(32, 64, 2, 4, weights_first)
@@ -114,16 +147,23 @@ def test_product(weights_first: bool) -> None:
 
 def test_a_scale_that_is_no_finite_number_is_refused() -> None:
     rows = Int4Experts.empty(1, (RUN,), 64, DEVICE)
-    numbers, zeros, scales = stored(RUN, 64, 32)
+    numbers, zeros, scales = stored(Int4Experts, RUN, 64, 32)
     scales[3, 1] = torch.inf
     with pytest.raises(ValueError, match="int4: a scale that is no finite number"):
-        Int4Place(rows, 0, 0, RUN).copy_integers(numbers, zeros, scales)
+        IntegerPlace(rows, 0, 0, RUN).copy_integers(numbers, zeros, scales)
 
 
 def test_float16_scales_are_rounded_to_eight_bits() -> None:
     rows = Int4Experts.empty(1, (RUN,), 64, DEVICE)
-    numbers, zeros, _ = stored(RUN, 64, 32)
+    numbers, zeros, _ = stored(Int4Experts, RUN, 64, 32)
     scales = torch.rand(RUN, 2, device=DEVICE).half()
-    Int4Place(rows, 0, 0, RUN).copy_integers(numbers, zeros, scales)
+    IntegerPlace(rows, 0, 0, RUN).copy_integers(numbers, zeros, scales)
     truth = values(numbers, zeros, scales.float().bfloat16())
     assert torch.equal(rows.dequantised()[0], truth)
+
+
+def test_another_zero_point_of_int8_is_refused() -> None:
+    rows = Int8Experts.empty(1, (RUN,), 64, DEVICE)
+    numbers, zeros, scales = stored(Int8Experts, RUN, 64, 64)
+    with pytest.raises(ValueError, match="int8: a zero point that is not 128"):
+        IntegerPlace(rows, 0, 0, RUN).copy_integers(numbers, zeros + 1, scales)
