@@ -77,7 +77,7 @@ def _as_stored(
         raise ValueError(
             f"device: weights in {model.stored.name} run on CPUs only; on GPUs weights in NVFP4, "
             f"int4 and symmetric int8 do, if experts are so in all layers, of a model that the "
-            f"Triton kernels support{f', not {problem}' if problem else ''}; --quantize dequantize makes weights "
-            f"bfloat16 at load, --quantize fp8 makes them FP8"
+            f"Triton kernels support{f', not {problem}' if problem else ''}; --quantize dequantize "
+            f"makes weights bfloat16 at load, --quantize fp8 makes them FP8"
         )
     return model.packing()

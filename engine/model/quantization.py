@@ -102,7 +102,7 @@ class Quantization:
         return self.lm_head and not self.nvfp4
 
     def keeps_packed(self, name: str) -> bool:
-        """True if the experts or the matrix ``name`` are packed in memory, unless it ``converts``."""
+        """True if the experts or the matrix ``name``, unless it ``converts``, are packed."""
         return self.packs and (name in self.packed or self.rounds(name))
 
     def kind(self, name: str) -> PackedKind:

@@ -35,9 +35,7 @@ class IntegerPlace:
         return None
 
     def copy(self, source: torch.Tensor) -> None:
-        raise ValueError(
-            f"weights in {self.into.FORMAT} are read from a checkpoint that stores them so"
-        )
+        raise ValueError(f"{self.into.FORMAT}: a checkpoint must store these weights so")
 
     def copy_integers(
         self, numbers: torch.Tensor, zeros: torch.Tensor, scales: torch.Tensor

@@ -2,8 +2,8 @@
 compile for a GPU of this architecture (80: Ampere, 89: Ada, 90: Hopper, 100 and 120: Blackwell)?
 
 No GPU is needed: what prompts, decode steps, spread ones and those with drafts launch, in BF16 and
-in FP8, with experts in NVFP4 or integers, behind deep contexts, for other model families, is compiled
-to machine code, with its shared memory printed, and launched nowhere. With NAMEs only kernels whose
+in FP8, with packed experts, behind deep contexts, and for other model families, is compiled to
+machine code, with its shared memory printed, and launched nowhere. With NAMEs only kernels whose
 names contain one; with a MODEL of tests/gpu/family_configs.py only what its prompts and decode
 steps launch. All take some minutes, so tests run it for one model (test_other_gpus.py).
 TRITON_INTERPRET must be off.
