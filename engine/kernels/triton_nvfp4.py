@@ -216,6 +216,35 @@ def add_nvfp4(b_sum, b_x0, b_x1, b_x2, b_x3, p_words, p_scales, WEIGHTS_FIRST: t
 
 
 @triton.jit
+def packed_sum(
+    p_rows,
+    valid,
+    p_words,
+    p_scales,
+    TOKENS: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCKS: tl.constexpr,
+    STAGES: tl.constexpr,
+    WEIGHTS_FIRST: tl.constexpr,
+):
+    """The sum over BLOCKS blocks of columns in the shape of ``add_nvfp4``'s sums, without matrix
+    scales. ``p_rows`` [TOKENS, 16] are the inputs' pointers, ``p_words`` [BLOCK_N, 16] and
+    ``p_scales`` [BLOCK_N, 1] the weights', of the first block; ROWS: all rows of the weights."""
+    b_sum = zero_sums(TOKENS, BLOCK_N, WEIGHTS_FIRST)
+    for _ in tl.range(0, BLOCKS, num_stages=STAGES):
+        b_x0 = tl.load(p_rows, mask=valid, other=0.0)
+        b_x1 = tl.load(p_rows + GROUP, mask=valid, other=0.0)
+        b_x2 = tl.load(p_rows + 2 * GROUP, mask=valid, other=0.0)
+        b_x3 = tl.load(p_rows + 3 * GROUP, mask=valid, other=0.0)
+        b_sum = add_nvfp4(b_sum, b_x0, b_x1, b_x2, b_x3, p_words, p_scales, WEIGHTS_FIRST)
+        p_rows += COLUMNS
+        p_words += ROWS * GROUP
+        p_scales += ROWS
+    return b_sum
+
+
+@triton.jit
 def _widen_kernel(
     p_words,
     p_scales,

@@ -12,7 +12,7 @@ Used by triton_experts_nvfp4.py, whose tests are those of this file.
 import triton
 import triton.language as tl
 
-from engine.kernels.triton_nvfp4 import COLUMNS, GROUP, add_nvfp4, zero_sums
+from engine.kernels.triton_nvfp4 import COLUMNS, GROUP, add_nvfp4, packed_sum, zero_sums
 
 PARTS = tl.constexpr(4)
 """Equal parts of a row of gate and up whose sums are added last."""
@@ -164,16 +164,10 @@ def nvfp4_down_band(
     p_rows = p_h + tl.maximum(b_pair, 0)[:, None] * DIM + o_k
     p_scales += expert.to(tl.int64) * (DIM // COLUMNS * HIDDEN) + o_n[:, None]
     p_words += (expert.to(tl.int64) * (DIM // COLUMNS * HIDDEN) + o_n[:, None]) * GROUP + o_k
-    b_y = zero_sums(BLOCK_M, BLOCK_N, WEIGHTS_FIRST)
-    for _ in tl.range(0, DIM // COLUMNS, num_stages=STAGES):
-        b_x0 = tl.load(p_rows, mask=valid, other=0.0)
-        b_x1 = tl.load(p_rows + GROUP, mask=valid, other=0.0)
-        b_x2 = tl.load(p_rows + 2 * GROUP, mask=valid, other=0.0)
-        b_x3 = tl.load(p_rows + 3 * GROUP, mask=valid, other=0.0)
-        b_y = add_nvfp4(b_y, b_x0, b_x1, b_x2, b_x3, p_words, p_scales, WEIGHTS_FIRST)
-        p_rows += COLUMNS
-        p_words += HIDDEN * GROUP
-        p_scales += HIDDEN
+    b_y = packed_sum(
+        p_rows, valid, p_words, p_scales,
+        BLOCK_M, BLOCK_N, HIDDEN, DIM // COLUMNS, STAGES, WEIGHTS_FIRST,
+    )  # fmt: skip
     if WEIGHTS_FIRST:
         b_y = tl.trans(b_y)
     b_y *= (tl.load(p_matrix_scales + expert) * b_weight)[:, None]

@@ -10,7 +10,7 @@ Reference: x @ Matrix.dequantised().T; test: tests/kernels/test_triton_nvfp4_row
 import triton
 import triton.language as tl
 
-from engine.kernels.triton_nvfp4 import COLUMNS, GROUP, add_nvfp4, zero_sums
+from engine.kernels.triton_nvfp4 import COLUMNS, GROUP, packed_sum
 from engine.kernels.triton_overlap import prefetch
 from engine.model.packed_experts import RUN
 
@@ -58,16 +58,10 @@ def packed_product(
     p_words += o_n.to(tl.int64) * GROUP + o_k
     p_scales += o_n
     factor = tl.load(p_factors + band // FACTOR_ROWS)
-    b_y = zero_sums(BLOCK_T, BLOCK_N, WEIGHTS_FIRST)
-    for _ in tl.range(0, K // COLUMNS, num_stages=STAGES):
-        b_x0 = tl.load(p_rows, mask=valid, other=0.0)
-        b_x1 = tl.load(p_rows + GROUP, mask=valid, other=0.0)
-        b_x2 = tl.load(p_rows + 2 * GROUP, mask=valid, other=0.0)
-        b_x3 = tl.load(p_rows + 3 * GROUP, mask=valid, other=0.0)
-        b_y = add_nvfp4(b_y, b_x0, b_x1, b_x2, b_x3, p_words, p_scales, WEIGHTS_FIRST)
-        p_rows += COLUMNS
-        p_words += ROWS * GROUP
-        p_scales += ROWS
+    b_y = packed_sum(
+        p_rows, valid, p_words, p_scales,
+        BLOCK_T, BLOCK_N, ROWS, K // COLUMNS, STAGES, WEIGHTS_FIRST,
+    )  # fmt: skip
     if WEIGHTS_FIRST:
         b_y = tl.trans(b_y)
     return b_y * factor
