@@ -52,6 +52,12 @@ class Interleaving:
         for part, rows in zip(parts, stored, strict=True):
             part.view(rows.shape).copy_(rows)
 
+    def ordered(self, source: torch.Tensor) -> torch.Tensor:
+        """The rows of ``source`` [rows, columns] as they are in memory."""
+        rows = torch.empty_like(source)
+        self.copy(rows, source)
+        return rows
+
     def of_groups(self, group: int) -> "Interleaving":
         """The order of groups of ``group`` rows, which divides each size."""
         return Interleaving(self.num, tuple(size // group for size in self.sizes))

@@ -179,7 +179,7 @@ class _Run(Simulation):
         staying = []
         running = self._decoders.take(full)
         for request, num_tokens in sorted(running, key=lambda each: -each[1]):
-            if self._soft.takes(self._site(gpu), self._there(full), idle_s):
+            if self._soft.takes(self._site(gpu), self._site(full), idle_s):
                 self._sequences[self._at.pop(request)] -= 1
                 self._sequences[gpu] += 1
                 self.clock.after(MOVE_S, partial(self._join, request, num_tokens, gpu))
@@ -188,9 +188,6 @@ class _Run(Simulation):
         for request, num_tokens in staying:
             self._at.pop(request)
             self._join(request, num_tokens, full)
-
-    def _there(self, gpu: int) -> Site:
-        return Site(gpu, self._sequences[gpu])
 
     def _site(self, gpu: int) -> Site:
         return Site(gpu, self._sequences[gpu], self._workers[gpu].tokens_ahead + self._queued())

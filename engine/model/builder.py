@@ -13,7 +13,7 @@ from engine.model.int4_experts import Int4Experts
 from engine.model.int8_experts import Int8Experts
 from engine.model.matrix import FP8, Matrix
 from engine.model.nvfp4_experts import Nvfp4Experts
-from engine.model.packed_experts import COLUMNS, RUN, PackedExperts
+from engine.model.packed_experts import COLUMNS, RUN, IntegerExperts, PackedExperts
 from engine.model.quantization import BLOCK, PackedKind, Quantization
 from engine.plan import FP8 as STORED_FP8
 from engine.plan import Interleaving, Place, Plan, Target
@@ -23,7 +23,7 @@ from engine.quantized.rounding_place import RoundingPlace
 
 SCALES = "_scale_inv"
 """Suffix of the name of a converted tensor's scales."""
-PACKED: dict[PackedKind, type[Nvfp4Experts | Int4Experts | Int8Experts]] = {
+PACKED: dict[PackedKind, type[Nvfp4Experts | IntegerExperts]] = {
     "nvfp4": Nvfp4Experts,
     "int4": Int4Experts,
     "int8": Int8Experts,
@@ -179,7 +179,7 @@ class WeightBuilder:
         first = 0
         for part in packed:
             place: Target
-            if isinstance(rows, Int4Experts | Int8Experts):
+            if isinstance(rows, IntegerExperts):
                 place = IntegerPlace(rows, 0, first, part.rows, part.order)
             else:
                 rounds = self._quantization.rounds(part.name)
@@ -204,7 +204,7 @@ class WeightBuilder:
         every = Part(prefix + whole, sum(part.rows for part in projections))
         if self._quantization.keeps_packed(every.name):
             kind = PACKED[self._quantization.kind(every.name)]
-            if issubclass(kind, Int4Experts | Int8Experts):
+            if issubclass(kind, IntegerExperts):
                 return self._integers(kind, columns, num, prefix, every, projections)
             return self._packed(columns, num, prefix, every, projections)
         rounds = self._quantization.rounds(every.name)
@@ -251,7 +251,7 @@ class WeightBuilder:
 
     def _integers(
         self,
-        kind: type[Int4Experts | Int8Experts],
+        kind: type[IntegerExperts],
         columns: int,
         num: int,
         prefix: str,

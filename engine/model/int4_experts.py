@@ -17,7 +17,7 @@ from typing import ClassVar
 
 import torch
 
-from engine.model.packed_experts import COLUMNS, WORDS, PackedExperts
+from engine.model.packed_experts import COLUMNS, WORDS, IntegerExperts
 
 GROUP = 32
 """Columns that have a scale and a zero point of their own."""
@@ -27,7 +27,7 @@ LEAST_SCALE = 0x3000
 """The bits of the least scale, as a bfloat16."""
 
 
-class Int4Experts(PackedExperts):
+class Int4Experts(IntegerExperts):
     """Experts in int4 (the module says how)."""
 
     FORMAT: ClassVar[str] = "int4"
@@ -41,9 +41,7 @@ class Int4Experts(PackedExperts):
         zeros: torch.Tensor,
         scales: torch.Tensor,
     ) -> None:
-        """Write rows of one expert, from ``first`` on, which are whole runs of equal lengths:
-        ``numbers`` int32 [rows, k], ``zeros`` int32 and ``scales`` [rows, k / group]. Raises
-        ValueError for a scale that is no finite number."""
+        """As ``IntegerExperts``; a scale that is no finite number is a ValueError."""
         if not bool(scales.isfinite().all()):
             raise ValueError("int4: a scale that is no finite number")
         (run,) = set(self.runs)

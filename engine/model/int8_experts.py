@@ -13,13 +13,13 @@ from typing import ClassVar
 
 import torch
 
-from engine.model.packed_experts import COLUMNS, WORDS, PackedExperts
+from engine.model.packed_experts import COLUMNS, WORDS, IntegerExperts
 
 ZERO = 128
 """The number of 0."""
 
 
-class Int8Experts(PackedExperts):
+class Int8Experts(IntegerExperts):
     """Experts in int8 (the module says how)."""
 
     FORMAT: ClassVar[str] = "int8"
@@ -33,9 +33,7 @@ class Int8Experts(PackedExperts):
         zeros: torch.Tensor,
         scales: torch.Tensor,
     ) -> None:
-        """Write rows of one expert, from ``first`` on, which are whole runs of equal lengths:
-        ``numbers`` int32 [rows, k], ``zeros``, which are 128, and ``scales`` [rows, k / group].
-        Raises ValueError for other zero points."""
+        """As ``IntegerExperts``; a zero point that is not 128 is a ValueError."""
         if not bool((zeros == ZERO).all()):
             raise ValueError(f"int8: a zero point that is not {ZERO}")
         (run,) = set(self.runs)

@@ -56,3 +56,20 @@ class PackedExperts(ABC):
     @abstractmethod
     def dequantised(self) -> torch.Tensor:
         """The values, float32 [experts, rows, k]."""
+
+
+class IntegerExperts(PackedExperts):
+    """Experts in integers with scales and zero points (engine/quantized/integers.py)."""
+
+    @abstractmethod
+    def fill_rows(
+        self,
+        expert: int,
+        first: int,
+        numbers: torch.Tensor,
+        zeros: torch.Tensor,
+        scales: torch.Tensor,
+    ) -> None:
+        """Write rows of one expert, from ``first`` on, which are whole runs of equal lengths:
+        ``numbers`` int32 [rows, k], ``zeros`` int32 and ``scales`` [rows, k / group]. Raises
+        ValueError for what the format cannot hold."""

@@ -4,8 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from engine.model.int4_experts import Int4Experts
-from engine.model.int8_experts import Int8Experts
+from engine.model.packed_experts import IntegerExperts
 from engine.plan import FLOATS, Interleaving
 from engine.quantized.nvfp4 import rows_at_once
 
@@ -15,7 +14,7 @@ class IntegerPlace:
     """A ``Target`` for ``rows`` from ``first`` on of one expert, or of the only matrix, stored in
     ``order`` if it is given. ``expert`` None: for all experts, which no checkpoint stores so."""
 
-    into: Int4Experts | Int8Experts
+    into: IntegerExperts
     expert: int | None
     first: int
     rows: int
@@ -57,8 +56,4 @@ class IntegerPlace:
         raise AssertionError("dummy weights are no integers")
 
     def _ordered(self, source: torch.Tensor) -> torch.Tensor:
-        if self.order is None:
-            return source
-        rows = torch.empty_like(source)
-        self.order.copy(rows, source)
-        return rows
+        return source if self.order is None else self.order.ordered(source)

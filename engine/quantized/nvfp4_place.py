@@ -128,8 +128,4 @@ class Nvfp4RowsPlace:
             self.into.draw(generator)
 
     def _ordered(self, source: torch.Tensor) -> torch.Tensor:
-        if self.order is None:
-            return source
-        rows = torch.empty_like(source)
-        self.order.copy(rows, source)
-        return rows
+        return source if self.order is None else self.order.ordered(source)
