@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from bench import four_bit_experts
+from bench import packed_experts
 from engine.kernels.triton_experts_nvfp4 import Tiles, experts_nvfp4
 from engine.model.nvfp4_experts import Nvfp4Experts
 from engine.quantized.nvfp4 import converted, dequantise, rounded
@@ -118,7 +118,7 @@ def test_converted_numbers_have_the_rounded_values(columns: int) -> None:
 def test_the_benchmark_compares_the_same_weights(num_rows: int) -> None:
     torch.manual_seed(2)
     device = torch.device(DEVICE)
-    gate_up = four_bit_experts.drawn(NUM_EXPERTS, 2 * DIM, HIDDEN, 2, device)
-    down = four_bit_experts.drawn(NUM_EXPERTS, HIDDEN, DIM, 1, device)
-    step = four_bit_experts.chosen(num_rows, NUM_EXPERTS, TOP_K, HIDDEN, device)
-    assert four_bit_experts.difference(step, gate_up, down) < four_bit_experts.TOLERANCE
+    gate_up = packed_experts.drawn(NUM_EXPERTS, 2 * DIM, HIDDEN, 2, device)
+    down = packed_experts.drawn(NUM_EXPERTS, HIDDEN, DIM, 1, device)
+    step = packed_experts.chosen(num_rows, NUM_EXPERTS, TOP_K, HIDDEN, device)
+    assert packed_experts.difference(step, gate_up, down) < packed_experts.TOLERANCE

@@ -1,10 +1,12 @@
-"""``python -m bench.four_bit_experts``: decode's experts in NVFP4 beside FP8 and BF16, on one GPU.
+"""``python -m bench.packed_experts``: decode's experts in NVFP4, int4 and int8 beside FP8 and BF16,
+on one GPU.
 
 For each number of rows: µs and GB/s of one layer's experts in each kind of weights, and how much
-NVFP4's sums differ from those of the same weights dequantised to BF16.
+NVFP4's sums differ from those of the same weights dequantised to BF16. Tests compare the integers.
 """
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,8 +17,11 @@ from bench.recording import Recording
 from bench.timed_steps import graph_ms
 from engine.kernels.triton_experts import experts
 from engine.kernels.triton_experts_nvfp4 import experts_nvfp4
+from engine.model.int4_experts import Int4Experts
+from engine.model.int8_experts import Int8Experts
 from engine.model.matrix import Matrix
 from engine.model.nvfp4_experts import Nvfp4Experts
+from engine.model.packed_experts import IntegerExperts, PackedExperts
 from engine.quantized.nvfp4 import dequantise
 
 NUM_EXPERTS, TOP_K, HIDDEN, DIM = 256, 8, 2048, 512
@@ -46,6 +51,17 @@ def drawn(num_experts: int, rows: int, columns: int, runs: int, device: torch.de
     return Nvfp4Experts.of(packed, scales, matrix_scales), Matrix.of(values)
 
 
+def integers(
+    kind: type[IntegerExperts], num_experts: int, rows: int, columns: int, runs: int
+) -> IntegerExperts:
+    """Random numbers, with the zero points and scales of zeroed bits."""
+    made = kind.empty(num_experts, (rows // runs,) * runs, columns, torch.device("cuda"))
+    made.words.view(torch.int16).random_(-(1 << 15), 1 << 15)
+    made.scales.zero_()
+    made.matrix_scales.fill_(1.0)
+    return made
+
+
 def chosen(
     num_rows: int, num_experts: int, top_k: int, hidden: int, device: torch.device
 ) -> Chosen:
@@ -73,26 +89,35 @@ def timed_us(run: Callable[[Chosen], object], steps: list[Chosen]) -> float:
     return 1e3 * graph_ms(all_steps, REPLAYS) / len(steps)
 
 
+def _packed(gate_up: PackedExperts, down: PackedExperts, step: Chosen) -> torch.Tensor:
+    return experts_nvfp4(*step, gate_up, down)
+
+
+def _plain(gate_up: Matrix, down: Matrix, step: Chosen) -> torch.Tensor:
+    return experts(*step, gate_up, down)
+
+
 def main(
-    out: Annotated[Path, typer.Option(help="Result file.")] = Path("four-bit-experts.json"),
+    out: Annotated[Path, typer.Option(help="Result file.")] = Path("packed-experts.json"),
 ) -> None:
     settings = {"experts": NUM_EXPERTS, "top_k": TOP_K, "hidden": HIDDEN, "dim": DIM}
-    run, device = Recording("bench.four_bit_experts", out, settings), torch.device("cuda")
+    run, device = Recording("bench.packed_experts", out, settings), torch.device("cuda")
     torch.manual_seed(0)
     gate_up = drawn(NUM_EXPERTS, 2 * DIM, HIDDEN, 2, device)
     down = drawn(NUM_EXPERTS, HIDDEN, DIM, 1, device)
     fp8 = Matrix.converted(gate_up[1].plain), Matrix.converted(down[1].plain)
+    packed: dict[str, tuple[PackedExperts, PackedExperts]] = {"nvfp4": (gate_up[0], down[0])}
+    for kind in (Int4Experts, Int8Experts):
+        packed[kind.FORMAT] = (
+            integers(kind, NUM_EXPERTS, 2 * DIM, HIDDEN, 2),
+            integers(kind, NUM_EXPERTS, HIDDEN, DIM, 1),
+        )
     kinds: dict[str, tuple[Callable[[Chosen], object], int]] = {
-        "nvfp4": (
-            lambda step: experts_nvfp4(*step, gate_up[0], down[0]),
-            gate_up[0].nbytes + down[0].nbytes,
-        ),
-        "fp8": (lambda step: experts(*step, *fp8), fp8[0].nbytes + fp8[1].nbytes),
-        "bf16": (
-            lambda step: experts(*step, gate_up[1], down[1]),
-            gate_up[1].nbytes + down[1].nbytes,
-        ),
+        name: (partial(_packed, *pair), pair[0].nbytes + pair[1].nbytes)
+        for name, pair in packed.items()
     }
+    for name, pair in {"fp8": fp8, "bf16": (gate_up[1], down[1])}.items():
+        kinds[name] = partial(_plain, *pair), pair[0].nbytes + pair[1].nbytes
     for num_rows in ROWS:
         steps = [chosen(num_rows, NUM_EXPERTS, TOP_K, HIDDEN, device) for _ in range(NUM_DRAWS)]
         share = sum(step[1].unique().numel() for step in steps) / NUM_DRAWS / NUM_EXPERTS
