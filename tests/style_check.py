@@ -3,6 +3,7 @@
     opening       a docstring whose first word stands for a thing that is not named yet;
     riddle        a word or phrase that hides its subject (RIDDLES);
     long          a sentence of more than MAX_WORDS words in a docstring;
+    kernel        a module of Triton kernels whose docstring names no reference, or no test file;
     constructor   an ``__init__`` of more than MAX_ARGUMENTS arguments: an object is missing.
 
 ``[tool.baton.style]`` in pyproject.toml names the files and folders to judge.
@@ -31,6 +32,9 @@ RIDDLES = re.compile(
 )
 SENTENCE_END = re.compile(r"(?<=[.;:])\s")
 ROOT = Path(__file__).resolve().parents[1]
+KERNEL = re.compile(r"^@triton\.jit\b", re.MULTILINE)
+TEST_FILE = re.compile(r"\btest_\w+\.py")
+TEST_FILES = frozenset(path.name for path in (ROOT / "tests").rglob("test_*.py"))
 Definition = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -69,6 +73,7 @@ class Paths(NamedTuple):
         found = definitions(source)
         if judges_prose:
             yield from prose(source, found)
+            yield from kernels(source)
         if judges_constructors:
             yield from constructors(found)
 
@@ -94,6 +99,17 @@ def prose(source: str, found: Iterable[Definition]) -> Iterator[Finding]:
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
             yield from _riddles(token.start[0], token.string)
+
+
+def kernels(source: str) -> Iterator[Finding]:
+    """A finding unless the source of kernels says what they must equal, and which test shows it."""
+    if KERNEL.search(source):
+        text = ast.get_docstring(ast.parse(source)) or ""
+        tests = set(TEST_FILE.findall(text))
+        if "Reference" not in text or not tests:
+            yield Finding(1, "kernel", "the docstring names no reference, or no test file")
+        for missing in sorted(tests - TEST_FILES):
+            yield Finding(1, "kernel", f"there is no {missing}")
 
 
 def constructors(found: Iterable[Definition]) -> Iterator[Finding]:

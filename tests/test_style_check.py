@@ -31,6 +31,21 @@ def test_rules_of_prose(source: str, found: list[str]) -> None:
     assert rules(source) == found
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("Reference: the formula; test: tests/test_style_check.py.", []),
+        ("Sums.", ["the docstring names no reference, or no test file"]),
+        ("Reference: the formula.", ["the docstring names no reference, or no test file"]),
+        ("Reference: the formula; test: test_no_such.py.", ["there is no test_no_such.py"]),
+    ],
+)
+def test_kernels_name_their_reference_and_their_test(text: str, words: list[str]) -> None:
+    module = f'"""{text}"""\n@triton.jit\ndef kernel(): ...\n'
+    assert [found.words for found in style_check.kernels(module)] == words
+    assert list(style_check.kernels(module.replace("@triton.jit\n", ""))) == []
+
+
 def test_a_constructor_of_nine_arguments_is_found_and_a_dataclass_is_not() -> None:
     names = ", ".join(f"a{i}" for i in range(8))
     wide = f"class A:\n    def __init__(self, {names}, *, b): ...\n"

@@ -1,7 +1,9 @@
-"""Attention to chunks of a context, for the kernel of triton_attention_decode.py, whose tests are
-those of this file.
+"""Attention to chunks of a context, for the kernel of triton_attention_decode.py.
 
 A program takes chunks of one row, or chunks that several rows have in common (shared_reads.py).
+
+Reference: torch_attention.attend_decode; test: tests/kernels/test_attention.py,
+test_shared_reads.py.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"

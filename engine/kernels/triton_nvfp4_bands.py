@@ -6,7 +6,8 @@ The kernels choose the rows.
 A sum of gate or up is that of ``PARTS`` equal parts of a row, each added up by itself: with few
 tokens the parts are computed side by side, with the same bits.
 
-Used by triton_experts_nvfp4.py, whose tests are those of this file.
+Reference: torch_experts.experts of the dequantised weights; test:
+tests/kernels/test_triton_nvfp4.py.
 """
 
 import triton

@@ -8,6 +8,8 @@ lets its successor start only then. So before its own wait a kernel may read wei
 written by its predecessor's predecessor or earlier; after it, everything.
 
 Source: PTX ``griddepcontrol``; CUDA programming guide, programmatic dependent launch.
+Reference: the same kernels with ``PDL`` off, one behind the other; test:
+tests/kernels/test_gpu_arch.py.
 """
 
 from typing import Any

@@ -6,6 +6,9 @@ it does not come to is not late. It ``offer``s itself with a word to the first m
 member looks once which offers of this step have come, and tells all members, with a word of the
 same protocol as rows have. All then share the experts out among the decoding members and these
 lenders. A lender whose offer came too late learns it from the word, and runs the step through.
+
+Reference: the local step (triton_experts.py), whose bits no lender changes; test:
+tests/kernels/test_lending.py, test_spread.py.
 """
 
 import triton

@@ -4,6 +4,9 @@
 Tiles, and the order in which a row's sum is formed, are those of the local step
 (engine/kernels/triton_experts.py), so a result has the same bits whichever member computes it. The
 shared expert is computed at home, for the member's own rows.
+
+Reference: the local step, bit for bit, which torch_experts.add_experts judges; test:
+tests/kernels/test_spread.py.
 """
 
 import torch

@@ -5,6 +5,9 @@ other members return.
 The results are added in the order of the local step, the shared expert's last. Waiting and adding
 are one loop: a sum in which a value is missing is formed again. Each value read is then emptied for
 the next layer.
+
+Reference: torch_norm.rms_norm of the sum, through ``add_rms_norm``; test:
+tests/kernels/test_spread.py.
 """
 
 from dataclasses import dataclass

@@ -10,6 +10,8 @@ It copies words of at most 8 bytes, in vectors of 16 where the sizes allow it. T
 tiles of ``tile_bytes``, which a fixed number of programs takes in turn, so that a copy of any
 length uses the same few multiprocessors and leaves the rest to the decode step. Each program has a
 whole tile in flight before it stores any of it; together the programs hide the latency of NVLink.
+
+Reference: the formula above; test: tests/kernels/test_copy_kernel.py.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
