@@ -5,9 +5,8 @@
 2. One worker of the node at a time tries the locks of all places that it may take. Of those that
    are free, and not on a GPU that is marked as unfit, it takes one on the GPU with the fewest
    holders, and writes into the file which process it is.
-3. Where none is free it looks again when a process that holds one ends, and every ``LOOK_S``: a
-   mark may have ended, or been removed, and not every holder can be seen from here. Workers that
-   wait for the same GPU get it in any order.
+3. Where none is free it looks again every ``LOOK_S``, until its deadline. Workers that wait for the
+   same GPU get it in any order.
 
 No lock is ever given back. The end of the process frees them all, so a worker that hangs, that is
 stopped or that was fenced keeps the GPU, whose memory it still fills. A child that was forked
@@ -19,19 +18,19 @@ import math
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from transport.wire.errors import BatonError
 from worker.gpu_locks.folder import LockFolder, try_lock
-from worker.gpu_locks.holder import Holder, this_process, wait_for_an_end, written_in
+from worker.gpu_locks.holder import Holder, this_process, written_in
 from worker.gpu_locks.marks import UnfitMark, how_to_clear, unfit_gpus
 
 END_S = 30.0
 """How long the previous holder of a place may take to end, once its lock is free."""
-LOOK_S = 0.5
-"""Longest time between two looks at the locks while a worker waits."""
+LOOK_S = 0.1
+"""Time between two looks at the locks while a worker waits. No event tells it more: the holder may
+be in another container, where its end cannot be seen, and a mark ends by the clock."""
 
 log = logging.getLogger(__name__)
 
@@ -60,33 +59,21 @@ class Place:
 
 @dataclass(frozen=True)
 class _Look:
-    """The place that was ``taken`` or None, the places that others hold, and the marks."""
+    """The place that was ``taken`` or None, the (GPU, process that its lock file names) of each
+    place that others hold, and the marks."""
 
     taken: Place | None
-    others: Sequence[Place]
+    held: Sequence[tuple[str, Holder | None]]
     unfit: Mapping[str, UnfitMark]
-
-    def holders(self) -> list[tuple[str, Holder | None]]:
-        """(GPU, the process that its lock file names) of each place that others hold."""
-        return [(place.gpu, written_in(place.fd)) for place in self.others]
 
     def reason(self) -> str:
         """Which processes hold each GPU that was not taken, and what to do about marks."""
-        held: dict[str, list[str]] = {}
-        for gpu, who in self.holders():
-            held.setdefault(gpu, []).append(str(who or "another worker"))
-        said = [f"{gpu} is held by {' and '.join(by)}" for gpu, by in held.items()]
+        by_gpu: dict[str, list[str]] = {}
+        for gpu, who in self.held:
+            by_gpu.setdefault(gpu, []).append(str(who or "another worker"))
+        said = [f"{gpu} is held by {' and '.join(by)}" for gpu, by in by_gpu.items()]
         said += map(str, self.unfit.values())
         return "; ".join(said + ([how_to_clear(self.unfit.values())] if self.unfit else []))
-
-    def wait(self, left_s: float) -> None:
-        """Wait until a place may be free: ``LOOK_S`` or ``left_s`` at most."""
-        awaited = [who for gpu, who in self.holders() if who and gpu not in self.unfit]
-        within_s = min([LOOK_S, left_s, *(mark.left_s for mark in self.unfit.values())])
-        wait_for_an_end(awaited, within_s)
-
-    def close(self) -> None:
-        _close(self.others)
 
 
 def claim_gpu(
@@ -132,18 +119,17 @@ class _Claimant:
     def take(self, timeout_s: float, on_waiting: Callable[[str], None]) -> Place:
         deadline, told = time.monotonic() + timeout_s, None
         while True:
-            with closing(self._look()) as look:
-                if look.taken is not None:
-                    return look.taken
-                left_s = deadline - time.monotonic()
-                if left_s <= 0:
-                    reason = look.reason()
-                    raise NoFreeGpu(f"gpu: none is free after {timeout_s:.0f} s: {reason}")
-                causes = (look.holders(), sorted(look.unfit))
-                if causes != told:
-                    on_waiting(look.reason())
-                    told = causes
-                look.wait(left_s)
+            look = self._look()
+            if look.taken is not None:
+                return look.taken
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                raise NoFreeGpu(f"gpu: none is free after {timeout_s:.0f} s: {look.reason()}")
+            causes = (look.held, sorted(look.unfit))
+            if causes != told:
+                on_waiting(look.reason())
+                told = causes
+            time.sleep(min(LOOK_S, left_s))
 
     def _look(self) -> _Look:
         """Take a place if one is free."""
@@ -157,12 +143,15 @@ class _Claimant:
             marked = unfit_gpus(self.folder.path)
             unfit = {gpu: marked[gpu] for gpu in self.gpus if gpu in marked}
             taken = choose(places, unfit)
-            _close(place for place in places if place.mine and place is not taken)
-            look = _Look(taken, [place for place in places if not place.mine], unfit)
+            held = [(place.gpu, written_in(place.fd)) for place in places if not place.mine]
+            for place in places:
+                if place is not taken:
+                    os.close(place.fd)
             before = None
             if taken is not None:
                 before = written_in(taken.fd)
                 self.folder.write(taken.fd, this_process(self.instance).encode())
+        look = _Look(taken, held, unfit)
         if taken is not None and unfit:
             log.warning("took %s, and not others: %s", taken.gpu, look.reason())
         # A process that ends may free its GPU's memory after its locks.
@@ -177,8 +166,3 @@ class _Claimant:
             if self.folder.has(file, fd):
                 return Place(gpu, file, fd, mine)
             os.close(fd)  # the file was removed meanwhile: others lock its successor
-
-
-def _close(places: Iterable[Place]) -> None:
-    for place in places:
-        os.close(place.fd)

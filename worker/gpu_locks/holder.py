@@ -1,14 +1,12 @@
 """The text of a lock file: which process holds a place on a GPU.
 
-The text explains a lock to people, and lets other workers wait for the end of that process. It
+The text explains a lock to people, and lets the next holder wait for the end of that process. It
 decides nothing: it stays when the process has ended, and may name another process than the lock's
 for the moment between a lock and the writing of its text.
 """
 
 import os
 import select
-from collections.abc import Iterable
-from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
@@ -32,38 +30,18 @@ class Holder(msgspec.Struct, frozen=True):
 
     def has_ended(self, within_s: float) -> bool:
         """True if that process has ended, and closed all its files, or does so within this time;
-        also if it cannot be seen here, as in another PID namespace."""
-        pidfd = self._open()
-        if pidfd is None:
-            return True
-        try:
-            return bool(select.select([pidfd], [], [], within_s)[0])
-        finally:
-            os.close(pidfd)
-
-    def _open(self) -> int | None:
-        """A descriptor of that process; None for this one, or one that is not seen here."""
+        also if it is this process, or cannot be seen here, as in another PID namespace."""
         if self.pid == os.getpid():
-            return None
+            return True
         try:
             pidfd = os.pidfd_open(self.pid)
         except OSError:
-            return None
-        if _started_ticks(self.pid) == self.started_ticks:
-            return pidfd
-        os.close(pidfd)
-        return None
-
-
-def wait_for_an_end(holders: Iterable[Holder], within_s: float) -> None:
-    """Wait until one of these processes ends, ``within_s`` at most. Those that have ended by now,
-    or are not seen here, do not count."""
-    with ExitStack() as opened:
-        pidfds = [pidfd for each in holders if (pidfd := each._open()) is not None]
-        for pidfd in pidfds:
-            opened.callback(os.close, pidfd)
-        ended, _, _ = select.select(pidfds, [], [], 0)
-        select.select([pidfd for pidfd in pidfds if pidfd not in ended], [], [], within_s)
+            return True
+        try:
+            is_another = _started_ticks(self.pid) != self.started_ticks
+            return is_another or bool(select.select([pidfd], [], [], within_s)[0])
+        finally:
+            os.close(pidfd)
 
 
 def this_process(instance: str) -> Holder:
