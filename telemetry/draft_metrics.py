@@ -5,32 +5,29 @@ The counters grow by the growth between heartbeats, so a worker's restart does n
 
 from collections.abc import Sequence
 
-from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.registry import Collector
+
+from telemetry.metric_factory import MetricFactory
 
 
 class DraftMetrics:
     """Counters of drafts. ``position`` counts a sequence's drafts in a step from 0, as in vLLM."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self.steps = Counter(
-            "baton_sequence_steps", "Decode steps, one for each sequence in them.",
-            registry=registry,
-        )  # fmt: skip
-        self.drafted_steps = Counter(
-            "baton_sequence_steps_with_drafts", "Those steps that verified drafts.",
-            registry=registry,
-        )  # fmt: skip
-        self.verified = Counter("baton_drafts_verified", "Drafts verified.", registry=registry)
-        self.accepted = Counter("baton_drafts_accepted", "Drafts accepted.", registry=registry)
-        self.verified_at = Counter(
-            "baton_drafts_verified_per_position", "Drafts verified, by their position.",
-            ["position"], registry=registry,
-        )  # fmt: skip
-        self.accepted_at = Counter(
-            "baton_drafts_accepted_per_position", "Drafts accepted, by their position.",
-            ["position"], registry=registry,
-        )  # fmt: skip
+    def __init__(self, make: MetricFactory) -> None:
+        self.steps = make.counter(
+            "baton_sequence_steps", "Decode steps, one for each sequence in them."
+        )
+        self.drafted_steps = make.counter(
+            "baton_sequence_steps_with_drafts", "Those steps that verified drafts."
+        )
+        self.verified = make.counter("baton_drafts_verified", "Drafts verified.")
+        self.accepted = make.counter("baton_drafts_accepted", "Drafts accepted.")
+        self.verified_at = make.counter(
+            "baton_drafts_verified_per_position", "Drafts verified, by their position.", "position"
+        )
+        self.accepted_at = make.counter(
+            "baton_drafts_accepted_per_position", "Drafts accepted, by their position.", "position"
+        )
 
     def vllm(self) -> dict[str, Collector]:
         """The metrics that vLLM has too, by vLLM's names."""

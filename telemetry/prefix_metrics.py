@@ -6,8 +6,9 @@ label for the worker, do not fall when a worker leaves.
 
 from collections.abc import Mapping
 
-from prometheus_client import CollectorRegistry, Counter, Gauge
 from prometheus_client.registry import Collector
+
+from telemetry.metric_factory import MetricFactory
 
 _REUSED = {"gpu": "reused_gpu", "host": "reused_host", "peer": "reused_peer"}
 _MISSED = {"new": "missed_new", "no_state": "missed_no_state", "evicted": "missed_evicted"}
@@ -20,51 +21,49 @@ class PrefixMetrics:
     """Metrics by memory ``tier``: ``gpu`` (a CPU worker's own memory too), ``host``, or ``peer``,
     another worker. Counts have the names of PrefixCounts (transport/wire/reports.py)."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        worker, r = ["instance", "role"], registry
-        by_tier = [*worker, "tier"]
-        self._queried = Counter(
-            "baton_prefix_cache_queried_tokens", "Tokens of prompts looked up.", worker, registry=r
+    def __init__(self, make: MetricFactory) -> None:
+        worker = "instance", "role"
+        by_tier = *worker, "tier"
+        self._queried = make.counter(
+            "baton_prefix_cache_queried_tokens", "Tokens of prompts looked up.", *worker
         )
-        self._reused = Counter(
-            "baton_prefix_cache_reused_tokens",
-            "Looked-up tokens that were found.",
-            by_tier,
-            registry=r,
+        self._reused = make.counter(
+            "baton_prefix_cache_reused_tokens", "Looked-up tokens that were found.", *by_tier
         )
-        self._missed = Counter(
+        self._missed = make.counter(
             "baton_prefix_cache_missed_prompts",
             "Prompts that computed more than 256 tokens, by reason: no earlier prompt began alike "
             "(new), no state was kept where they part (no_state), or it was evicted (evicted).",
-            [*worker, "reason"], registry=r,
-        )  # fmt: skip
-        self._evicted = Counter(
-            "baton_prefix_cache_evictions", "Evicted prefixes.", by_tier, registry=r
+            *worker,
+            "reason",
         )
-        self._kept = Gauge("baton_prefix_cache_prefixes", "Prefixes kept.", by_tier, registry=r)
-        self._pages = Gauge(
-            "baton_prefix_cache_pages", "Pages that only prefixes hold.", worker, registry=r
+        self._evicted = make.counter("baton_prefix_cache_evictions", "Evicted prefixes.", *by_tier)
+        self._kept = make.gauge("baton_prefix_cache_prefixes", "Prefixes kept.", *by_tier)
+        self._pages = make.gauge(
+            "baton_prefix_cache_pages", "Pages that only prefixes hold.", *worker
         )
-        self._bytes = Gauge(
+        self._bytes = make.gauge(
             "baton_prefix_cache_bytes",
             "Memory that only prefixes hold: pages and state slots.",
-            by_tier, registry=r,
-        )  # fmt: skip
-        self._size = Gauge(
-            "baton_prefix_cache_host_size_bytes", "Size of the host tier.", worker, registry=r
+            *by_tier,
         )
-        self._selftest = Gauge(
+        self._size = make.gauge(
+            "baton_prefix_cache_host_size_bytes", "Size of the host tier.", *worker
+        )
+        self._selftest = make.gauge(
             "baton_prefix_cache_selftest_bytes_per_second",
             "Speed of the self-test of two workers before one pulls prefixes that the other keeps; "
             "0: the test failed and none are pulled.",
-            ["keeper", "puller"], registry=r,
-        )  # fmt: skip
+            "keeper",
+            "puller",
+        )
         self._by_worker = (
             self._queried, self._reused, self._missed, self._evicted,
             self._kept, self._pages, self._bytes, self._size,
         )  # fmt: skip
+        unregistered = MetricFactory(None)
         self._vllm = {
-            name: Counter(name.removeprefix("vllm:"), text, registry=None)
+            name: unregistered.counter(name.removeprefix("vllm:"), text)
             for name, text in _VLLM.items()
         }
 

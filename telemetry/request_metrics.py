@@ -1,7 +1,8 @@
 """The Prometheus metrics of what requests ask for and get, with vLLM's names and buckets."""
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.registry import Collector
+
+from telemetry.metric_factory import MetricFactory
 
 _TOKENS = (
     1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000,
@@ -16,29 +17,24 @@ class RequestMetrics:
     """Sizes of requests, each choice by itself but for ``n``, and of the workers' decode steps;
     preemptions of requests."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        def histogram(name: str, about: str, buckets: tuple[float, ...]) -> Histogram:
-            return Histogram(name, about, buckets=buckets, registry=registry)
-
-        self.prompt_tokens = histogram(
+    def __init__(self, make: MetricFactory) -> None:
+        self.prompt_tokens = make.histogram(
             "baton_request_prompt_tokens", "Tokens of a prompt.", _TOKENS
         )
-        self.output_tokens = histogram(
+        self.output_tokens = make.histogram(
             "baton_request_output_tokens", "Tokens of an output.", _TOKENS
         )
-        self.max_tokens = histogram(
+        self.max_tokens = make.histogram(
             "baton_request_max_tokens", "Limit of an output, in tokens.", _TOKENS
         )
-        self.n = histogram("baton_request_n", "Choices of a request.", _NUMBERS)
-        self.inference_s = histogram(
+        self.n = make.histogram("baton_request_n", "Choices of a request.", _NUMBERS)
+        self.inference_s = make.histogram(
             "baton_inference_seconds", "From the start of prefill to the last token.", _SECONDS
         )
-        self.step_tokens = histogram(
+        self.step_tokens = make.histogram(
             "baton_step_tokens", "Tokens that a decode step of a worker gave.", _STEP_TOKENS
         )
-        self.preemptions = Counter(
-            "baton_preemptions", "Sequences ended for want of pages.", registry=registry
-        )
+        self.preemptions = make.counter("baton_preemptions", "Sequences ended for want of pages.")
 
     def vllm(self) -> dict[str, Collector]:
         """The metrics that vLLM has too, by vLLM's names."""

@@ -3,67 +3,74 @@
 The counters grow by the growth between heartbeats, as the counters of drafts do.
 """
 
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from telemetry.metric_factory import MetricFactory
 
 
 class SpreadMetrics:
     """Metrics of spread steps by worker; ``member``: the worker that it waited for."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        worker = ["instance", "role"]
-        self.members = Gauge(
-            "baton_spread_members", "Workers in this worker's spread group; 0: it has none.",
-            worker, registry=registry,
-        )  # fmt: skip
-        self.table = Gauge(
-            "baton_spread_table_info", "1 for the step times by which the worker decides.",
-            [*worker, "table"], registry=registry,
-        )  # fmt: skip
-        self.left_out = Gauge(
-            "baton_spread_left_out", "1 while the worker is left out because it is too slow.",
-            worker, registry=registry,
-        )  # fmt: skip
-        self.steps = Counter(
-            "baton_spread_steps", "Decode steps that the worker computed together with others.",
-            worker, registry=registry,
-        )  # fmt: skip
-        self.step_s = Counter(
-            "baton_spread_step_seconds", "Time that these steps took.", worker, registry=registry
+    def __init__(self, make: MetricFactory) -> None:
+        worker = "instance", "role"
+        self.members = make.gauge(
+            "baton_spread_members",
+            "Workers in this worker's spread group; 0: it has none.",
+            *worker,
         )
-        self.local = Counter(
-            "baton_spread_local_steps", "Decode steps that the worker computed alone.",
-            worker, registry=registry,
-        )  # fmt: skip
-        self.local_s = Counter(
-            "baton_spread_local_step_seconds", "Time that these steps took.",
-            worker, registry=registry,
-        )  # fmt: skip
-        self.aborted = Counter(
-            "baton_spread_aborts", "Times that launched steps were taken back, and done alone.",
-            worker, registry=registry,
-        )  # fmt: skip
-        self.wait_s = Counter(
-            "baton_spread_wait_seconds", "How long the worker's host waited for the other hosts.",
-            worker, registry=registry,
-        )  # fmt: skip
-        self.peer_wait_s = Counter(
-            "baton_spread_peer_wait_seconds", "How long its host waited for this member's host.",
-            [*worker, "member"], registry=registry,
-        )  # fmt: skip
-        self.within_s = Counter(
+        self.table = make.gauge(
+            "baton_spread_table_info",
+            "1 for the step times by which the worker decides.",
+            *worker,
+            "table",
+        )
+        self.left_out = make.gauge(
+            "baton_spread_left_out",
+            "1 while the worker is left out because it is too slow.",
+            *worker,
+        )
+        self.steps = make.counter(
+            "baton_spread_steps",
+            "Decode steps that the worker computed together with others.",
+            *worker,
+        )
+        self.step_s = make.counter(
+            "baton_spread_step_seconds", "Time that these steps took.", *worker
+        )
+        self.local = make.counter(
+            "baton_spread_local_steps", "Decode steps that the worker computed alone.", *worker
+        )
+        self.local_s = make.counter(
+            "baton_spread_local_step_seconds", "Time that these steps took.", *worker
+        )
+        self.aborted = make.counter(
+            "baton_spread_aborts",
+            "Times that launched steps were taken back, and done alone.",
+            *worker,
+        )
+        self.wait_s = make.counter(
+            "baton_spread_wait_seconds",
+            "How long the worker's host waited for the other hosts.",
+            *worker,
+        )
+        self.peer_wait_s = make.counter(
+            "baton_spread_peer_wait_seconds",
+            "How long its host waited for this member's host.",
+            *worker,
+            "member",
+        )
+        self.within_s = make.counter(
             "baton_spread_device_wait_seconds",
             "How long its device waited for this member's rows and results within spread steps.",
-            [*worker, "member"], registry=registry,
-        )  # fmt: skip
-        self.saved_s = Counter(
+            *worker,
+            "member",
+        )
+        self.saved_s = make.counter(
             "baton_spread_saved_seconds",
             "How much longer the spread steps would have taken with one member less, by a table.",
-            worker, registry=registry,
-        )  # fmt: skip
-        self.late = Counter(
-            "baton_spread_late", "Waits of other members for this one that ended in vain.",
-            ["member"], registry=registry,
-        )  # fmt: skip
+            *worker,
+        )
+        self.late = make.counter(
+            "baton_spread_late", "Waits of other members for this one that ended in vain.", "member"
+        )
 
     def report(self, instance: str, role: str, num_members: int, table: str) -> None:
         """Set what a worker's last heartbeat says; ``table``: as in SpreadCounts."""

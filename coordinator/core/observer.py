@@ -220,12 +220,12 @@ class Observer:
         metrics.running.set(status.running)
         metrics.open_tokens.set(open_tokens)
         metrics.ready.set(status.ready)
-        metrics.redis_connected.set(status.redis_connected)
-        metrics.redis_records_unwritten.set(self._records.num_unwritten)
-        metrics.redis_writes_dropped.inc(self._records.dropped - self._dropped)
+        metrics.redis.connected.set(status.redis_connected)
+        metrics.redis.records_unwritten.set(self._records.num_unwritten)
+        metrics.redis.writes_dropped.inc(self._records.dropped - self._dropped)
         metrics.stale_dropped.labels("worker").inc(stale_dropped - self._stale)
         damage = self._records.damage
-        metrics.redis_keys_replaced.inc(damage.num_replaced - self._replaced)
-        metrics.redis_records_unreadable.inc(damage.num_unreadable - self._unreadable)
+        metrics.redis.keys_replaced.inc(damage.num_replaced - self._replaced)
+        metrics.redis.records_unreadable.inc(damage.num_unreadable - self._unreadable)
         self._replaced, self._unreadable = damage.num_replaced, damage.num_unreadable
         self._dropped, self._stale = self._records.dropped, stale_dropped

@@ -9,6 +9,7 @@ from msgspec import structs
 from coordinator.core.contract import BreakerState
 from coordinator.core.workers.worker import Departure, Worker
 from telemetry.metrics import Metrics
+from telemetry.worker_metrics import WorkerLevels
 from transport.wire.messages import PeerTested, Role
 from transport.wire.reports import GpuHealth
 
@@ -35,11 +36,11 @@ class WorkerReport:
 
     def joined(self, worker: Worker) -> None:
         hello = worker.hello
-        self._metrics.workers.labels(hello.role).inc()
+        self._metrics.workers.live.labels(hello.role).inc()
         self._metrics.page_tokens.set(worker.layout.page_size)
         for departure in get_args(Departure):
             # Prometheus sees no increase in a series that begins with its first loss.
-            self._metrics.workers_lost.labels(hello.role, departure)
+            self._metrics.workers.lost.labels(hello.role, departure)
         self._register(worker)
         self.heartbeat(worker)
 
@@ -60,17 +61,17 @@ class WorkerReport:
     def role_changed(self, worker: Worker, before: Role) -> None:
         """Show a worker under its new role, and count the change."""
         self._metrics.role_changes.labels(before, worker.role).inc()
-        self._metrics.workers.labels(before).dec()
-        self._metrics.workers.labels(worker.role).inc()
+        self._metrics.workers.live.labels(before).dec()
+        self._metrics.workers.live.labels(worker.role).inc()
         self._metrics.forget_worker(worker.instance, before)
         self._register(worker)
         self.heartbeat(worker)
 
     def departed(self, worker: Worker, reason: Departure) -> None:
         role = worker.role
-        self._metrics.workers.labels(role).dec()
+        self._metrics.workers.live.labels(role).dec()
         self._metrics.forget_worker(worker.instance, role)
-        self._metrics.workers_lost.labels(role, reason).inc(reason != "goodbye")
+        self._metrics.workers.lost.labels(role, reason).inc(reason != "goodbye")
         self._entries.worker_gone(worker.instance)
 
     def counted(self, worker: Worker) -> None:
@@ -102,9 +103,7 @@ class WorkerReport:
 
     def heartbeat(self, worker: Worker) -> None:
         gauges, pools = worker.gauges, worker.hello.memory.pools
-        self._metrics.set_worker(
-            worker.instance,
-            worker.role,
+        levels = WorkerLevels(
             num_pages=pools.num_pages,
             free_pages=gauges.free_pages,
             num_state_slots=pools.num_state_slots,
@@ -117,6 +116,7 @@ class WorkerReport:
             malformed_dropped=worker.malformed_dropped,
             drafts=worker.drafts.num_drafts,
         )
+        self._metrics.workers.report(worker.instance, worker.role, levels)
         held = structs.asdict(gauges.prefix) | {"gpu_bytes": worker.kept_bytes}
         self._metrics.prefixes.report(worker.instance, worker.role, held)
         self._metrics.spread.report(
@@ -140,20 +140,22 @@ class WorkerReport:
 
     def charged(self, worker: Worker, code: str) -> None:
         """Count a request's fault against the worker."""
-        self._metrics.worker_faults.labels(worker.role, code).inc()
+        self._metrics.workers.faults.labels(worker.role, code).inc()
 
     def breaker_moved(self, worker: Worker, state: BreakerState, why: str) -> None:
         """Log and show that a worker's circuit breaker opened, lets a probe through, or closed."""
         level = logging.WARNING if state == "open" else logging.INFO
         log.log(level, "breaker of %s: %s: %s", worker.instance, state, why)
-        gauge = self._metrics.breaker_open.labels(worker.instance, worker.role)
-        gauge.set(state != "closed")
+        is_open = state != "closed"
+        self._metrics.workers.report_breaker(worker.instance, worker.role, is_open)
 
     def peer_tested(self, puller: Worker, tested: PeerTested) -> None:
         """Show the speed of a tested pair. Decode workers test pairs for handoffs, others for kept
         prefixes."""
         speed = 0.0 if tested.problem else tested.num_bytes / max(tested.seconds, 1e-9)
         if puller.can_be("decode"):
-            self._metrics.selftest_bytes_per_s.labels(tested.instance, puller.instance).set(speed)
+            self._metrics.workers.selftest_bytes_per_s.labels(tested.instance, puller.instance).set(
+                speed
+            )
         else:
             self._metrics.prefixes.tested(tested.instance, puller.instance, speed)

@@ -76,7 +76,7 @@ class Observed:
                 status = message["status"]
             await send(message)
 
-        self._metrics.http_in_flight.inc()
+        self._metrics.http.in_flight.inc()
         try:
             await self._app(scope, receive, send_counted)
         except Exception as error:
@@ -85,15 +85,15 @@ class Observed:
                 raise
             await unhandled(error).response()(scope, receive, send_counted)
         finally:
-            self._metrics.http_in_flight.dec()
+            self._metrics.http.in_flight.dec()
             self._record(scope, status, time.monotonic() - started_at)
 
     def _record(self, scope: Scope, status: int, took_s: float) -> None:
         # A route's pattern, never the path itself: a scanner must not make a series each.
         route = getattr(scope.get("route"), "path", "unmatched")
         method = scope["method"] if scope["method"] in _METHODS else "other"
-        self._metrics.http_responses.labels(route, method, str(status)).inc()
-        self._metrics.http_s.labels(route).observe(took_s)
+        self._metrics.http.responses.labels(route, method, str(status)).inc()
+        self._metrics.http.seconds.labels(route).observe(took_s)
         _log_response(scope, status, took_s)
 
 

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from prometheus_client.parser import text_string_to_metric_families
 
 from telemetry.metrics import Metrics
+from telemetry.worker_metrics import WorkerLevels
 
 
 def scrape(metrics: Metrics) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
@@ -14,6 +15,12 @@ def scrape(metrics: Metrics) -> dict[tuple[str, tuple[tuple[str, str], ...]], fl
     found = {(s.name, tuple(sorted(s.labels.items()))): s.value for s in samples}
     assert len(found) == len(samples), "a series appears twice"
     return found
+
+
+def levels(num_pages: int, free_pages: int) -> WorkerLevels:
+    return WorkerLevels(
+        num_pages, free_pages, num_state_slots=4, free_state_slots=4, running=0, waiting=0
+    )
 
 
 VLLM = (("engine", "0"), ("model_name", "tiny"))
@@ -70,11 +77,10 @@ def test_success_counts_reasons_and_leaves_failures_out() -> None:
 
 def test_cache_usage_is_that_of_the_workers_that_decode() -> None:
     metrics = Metrics("tiny")
-    rest = {"num_state_slots": 4, "free_state_slots": 4, "running": 0, "waiting": 0}
     assert scrape(metrics)["vllm:kv_cache_usage_perc", VLLM] == 0
-    metrics.set_worker("p0", "prefill", num_pages=100, free_pages=0, **rest)
-    metrics.set_worker("d0", "decode", num_pages=100, free_pages=75, **rest)
-    metrics.set_worker("d1", "colocated", num_pages=100, free_pages=25, **rest)
+    metrics.workers.report("p0", "prefill", levels(num_pages=100, free_pages=0))
+    metrics.workers.report("d0", "decode", levels(num_pages=100, free_pages=75))
+    metrics.workers.report("d1", "colocated", levels(num_pages=100, free_pages=25))
     assert scrape(metrics)["vllm:kv_cache_usage_perc", VLLM] == 0.5
     metrics.page_tokens.set(64)
     sizes = (("block_size", "64"), VLLM[0], VLLM[1], ("num_gpu_blocks", "200"))
@@ -97,8 +103,7 @@ def test_a_gpus_figures_are_in_base_units_and_what_is_unknown_is_absent() -> Non
 
 def test_a_forgotten_worker_leaves_no_series() -> None:
     metrics = Metrics("tiny")
-    rest = {"num_state_slots": 4, "free_state_slots": 4, "running": 0, "waiting": 0}
-    metrics.set_worker("d0", "decode", num_pages=8, free_pages=8, **rest)
+    metrics.workers.report("d0", "decode", levels(num_pages=8, free_pages=8))
     metrics.gpus.report("d0", "decode", "GPU-1", {"power_w": 500.0}, {79: 1})
     assert any(("instance", "d0") in labels for _, labels in scrape(metrics))
     metrics.forget_worker("d0", "decode")
@@ -117,19 +122,13 @@ def test_a_scrape_is_whole_while_workers_come_and_go() -> None:
             num_pages += 1
         return num_pages
 
-    metrics.set_worker(
-        "stays", "decode", num_pages=8, free_pages=4, num_state_slots=1,
-        free_state_slots=1, running=0, waiting=0,
-    )  # fmt: skip
+    metrics.workers.report("stays", "decode", levels(num_pages=8, free_pages=4))
     with ThreadPoolExecutor(1) as pool:
         scraping = pool.submit(scrape_on)
         for number in range(400):
-            metrics.set_worker(
-                f"w-{number}", "decode", num_pages=8, free_pages=4, num_state_slots=1,
-                free_state_slots=1, running=0, waiting=0,
-            )  # fmt: skip
+            metrics.workers.report(f"w-{number}", "decode", levels(num_pages=8, free_pages=4))
             metrics.ttft_s.observe(0.1)
-            metrics.key_requests.labels(f"key-{number}", "admitted").inc()
+            metrics.http.key_requests.labels(f"key-{number}", "admitted").inc()
             if number >= 8:
                 metrics.forget_worker(f"w-{number - 8}", "decode")
         stop.set()

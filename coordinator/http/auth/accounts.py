@@ -124,9 +124,9 @@ class KeyAccount:
         self._key = key
         self._requests = _quota(key.requests_per_minute, clock)
         self._tokens = _quota(key.tokens_per_minute, clock)
-        self._admitted = metrics.key_requests.labels(key.name, "admitted")
-        self._refused = metrics.key_requests.labels(key.name, "refused")
-        self._num_tokens = metrics.key_tokens.labels(key.name)
+        self._admitted = metrics.http.key_requests.labels(key.name, "admitted")
+        self._refused = metrics.http.key_requests.labels(key.name, "refused")
+        self._num_tokens = metrics.http.key_tokens.labels(key.name)
 
     def admit(self) -> None:
         """Count a request; raises ApiError (429) if the quota is used up."""

@@ -1,4 +1,10 @@
-"""The HTTP server: uvicorn, with connections that are accepted, limited and timed here."""
+"""The HTTP server: uvicorn, with connections that are accepted, limited and timed here.
+
+A reverse proxy (docs/reverse-proxy.md) limits and times connections as well, but most installations
+have none: clients share the coordinator's descriptors with its workers and Redis, and each may end
+a connection's head or its reading at any point. uvicorn's own limits answer only requests whose
+head has arrived.
+"""
 
 import asyncio
 import math
