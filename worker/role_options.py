@@ -16,11 +16,6 @@ STANDBY_ROWS = 16
 """The most prompts of a batch at a decode worker, which computes prompts only while no prefill
 worker does."""
 
-MaxBatchTokens = Annotated[
-    int,
-    option("BATON_MAX_BATCH_TOKENS", "Prompt tokens a batch; 0: 8192 on a GPU, 2048 on a CPU."),
-]
-MaxBatchRows = Annotated[int, option("BATON_MAX_BATCH_ROWS", "Prompts a batch.")]
 MaxTokensBesideDecode = Annotated[
     int,
     option(
@@ -40,24 +35,36 @@ VerifyHandoff = Annotated[bool, option("BATON_VERIFY_HANDOFF", "Digest every han
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrefillOptions(Options):
+class PromptOptions(Options):
+    """The options of the roles that compute every prompt."""
+
+    max_batch_tokens: Annotated[
+        int,
+        option("BATON_MAX_BATCH_TOKENS", "Prompt tokens a batch; 0: 8192 on a GPU, 2048 on a CPU."),
+    ] = 0
+    max_batch_rows: Annotated[int, option("BATON_MAX_BATCH_ROWS", "Prompts a batch.")] = 16
+
+    def _prompts(self, device: Device) -> PrefillLimits:
+        return PrefillLimits(self.max_batch_tokens or BATCH_TOKENS[device], self.max_batch_rows)
+
+    def _max_prompt_tokens(self) -> int:
+        return self.max_batch_tokens or PROMPT_TOKENS
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrefillOptions(PromptOptions):
     """Compute prompts and offer their cache to decode workers."""
 
     role = "prefill"
 
-    max_batch_tokens: MaxBatchTokens = 0
-    max_batch_rows: MaxBatchRows = 16
     offer_ttl: Annotated[float, option("BATON_OFFER_TTL", "Seconds an offer may wait.")] = 600.0
     verify_handoff: VerifyHandoff = False
     any_role: AnyRole = False
 
     def _limits(self, device: Device) -> ColocatedLimits:
-        tokens = self.max_batch_tokens or BATCH_TOKENS[device]
-        beside = BESIDE_DECODE if self.any_role else tokens
-        return ColocatedLimits(PrefillLimits(tokens, self.max_batch_rows), beside)
-
-    def _max_prompt_tokens(self) -> int:
-        return self.max_batch_tokens or PROMPT_TOKENS
+        prompts = self._prompts(device)
+        beside = BESIDE_DECODE if self.any_role else prompts.max_batch_tokens
+        return ColocatedLimits(prompts, beside)
 
     def _handoff(self) -> HandoffSettings:
         return HandoffSettings(offer_ttl_s=self.offer_ttl, verify=self.verify_handoff)
@@ -94,19 +101,12 @@ class DecodeOptions(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ColocatedOptions(Options):
+class ColocatedOptions(PromptOptions):
     """Compute prompts and decode them, on the same device."""
 
     role = "colocated"
 
-    max_batch_tokens: MaxBatchTokens = 0
-    max_batch_rows: MaxBatchRows = 16
     max_tokens_beside_decode: MaxTokensBesideDecode = BESIDE_DECODE
 
     def _limits(self, device: Device) -> ColocatedLimits:
-        tokens = self.max_batch_tokens or BATCH_TOKENS[device]
-        prompts = PrefillLimits(tokens, self.max_batch_rows)
-        return ColocatedLimits(prompts, self.max_tokens_beside_decode)
-
-    def _max_prompt_tokens(self) -> int:
-        return self.max_batch_tokens or PROMPT_TOKENS
+        return ColocatedLimits(self._prompts(device), self.max_tokens_beside_decode)
