@@ -162,7 +162,7 @@ def test_it_moves_when_prompts_wait() -> None:
     decoded(site, "first")
     request = decoded(site, "r")
     slow = soft(150.0, PoolTargets(1.0, 0.05), each_s=0.01)
-    site.life._dispatcher._border._soft = site.life._moves._soft = slow
+    site.life._dispatcher._border._soft = slow
     site.now += 2.0
     site.submit("prompt", length=100)
     (moved,) = [m for _, m in site.sent() if isinstance(m, Move)]
@@ -177,9 +177,7 @@ def test_a_prefill_worker_without_prompts_takes_the_youngest_sequences() -> None
     site = desk(tok_s=10**6, tpot_s=10.0, each_s=0.01)
     requests = [decoded(site, name) for name in "abcd"]
     assert {request.decode_worker for request in requests} == {"d-1"}
-    site.life._dispatcher._border._soft = site.life._moves._soft = soft(
-        10**6, PoolTargets(1.0, 0.05), each_s=0.01
-    )
+    site.life._dispatcher._border._soft = soft(10**6, PoolTargets(1.0, 0.05), each_s=0.01)
     site.sent()
     site.now += 2.0
     site.life.tick()
@@ -199,9 +197,7 @@ def test_it_takes_none_while_it_has_prompts() -> None:
     for name in "abcd":
         decoded(site, name)
     site.submit("prompt", length=100)
-    site.life._dispatcher._border._soft = site.life._moves._soft = soft(
-        10**6, PoolTargets(1.0, 0.05), each_s=0.01
-    )
+    site.life._dispatcher._border._soft = soft(10**6, PoolTargets(1.0, 0.05), each_s=0.01)
     site.now += 2.0
     site.life.tick()
     assert not [m for _, m in site.sent() if isinstance(m, Move)]

@@ -1,7 +1,9 @@
 """What crosses the border between the pools: prompts that a decode worker computes, and sequences
-that a prefill worker decodes. Pure. soft_pools.py decides, by the figures that are collected here.
+that a prefill worker decodes. Pure. With soft pools soft_pools.py decides, by the figures that are
+collected here; else nothing crosses.
 """
 
+import math
 from collections.abc import Callable
 
 from coordinator.core.placement.choice import Candidates, Place, choose_generate, without
@@ -14,8 +16,49 @@ from coordinator.core.workers.worker import Worker
 
 
 class Border:
-    """Asks ``soft`` about each prompt and each sequence. ``num_tokens_queued``: tokens of the
-    requests that wait for a worker to compute them."""
+    """The border that nothing crosses. ``num_tokens_queued``: tokens of the requests that wait for
+    a worker to compute them."""
+
+    @property
+    def gather_s(self) -> float:
+        """Seconds that a prompt waits for others at most."""
+        return math.inf
+
+    def note_prompt(self, worker: Worker, num_computed: int) -> None:
+        """Count the tokens of a prompt that the worker was given to compute."""
+
+    def gathers(self, worker: Worker, request: Request, num_tokens_queued: int) -> bool:
+        """True if a queued request waits for others before this worker computes it."""
+        return False
+
+    def helper(
+        self,
+        request: Request,
+        computing: list[Worker],
+        reserved: set[str],
+        num_tokens_queued: int,
+    ) -> Place | None:
+        """The place of a prompt beside a decode worker's steps, if it is better off there than at
+        one of the prefill workers that are ``computing`` prompts."""
+        return None
+
+    def keeper(self, request: Request, other: Worker | None) -> Worker | None:
+        """The prefill worker of an offered request, if it is to decode it itself rather than the
+        ``other`` worker; None is one without room."""
+        return None
+
+    def taker(self, request: Request, num_moving: int) -> Worker | None:
+        """The prefill worker without prompts that is to decode a request of a decode worker.
+        ``num_moving``: requests that are about to move there before it."""
+        return None
+
+    def releases(self, worker: Worker, num_tokens_queued: int) -> bool:
+        """True if the next sequence that a prefill worker decodes is to be decoded elsewhere."""
+        return True
+
+
+class SoftBorder(Border):
+    """The border of soft pools: asks ``soft`` about each prompt and each sequence."""
 
     def __init__(
         self,
@@ -33,15 +76,12 @@ class Border:
 
     @property
     def gather_s(self) -> float:
-        """Seconds that a prompt waits for others at most."""
         return self._soft.gather_s
 
     def note_prompt(self, worker: Worker, num_computed: int) -> None:
-        """Count the tokens of a prompt that the worker was given to compute."""
         self._soft.note_prompt(worker.instance, num_computed, self._monotonic())
 
     def gathers(self, worker: Worker, request: Request, num_tokens_queued: int) -> bool:
-        """True if a queued request waits for others before this worker computes it."""
         if request.attempt > 1:
             return False
         now = self._monotonic()
@@ -52,14 +92,14 @@ class Border:
     def helper(
         self,
         request: Request,
-        prefilling: list[Worker],
+        computing: list[Worker],
         reserved: set[str],
         num_tokens_queued: int,
     ) -> Place | None:
-        """The place of a prompt beside a decode worker's steps, if it is better off there than at
-        one of the ``prefilling`` workers."""
-        ahead = min(worker.load.tokens_ahead for worker in prefilling)
-        num_waiting = ahead + self._soft.new_tokens(num_tokens_queued) // len(prefilling)
+        if not computing or computing[0].role != "prefill":
+            return None
+        ahead = min(worker.load.tokens_ahead for worker in computing)
+        num_waiting = ahead + self._soft.new_tokens(num_tokens_queued) // len(computing)
         if not self._soft.may_help(num_waiting):  # before prompts are looked up
             return None
         helpers = without(self._candidates.to_help(request), reserved)
@@ -73,8 +113,6 @@ class Border:
         return place if helps else None
 
     def keeper(self, request: Request, other: Worker | None) -> Worker | None:
-        """The prefill worker of an offered request, if it is to decode it itself rather than the
-        ``other`` worker; None is one without room."""
         own = self._registry.get(request.prefill_worker)
         if request.moving or own is None or not _may_keep(own):
             return None
@@ -85,8 +123,6 @@ class Border:
         return own if self._soft.keeps(here, there, self._monotonic()) else None
 
     def taker(self, request: Request, num_moving: int) -> Worker | None:
-        """The prefill worker without prompts that is to decode a request of a decode worker.
-        ``num_moving``: requests that are about to move there before it."""
         offered = request.state is State.HANDOFF
         source = self._registry.get(request.prefill_worker if offered else request.decode_worker)
         if source is None or source.role != "decode":
@@ -99,6 +135,16 @@ class Border:
         there = Site(source.instance, source.num_decoded + offered - num_moving)
         idle_s = self._monotonic() - worker.prompts.ended_at
         return worker if self._soft.takes(here, there, idle_s) else None
+
+    def releases(self, worker: Worker, num_tokens_queued: int) -> bool:
+        others = self._registry.taking("decode")
+        if not others:
+            return False
+        other = min(others, key=lambda w: w.load.num_sequences)
+        ahead = worker.load.tokens_ahead + self._soft.new_tokens(num_tokens_queued)
+        here = Site(worker.instance, worker.num_decoded, ahead)
+        there = Site(other.instance, other.load.num_sequences)
+        return self._soft.releases(here, there, self._monotonic())
 
 
 def _may_keep(worker: Worker) -> bool:

@@ -94,12 +94,12 @@ class Candidates:
     def to_take(self, request: Request, source: str) -> list[Worker]:
         """The healthy prefill workers that may take over a request that is decoded at ``source``,
         and can hold it to its end."""
-        proved = {worker.instance: worker for worker in self._registry.takers_from(source)}
-        usable = self._registry.pair_breakers.pulling_from(source, set(proved), self._monotonic())
+        proved = self._registry.takers_from(source)
+        usable = self._usable(source, {worker.instance for worker in proved})
         return [
             worker
-            for instance, worker in proved.items()
-            if instance in usable
+            for worker in proved
+            if worker.instance in usable
             and worker.breaker.closed
             and worker.reserved_for is None
             and worker.hello.max_seq_len >= request.max_len
@@ -114,8 +114,10 @@ class Candidates:
     def proved(self, exporter: str) -> set[str]:
         """The workers that take work and can pull sequences from this worker's memory, by their
         tests, without those whose handoffs from there fail while others work."""
-        usable = self._registry.proved_from(exporter)
-        return self._registry.pair_breakers.pulling_from(exporter, usable, self._monotonic())
+        return self._usable(exporter, self._registry.proved_from(exporter))
+
+    def _usable(self, exporter: str, proved: set[str]) -> set[str]:
+        return self._registry.pair_breakers.pulling_from(exporter, proved, self._monotonic())
 
     def too_long_for_all(self, request: Request) -> bool:
         """True if the request was too long for a worker, and no large enough one has joined."""

@@ -24,7 +24,7 @@ may wait for others, and blocks the queue meanwhile.
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Sequence
 
-from coordinator.core.placement.border import Border
+from coordinator.core.placement.border import Border, SoftBorder
 from coordinator.core.placement.choice import (
     Candidates,
     Place,
@@ -65,9 +65,9 @@ class Dispatcher:
         self._limits = limits
         self._monotonic = monotonic
         self._candidates = Candidates(registry, monotonic)
-        self._border = (
-            None if soft is None else Border(soft, registry, self._candidates, limits, monotonic)
-        )
+        self._border = Border()
+        if soft is not None:
+            self._border = SoftBorder(soft, registry, self._candidates, limits, monotonic)
         self._reservations = Reservations(registry, reserve_s, monotonic)
         self._queue = FairQueue()
         self._denied: tuple[Request, list[Worker]] | None = None
@@ -143,14 +143,16 @@ class Dispatcher:
     def taker(self, request: Request, num_moving: int = 0) -> Worker | None:
         """The prefill worker without prompts that is to decode a request of a decode worker.
         ``num_moving``: requests that are about to move there before it."""
-        if self._border is None or self._queue:
-            return None
-        return self._border.taker(request, num_moving)
+        return None if self._queue else self._border.taker(request, num_moving)
+
+    def releases(self, worker: Worker) -> bool:
+        """True if a prefill worker's next sequence is to be decoded elsewhere."""
+        return self._border.releases(worker, self._queue.num_tokens)
 
     def has_gathered(self) -> bool:
         """True if a prompt has waited for others as long as it may. Its worker decodes: ask when
         the tokens of a step come."""
-        if self._border is None or self._gathered_from is None:
+        if self._gathered_from is None:
             return False
         return self._monotonic() - self._gathered_from >= self._border.gather_s
 
@@ -189,7 +191,7 @@ class Dispatcher:
                     if worker.instance not in reserved and not (request.moving and worker.draining)
                 ]
                 worker = choose_decode(free, request, kept_at(request, self._registry))
-                worker = self._keeper(request, worker) or worker
+                worker = self._border.keeper(request, worker) or worker
                 if request.moving:
                     worker = self.taker(request) or worker
                 if worker is None and request.moving:  # it stays where it is
@@ -231,9 +233,13 @@ class Dispatcher:
                 blocked.add(key)
                 continue
             free = without(workers, reserved)
-            place = self._helper(request, workers, reserved) or self._choose(free, request)
+            num_queued = self._queue.num_tokens
+            place = self._border.helper(request, workers, reserved, num_queued)
+            if place is None:
+                place = self._choose(free, request)
             if place is not None:
-                if place.worker.instance not in filled and self._gathers(place.worker, request):
+                is_first = place.worker.instance not in filled
+                if is_first and self._border.gathers(place.worker, request, num_queued):
                     self._gathered_from = request.progress_at
                     return
                 filled.add(place.worker.instance)
@@ -276,26 +282,7 @@ class Dispatcher:
     def _placed_at(self, place: Place, request: Request) -> None:
         num_computed = request.num_tokens - place.reuse.num_tokens
         self._queue.placed(request, num_computed)
-        if self._border is not None:
-            self._border.note_prompt(place.worker, num_computed)
-
-    def _gathers(self, worker: Worker, request: Request) -> bool:
-        """True if a queued request waits for others before this worker computes it."""
-        border = self._border
-        return border is not None and border.gathers(worker, request, self._queue.num_tokens)
-
-    def _helper(
-        self, request: Request, prefilling: list[Worker], reserved: set[str]
-    ) -> Place | None:
-        """The place of a prompt beside a decode worker's steps, if it is better off there."""
-        if self._border is None or not prefilling or prefilling[0].role != "prefill":
-            return None
-        return self._border.helper(request, prefilling, reserved, self._queue.num_tokens)
-
-    def _keeper(self, request: Request, other: Worker | None) -> Worker | None:
-        """The prefill worker of an offered request, if it is to decode it itself rather than the
-        ``other`` worker; None is one without room."""
-        return None if self._border is None else self._border.keeper(request, other)
+        self._border.note_prompt(place.worker, num_computed)
 
     def _deny(self, request: Request, workers: list[Worker]) -> None:
         """Note a request that found no room at ``workers``, if its key is below its share."""

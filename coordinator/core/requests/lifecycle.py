@@ -94,7 +94,7 @@ class Lifecycle:
         self._failures = Failures(
             registry, self._attempts, faults, self._quarantine, outbox, retries.max_faults
         )
-        self._moves = Moves(registry, self._dispatcher, monotonic, soft)
+        self._moves = Moves(registry, self._dispatcher, monotonic, pools_are_soft=soft is not None)
         self._departures = Departures(registry, self._attempts.requests, monotonic)
         self._overdue = Overdue(settings or HubSettings(), self._attempts.requests)
 

@@ -18,7 +18,6 @@ from typing import Literal
 from coordinator.core.placement.dispatcher import Dispatcher
 from coordinator.core.request import Request, State
 from coordinator.core.requests.balance import Balance, gains, weight
-from coordinator.core.soft_pools import Site, SoftPools
 from coordinator.core.workers.registry import Registry
 from coordinator.core.workers.worker import Worker
 from transport.wire.messages import Role
@@ -45,25 +44,26 @@ class Moves:
         registry: Registry,
         dispatcher: Dispatcher,
         monotonic: Callable[[], float],
-        soft: SoftPools | None = None,
+        *,
+        pools_are_soft: bool = False,
     ) -> None:
         self._registry = registry
         self._dispatcher = dispatcher
         self._monotonic = monotonic
-        self._soft = soft
+        self._pools_are_soft = pools_are_soft
         self._balances: dict[Role, Balance] = {"decode": Balance(), "colocated": Balance()}
 
     def due(self) -> Iterator[tuple[Request, Reason]]:
         """The requests to move, and why. The caller orders each before it takes the next."""
         for worker in self._registry.all():
-            reason: Reason = "role" if self._soft is None else "pools"
+            reason: Reason = "pools" if self._pools_are_soft else "role"
             if worker.draining or worker.role == "prefill":
                 for request in self._leaving(worker):
                     yield request, "drain" if worker.draining else reason
             elif worker.load.is_short_of_pages:
                 for request in self._relieving(worker):
                     yield request, "memory"
-            elif self._soft is not None and worker.role == "decode":
+            elif self._pools_are_soft and worker.role == "decode":
                 for request in self._taken(worker):
                     yield request, "pools"
         now = self._monotonic()
@@ -89,7 +89,8 @@ class Moves:
         for request in self._movable(worker):
             if num_moving >= MAX_AT_ONCE:
                 return
-            if not self._releases(worker) or self._dispatcher.new_home(request) is None:
+            releases = worker.draining or self._dispatcher.releases(worker)
+            if not releases or self._dispatcher.new_home(request) is None:
                 return
             num_moving += 1
             yield request
@@ -149,19 +150,6 @@ class Moves:
             and not (request.moving or request.quarantined)
             and now - request.moved_at >= AGAIN_AFTER_S
         ]
-
-    def _releases(self, worker: Worker) -> bool:
-        """True if the worker's next sequence is to be decoded elsewhere."""
-        if worker.draining or self._soft is None:
-            return True
-        others = self._registry.taking("decode")
-        if not others:
-            return False
-        other = min(others, key=lambda w: w.load.num_sequences)
-        ahead = worker.load.tokens_ahead + self._soft.new_tokens(self._dispatcher.num_tokens_queued)
-        here = Site(worker.instance, worker.num_decoded, ahead)
-        there = Site(other.instance, other.load.num_sequences)
-        return self._soft.releases(here, there, self._monotonic())
 
 
 def _moving(worker: Worker) -> list[Request]:
