@@ -19,6 +19,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 IDLE = "!document.querySelector('#send').disabled"
 _IDLE = LoadPoint(0.0, 0.0, None, None, None, None, 0, 0, 0.0, None, 0.0)
+FEW_HANDOFFS = LoadPoint(90.0, 9.0, 0.2, 2.0, None, None, 0, 1, 0.2, 0.005, 6e6)
 AN_HOUR = (
     LoadPoint(30.0, 9.0, 0.1, 1.0, 0.01, 0.02, 7, 3, 0.0, None, 0.0),
     *[_IDLE] * 358,
@@ -184,15 +185,34 @@ async def test_pools_are_blocks_with_a_row_a_worker_and_the_handoff_between_them
 async def test_few_handoffs_are_counted(
     browser: Browser, serve: Serve, says: Callable[..., FakeCore]
 ) -> None:
-    few = LoadPoint(90.0, 9.0, 0.2, 2.0, None, None, 0, 1, 0.2, 0.005, 6e6)
     workers = (
         WorkerStatus("prefill-1", "prefill", "cpu", 0, 0, 8, 8, 4, 4, ""),
         WorkerStatus("decode-1", "decode", "cpu", 0, 0, 8, 8, 4, 4, ""),
     )
-    await browser.open(await serve(says(workers=workers, load=(few, few))))
+    await browser.open(await serve(says(workers=workers, load=(FEW_HANDOFFS, FEW_HANDOFFS))))
     await browser.until("document.querySelector('#handoff')?.innerText.includes('p50')")
     said = await browser.text("#handoff")
     assert said == "handoff: 4 in the last minute · p50 5.00 ms · 6.0 MB/s"
+
+
+@pytest.mark.parametrize(
+    ("earlier", "said"),
+    [((), "no handoff yet"), ((FEW_HANDOFFS,), "handoff: none in the last minute")],
+)
+async def test_a_minute_without_handoffs(
+    browser: Browser,
+    serve: Serve,
+    says: Callable[..., FakeCore],
+    earlier: tuple[LoadPoint, ...],
+    said: str,
+) -> None:
+    workers = (
+        WorkerStatus("prefill-1", "prefill", "cpu", 0, 0, 8, 8, 4, 4, ""),
+        WorkerStatus("decode-1", "decode", "cpu", 0, 0, 8, 8, 4, 4, ""),
+    )
+    await browser.open(await serve(says(workers=workers, load=(*earlier, *[_IDLE] * 6))))
+    await browser.until("document.querySelector('#handoff')?.innerText.trim()")
+    assert await browser.text("#handoff") == said
 
 
 async def test_the_last_hour_is_drawn(

@@ -116,7 +116,7 @@ def test_silence_is_lost_once_then_hello_again(channel: ScriptedChannel, joined:
     ("name", "logged"),
     [
         ("c-2", "c-2 took over from c-1"),
-        ("", "another one, which does not know this worker, took over from c-1"),
+        ("", "a coordinator that does not know this worker took over from c-1"),
     ],
 )
 def test_another_coordinator_is_lost_too_and_the_log_names_both(

@@ -233,7 +233,7 @@ class Session:
                 raise JoinRefused(reason)
             case Alive(coordinator=coordinator):
                 if self._welcome and coordinator != self._welcome.coordinator:
-                    successor = coordinator or "another one, which does not know this worker,"
+                    successor = coordinator or "a coordinator that does not know this worker"
                     log.warning("%s took over from %s", successor, self._welcome.coordinator)
                     self._lose(work)
             case _:

@@ -70,7 +70,8 @@ export function showHandoff({ points, period_s }) {
   if (handoff === null) return;
   const some = points.slice(-HANDOFF_PERIODS);
   const mean = (name) => total(some, name) / Math.max(some.length, 1);
-  const newest = some.findLast((each) => each.handoff_p50_s !== null);
+  const handedOff = (each) => each.handoff_p50_s !== null;
+  const newest = some.findLast(handedOff);
   const bytes = mean("handoff_bytes_per_s");
   const speed = bytes >= 1e9 ? `${(bytes / 1e9).toFixed(1)} GB/s` : `${(bytes / 1e6).toFixed(1)} MB/s`;
   handoff.title = "From a request's first token, which prefill sends, to its second, which decode sends; over the last minute.";
@@ -78,7 +79,7 @@ export function showHandoff({ points, period_s }) {
   const rate = often < 1 ? `${Math.round(total(some, "handoffs_per_s") * period_s)} in the last minute` : `${often.toFixed(1)} per second`;
   say(handoff.querySelector(".what"), newest
     ? `handoff: ${rate} · p50 ${time(newest.handoff_p50_s)} · ${speed}`
-    : "handoff: none in the last minute");
+    : points.some(handedOff) ? "handoff: none in the last minute" : "no handoff yet");
 }
 
 export function showStatus(status) {
