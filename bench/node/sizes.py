@@ -39,13 +39,6 @@ class Sizes:
     """Long prompts beside them, tokens of each, seconds from one to the next."""
     soak: Soak
 
-    def level(self, at_once: int) -> Level:
-        requests = min(self.requests, self.rounds * at_once)
-        return Level(at_once, requests, self.input_len, self.output_len)
-
-    def crowd(self, at_once: int) -> Level:
-        return Level(at_once, at_once, self.input_len, self.output_len)
-
 
 FULL = Sizes(
     levels=(1, 2, 4, 8, 16, 32, 64), mode_levels=(1, 16, 32, 64), crowds=(256, 512),
