@@ -37,11 +37,11 @@ OTHERS: dict[str, dict[str, Any]] = {
     },
     "heads-80": {
         "model_type": "llama", "hidden_size": 2560, "intermediate_size": 6912,
-        "num_attention_heads": 32, "num_key_value_heads": 8, "max_position_embeddings": 8192,
+        "num_attention_heads": 32, "num_key_value_heads": 8, "max_position_embeddings": 16384,
     },
     "heads-96": {
         "model_type": "llama", "hidden_size": 1536, "intermediate_size": 4096,
-        "num_attention_heads": 16, "num_key_value_heads": 8, "max_position_embeddings": 8192,
+        "num_attention_heads": 16, "num_key_value_heads": 8, "max_position_embeddings": 16384,
     },
 }  # fmt: skip
 """Settings of models without a folder in bench/models, beside those that transformers defaults to
