@@ -7,7 +7,7 @@
 Starts ``baton up`` ``--starts`` times with the arguments behind ``--``. The first start may compile
 kernels, which later ones find. The last start then serves ``--at-once`` requests of ``--input-len``
 tokens with answers of ``--output-len`` all at once, and after them one prompt of ``--prompt``
-tokens alone.
+tokens alone. BATON_* variables of this process are not passed on: name them with ``--setting``.
 """
 
 import asyncio
@@ -43,12 +43,19 @@ def main(
     input_len: Annotated[int, typer.Option(help="Tokens of each of the requests at once.")] = 1024,
     output_len: Annotated[int, typer.Option(help="Tokens of their answers.")] = 1024,
     prompt: Annotated[int, typer.Option(help="Tokens of a long prompt; 0: none.")] = 131_072,
+    setting: Annotated[
+        list[str] | None, typer.Option(help="NAME=VALUE, which servers get as BATON_NAME.")
+    ] = None,
     num_ids: Annotated[int, typer.Option(help="The prompt's ids are below.")] = NUM_IDS,
 ) -> None:
     """Measure, and write the results, also those before a failure. Exit code: 0, or 1 after one."""
     model = up[up.index("--model") + 1]
+    given = dict(each.split("=", 1) for each in setting or () if "=" in each)
+    if len(given) != len(setting or ()):
+        raise typer.BadParameter(f"--setting: {setting} are not NAME=VALUE, each NAME once")
     settings = {
         "at_once": at_once, "input_len": input_len, "output_len": output_len, "prompt": prompt,
+        "setting": given,
     }  # fmt: skip
     run = Recording("bench.start", out, settings, {"arguments": up})
     run.results["starts"] = found = list[dict[str, Any]]()
@@ -56,7 +63,7 @@ def main(
     try:
         for number in range(starts):
             began = time.perf_counter()
-            with stack.started(*up) as served:
+            with stack.started(*up, settings=given) as served:
                 ready_s = time.perf_counter() - began
                 found.append({"ready_s": ready_s, "log": _told(served.lines)})
                 if number == starts - 1 and at_once:
