@@ -150,7 +150,8 @@ def spread_steps(spread: str, *, num_gpus: int) -> Finding:
         advice = "mount a tmpfs there, writable for workers"
     if not problem:
         text = (
-            f"workers on {num_gpus} GPUs can compute together, unless experts are in NVFP4 or int4"
+            f"workers on {num_gpus} GPUs can compute together, unless experts are in NVFP4, "
+            "int4 or int8"
         )
         return Finding("ok", "spread steps", text)
     text = f"--spread {spread}, but none are computed together: {problem}"

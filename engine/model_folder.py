@@ -67,13 +67,12 @@ def _as_stored(
     ValueError for a GPU and weights that no kernel computes with."""
     plan = build(model, config.torch_dtype, torch.device("meta")).plan
     names = packed_names(plan, entries, model.stored)
-    packed = {each for own in names.values() for each in own}
     model = model.packed(names)
     if config.device != "cuda":
         return model
-    others = [each for each in plan.split if each not in packed and not each.startswith("mtp.")]
+    others = [each for each in plan.split if each not in names and not each.startswith("mtp.")]
     problem = unsupported(model, config.torch_dtype)
-    if not packed or others or problem:
+    if not names or others or problem:
         raise ValueError(
             f"device: weights in {model.stored.name} run on CPUs only; on GPUs weights in NVFP4, "
             f"int4 and symmetric int8 do, if experts are so in all layers, of a model that the "

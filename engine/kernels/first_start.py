@@ -38,9 +38,8 @@ def notes(config: ModelConfig, arch: int) -> tuple[str, ...]:
     if any(found[name] != value for name, value in MODEL.items()):
         return ()
     weights: Weights = "bf16" if config.quantization.source == "none" else "fp8"
-    nvfp4 = config.quantization.packs and not (
-        config.quantization.int4 or config.quantization.int8  # not noted
-    )
+    noted = {"nvfp4"}.issuperset(config.quantization.packed.values())
+    nvfp4 = config.quantization.packs and noted
     return read(arch, weights, "nvfp4") if nvfp4 else read(arch, weights)
 
 

@@ -255,7 +255,7 @@ class ReferenceKernels:
         gate_up: Experts,
         down: Experts,
     ) -> None:
-        assert isinstance(gate_up, Matrix), "experts in NVFP4 and int4 are for the Triton set"
+        assert isinstance(gate_up, Matrix), "packed experts are for the Triton set"
         assert isinstance(down, Matrix)
         plain = self._linear.plain(gate_up), self._linear.plain(down)
         dense = self._linear.suits_experts(x, plain[0], ids.shape[1])

@@ -24,9 +24,10 @@ from engine.model.weights import Experts, MoeWeights
 
 MAX_STREAMED_TOKENS = 512
 MAX_UNPACKED_TOKENS = 4096
-"""The most tokens of a pass that multiplies experts in NVFP4 or int4 as they are. It unpacks them
-once per 32 tokens of an expert; for more tokens it takes less time to dequantise all experts first.
-Graphs of prompts have no more tokens, so none holds memory for dequantised experts."""
+"""The most tokens of a pass that multiplies packed experts (NVFP4, int4, int8) as they are. It
+unpacks them once per 32 tokens of an expert; for more tokens it takes less time to dequantise all
+experts first. Graphs of prompts have no more tokens, so none holds memory for dequantised
+experts."""
 
 
 def add_experts(
@@ -73,7 +74,7 @@ def add_experts(
 
 
 def nvfp4(of: Experts) -> PackedExperts:
-    """Experts beside others in NVFP4 or int4."""
+    """Experts beside others in NVFP4, int4 or int8."""
     assert isinstance(of, PackedExperts), "experts of both kinds"
     return of
 

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
-"""Bands of rows of an expert in NVFP4 or int4 times rows of tokens.
+"""Bands of rows of an expert in NVFP4, int4 or int8 times rows of tokens.
 
 The kernels choose the rows.
 

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
-"""A band of rows in NVFP4 or int4 times a few tokens, for kernels of matrices that are no experts.
+"""A band of rows in NVFP4, int4 or int8 times a few tokens, for matrices that are no experts.
 
 Weights are the first operand of the product: they are unpacked to the registers from which the
 tensor cores read them.

@@ -1,12 +1,12 @@
 """The configuration of a model of any family: its layers as data."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from engine.model.fields import Fields
 from engine.model.layers import Attention, DeltaNet, LayerSpec, Moe
-from engine.model.quantization import PackedKind, Quantization
+from engine.model.quantization import PackedNames, Quantization
 from engine.quantized.format import PLAIN, Stored
 from engine.quantized.read import FP8_BLOCKS, read_quantization
 from transport.wire.layout import CacheDtype, CacheLayout
@@ -143,12 +143,9 @@ class ModelConfig:
         quantization = Quantization.nvfp4_at_load(has_experts=has_experts, lm_head=lm_head)
         return replace(self, quantization=quantization)
 
-    def packed(self, names: Mapping[PackedKind, tuple[str, ...]]) -> "ModelConfig":
+    def packed(self, names: PackedNames) -> "ModelConfig":
         """The same model, whose checkpoint stores these experts and matrices packed."""
-        int4, int8 = names["int4"], names["int8"]
-        every = names["nvfp4"] + int4 + int8
-        found = replace(self.quantization, packed=every, int4=int4, int8=int8)
-        return replace(self, quantization=found)
+        return replace(self, quantization=replace(self.quantization, packed=names))
 
     def packing(self) -> "ModelConfig":
         """The same model, in memory with packed weights as stored or made at load."""

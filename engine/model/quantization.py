@@ -28,23 +28,28 @@ PackedKind = Literal["nvfp4", "int4", "int8"]
 """A format of several numbers to a word, which kernels unpack in registers."""
 
 
+class PackedNames(dict[str, PackedKind]):
+    """The formats of experts and matrices that a checkpoint stores packed, by name."""
+
+    def __repr__(self) -> str:
+        # NOTE: a model's fingerprint has this text, which names no formats.
+        return repr(tuple(self))
+
+
 @dataclass(frozen=True)
 class Quantization:
     """Which matrices are in FP8. ``source`` none: no matrix. checkpoint: matrices that ``kept``
     does not name are stored in FP8. load: matrices that ``kept`` does not name are converted at
     load. ``nvfp4``: experts, and without FP8 all of those matrices, are rounded to NVFP4's values
-    at load. ``lm_head``: it is converted at load too, to NVFP4 or else to FP8. ``packed``: names of
-    experts and matrices that the checkpoint stores in NVFP4, int4 or int8; ``int4`` and ``int8``
-    are those in integers. ``packs``: these stay so in memory; otherwise they have the same values,
-    and are plain."""
+    at load. ``lm_head``: it is converted at load too, to NVFP4 or else to FP8. ``packed``: the
+    experts and matrices that the checkpoint stores in NVFP4, int4 or int8. ``packs``: these stay so
+    in memory; otherwise they have the same values, and are plain."""
 
     source: Literal["none", "checkpoint", "load"] = "none"
     kept: tuple[str, ...] = ()
     nvfp4: bool = False
     lm_head: bool = False
-    packed: tuple[str, ...] = ()
-    int4: tuple[str, ...] = field(default=(), repr=False)
-    int8: tuple[str, ...] = field(default=(), repr=False)
+    packed: PackedNames = field(default_factory=PackedNames, hash=False)
     packs: bool = field(default=False, repr=False)
 
     @classmethod
@@ -107,9 +112,7 @@ class Quantization:
 
     def kind(self, name: str) -> PackedKind:
         """What the experts or the matrix ``name`` are in if they are packed."""
-        if name in self.int8:
-            return "int8"
-        return "int4" if name in self.int4 else "nvfp4"
+        return self.packed.get(name, "nvfp4")
 
     def _is_large(self, name: str) -> bool:
         module = name.removesuffix(".weight")

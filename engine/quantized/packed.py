@@ -9,7 +9,7 @@ import torch
 
 from engine.checkpoint import Entry
 from engine.errors import CheckpointError
-from engine.model.quantization import PREFIX, PackedKind
+from engine.model.quantization import PREFIX, PackedKind, PackedNames
 from engine.plan import Plan, Target
 from engine.quantized.format import Format, Part, Stored, require
 from engine.quantized.integer_place import IntegerPlace
@@ -68,23 +68,19 @@ def matrices(entries: Sequence[Entry], stored: Stored) -> list[Entry | Packed]:
     ]
 
 
-def packed_names(
-    plan: Plan, entries: Sequence[Entry], stored: Stored
-) -> dict[PackedKind, tuple[str, ...]]:
-    """Names of matrices, and of experts, whole or one by one, that are stored in NVFP4, int4 and
-    int8, as kernels compute with them. Raises as ``matrices``."""
+def packed_names(plan: Plan, entries: Sequence[Entry], stored: Stored) -> PackedNames:
+    """The matrices, and the experts, whole or one by one, that are stored in NVFP4, int4 or int8,
+    as kernels compute with them. Raises as ``matrices``."""
     found: dict[PackedKind, set[str]] = {"nvfp4": set(), "int4": set(), "int8": set()}
     for each in matrices(entries, stored):
         if isinstance(each, Packed) and (kind := _kind(each.format)) is not None:
             found[kind].add(each.short_name)
-    return {
-        kind: tuple(
-            whole
-            for whole in plan.targets
-            if whole in names or (whole in plan.split and names.issuperset(plan.split[whole]))
-        )
+    return PackedNames(
+        (whole, kind)
         for kind, names in found.items()
-    }
+        for whole in plan.targets
+        if whole in names or (whole in plan.split and names.issuperset(plan.split[whole]))
+    )
 
 
 def _kind(form: Format) -> PackedKind | None:

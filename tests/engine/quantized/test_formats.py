@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from engine import checkpoint as checkpoints
 from engine import weights
 from engine.model.model import Model
+from engine.model.quantization import PackedNames, Quantization
 from engine.model.registry import build, read_config
 from tests.engine.checkpoints import checkpoint, with_draft_layer
 from tests.engine.driver import GREEDY, Driver, Request, load_engine
@@ -186,3 +187,9 @@ def test_workers_with_other_weights_are_different_models(tmp_path: Path) -> None
     folders = [checkpoint("per_expert"), *(written(name, tmp_path)[0] for name in FORMS)]
     fingerprints = [load_engine(folder).fingerprint for folder in folders]
     assert len(set(fingerprints)) == len(folders)
+
+
+def test_a_fingerprint_has_the_names_of_packed_weights_and_not_their_formats() -> None:
+    stored = Quantization(packed=PackedNames({"a": "nvfp4", "b": "int4"}))
+    assert "packed=('a', 'b')" in repr(stored)
+    assert [stored.kind(name) for name in "abc"] == ["nvfp4", "int4", "nvfp4"]
