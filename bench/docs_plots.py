@@ -88,7 +88,8 @@ def interference(files: Sequence[Path]) -> str:
 
 def pools(file: Path, auto: str, fixed: str, load: str) -> str:
     """What the two workers of a stack whose pools follow the load decode over time, as bands above
-    the TTFT of this stack and of a fixed one. ``file``: a result of ``bench.pools_service``."""
+    the TTFT of this stack and of a fixed one. ``file``: a result of
+    ``bench.pools_service`` (retired)."""
     document = json.loads(file.read_text())
     found = {name: document["results"][name][load] for name in (auto, fixed)}
     looks = found[auto]["pools"]

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple, cast
 import torch
 from llguidance import LLMatcher
 
-from decode.speculation import DraftPolicy, NoDrafts
 from engine.batch import Binding, ForwardBatch, Row
 from engine.config import EngineConfig, Quantize
 from engine.runner import Engine
@@ -60,12 +59,10 @@ class Run:
 
 
 class Decoded(NamedTuple):
-    """Means of timed steps: seconds per step, seconds in which the host worked, and tokens that
-    each sequence got."""
+    """Means of timed steps: seconds per step, and seconds in which the host worked."""
 
     step_s: float
     host_s: float
-    num_tokens: float
 
 
 class Bench:
@@ -112,57 +109,42 @@ class Bench:
         seconds = [self.prefill(run, max(length, 16_384)) for _ in range(8)]
         return round(1e3 * statistics.median(seconds[1:]), 2)
 
-    def decode(
-        self,
-        run: Run,
-        num_steps: int,
-        policy: DraftPolicy | None = None,
-        num_warm: int = WARM_STEPS,
-    ) -> Decoded:
-        """Time ``num_steps`` steps behind the prompts and ``num_warm`` others, with the drafts that
-        ``policy`` chooses (None: no drafts). The host is a step ahead."""
-        policy = policy or NoDrafts()
+    def decode(self, run: Run, num_steps: int, num_warm: int = WARM_STEPS) -> Decoded:
+        """Time ``num_steps`` steps behind the prompts and ``num_warm`` others, without drafts. The
+        host is a step ahead."""
         pending: Step | None = None
-        began, waited, num_tokens, made = time.perf_counter(), 0.0, 0, 0
+        began, waited = time.perf_counter(), 0.0
         for step in range(num_warm + num_steps):
             if step == num_warm:
                 if pending is not None:
-                    _process(pending, policy)
+                    _process(pending)
                 torch.cuda.synchronize()
-                pending, began, waited, num_tokens = None, time.perf_counter(), 0.0, 0
+                pending, began, waited = None, time.perf_counter(), 0.0
             start = run.input_len + step
-            rows = tuple(self._row(run, slot, start, None, made) for slot in range(run.batch))
-            made = policy.num_next(run.batch)
-            launched = self._engine.launch(ForwardBatch(rows, made))
+            rows = tuple(self._row(run, slot, start, None) for slot in range(run.batch))
+            launched = self._engine.launch(ForwardBatch(rows))
             if pending is not None:
                 blocked_at = time.perf_counter()
                 pending.wait()
                 waited += time.perf_counter() - blocked_at
-                num_tokens += _process(pending, policy)
+                _process(pending)
             pending = launched
         assert pending is not None, "no steps"
-        num_tokens += _process(pending, policy)
+        _process(pending)
         seconds = time.perf_counter() - began
-        each = num_tokens / num_steps / run.batch
-        return Decoded(seconds / num_steps, (seconds - waited) / num_steps, each)
+        return Decoded(seconds / num_steps, (seconds - waited) / num_steps)
 
     def _bind(self, slot: int, prompt: tuple[int, ...]) -> None:
         constraint = CONSTRAINT if slot < self.num_constrained else None
         sampling = SamplingParams(temperature=1.0, seed=slot, constraint=constraint)
         self._engine.bind(Binding(slot, prompt, (), sampling, StopRule(1 << 20)))
 
-    def _row(
-        self, run: Run, slot: int, start: int, tokens: tuple[int, ...] | None, num_drafts: int = 0
-    ) -> Row:
+    def _row(self, run: Run, slot: int, start: int, tokens: tuple[int, ...] | None) -> Row:
         pages = tuple(range(slot * run.pages_each, (slot + 1) * run.pages_each))
         last = tokens is None or start + len(tokens) == run.input_len
-        return Row(slot, pages, start, tokens, sample=last, num_drafts=num_drafts)
+        return Row(slot, pages, start, tokens, sample=last)
 
 
-def _process(step: Step, policy: DraftPolicy) -> int:
-    """Process a step's result; returns its number of tokens."""
-    result = step.result()
-    assert all(s.token_id is not None for each in result.sampled for s in each), "NaN"
-    for num_drafts, sampled in zip(result.drafts, result.sampled, strict=True):
-        policy.verified(num_drafts, len(sampled) - 1)
-    return sum(len(each) for each in result.sampled)
+def _process(step: Step) -> None:
+    """Wait for a step's result, which must have a token for each row."""
+    assert all(s.token_id is not None for each in step.result().sampled for s in each), "NaN"

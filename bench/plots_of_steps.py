@@ -92,7 +92,7 @@ def _tokens_per_s(document: dict[str, Any], batch: int) -> float:
 
 def drafts(file: Path, acceptance: float) -> str:
     """Tokens per second with 1, 2 and 3 drafts over those without drafts, by the batch, from a
-    result of ``bench.speculation``."""
+    result of ``bench.speculation`` (retired)."""
     document = json.loads(file.read_text())
     steps = [each for each in document["steps"] if each["acceptance"] == acceptance]
     numbers = sorted({each["drafts"] for each in steps if each["drafts"] in ("1", "2", "3")})

@@ -22,13 +22,15 @@ from bench.handoff_stages import of_records, read_records
 from bench.node import interference
 from bench.node.plan import Kind, Mode, Part
 from bench.node.settings import Settings
-from bench.stack_runs import SPREAD_COUNTERS
 
 COUNTERS: Mapping[Mode, Sequence[str]] = {
     "plain": (),
-    "spread": SPREAD_COUNTERS,
+    "spread": (
+        "spread_steps", "spread_step_seconds", "spread_local_steps", "spread_local_step_seconds",
+        "spread_aborts", "spread_wait_seconds",
+    ),
     "drafts": ("drafts_verified", "drafts_accepted"),
-}
+}  # fmt: skip
 """Sums over the workers, beside the levels."""
 _PAIR = re.compile(r"self-test +(?P<pair>\S+ -> \S+): every byte right, (?P<speed>[\d.]+) GB/s")
 

@@ -58,7 +58,7 @@ def compared(node: Node, setup: Setup, document: dict[str, Any]) -> dict[str, An
 def main(
     setup: Annotated[list[str], typer.Option(help="split:P+D or colocated:N; several times.")],
     step: Annotated[
-        list[Path] | None, typer.Option(help="Results of bench.step and bench.speculation.")
+        list[Path] | None, typer.Option(help="Results of bench.step, or of a throughput.")
     ] = None,
     levels: Annotated[str, typer.Option(help="Requests at once.")] = LEVELS,
     spread: Annotated[bool, typer.Option(help="Also with spread steps, by bytes.")] = False,

@@ -34,9 +34,9 @@ class Table:
 
     @classmethod
     def read(cls, steps: Sequence[Path] = STEPS) -> "Table":
-        """Read a table: from results of ``bench.step`` and of ``bench.speculation`` with drafts
-        off (prefill from the first of them), or from one throughput result. Raises ValueError or
-        OSError."""
+        """Read a table: from results of ``bench.step``, and of the retired ``bench.speculation``
+        with drafts off (prefill from the first of them), or from one throughput result. Raises
+        ValueError or OSError."""
         if _load(steps[0]).get("kind") == "throughput":
             return cls.of_levels(steps[0])
         step_s: dict[int, float] = {}

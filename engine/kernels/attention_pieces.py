@@ -19,7 +19,7 @@ LONGEST_TAIL = 640
 """A chunk of 1,024 takes as long as so many tokens without pieces."""
 LEAST_NEW, LEAST_PAIRS = 1_024, 50_000_000
 """A row with fewer new tokens, or fewer pairs of a new and a cached token, is computed as fast
-without pieces (bench/prompt_attention.py)."""
+without pieces (h200-prompt-attention.json)."""
 
 
 class Piece(NamedTuple):

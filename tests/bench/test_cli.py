@@ -11,7 +11,7 @@ COMMANDS = (
     "throughput", "load", "score", "compare", "report",
     "correctness", "conformance", "scale", "gpu",
 )  # fmt: skip
-GPU_MODULES = ("profile_step", "speculation", "step")
+GPU_MODULES = ("profile_step", "step")
 HEAVY = ("torch", "transformers", "tokenizers", "uvloop", "numpy")
 
 

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from bench.engine_bench import Bench, Run
-from decode.speculation import FixedDrafts
 from engine.config import EngineConfig
 from engine.runner import Engine
 
@@ -17,9 +16,7 @@ RUN = Run(3, 70, 2)
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    config = EngineConfig(
-        TINY, 6, 3, load_format="dummy", max_drafts=2, draft_acceptance=1.0
-    )  # fmt: skip
+    config = EngineConfig(TINY, 6, 3, load_format="dummy")
     return Engine.load(config, lambda size: torch.zeros(size, dtype=torch.uint8))
 
 
@@ -30,13 +27,9 @@ def test_prompts_are_computed_in_batches_or_in_chunks(engine: Engine) -> None:
     assert bench.prefill_s(RUN, 1000, 2) > 0
 
 
-def test_steps_are_timed_with_drafts_and_without(engine: Engine) -> None:
+def test_steps_are_timed(engine: Engine) -> None:
     bench = Bench(engine)
     bench.prefill(RUN, 1000)
     plain = bench.decode(RUN, num_steps=4, num_warm=2)
     assert plain.step_s > 0
     assert 0 < plain.host_s <= plain.step_s
-    assert plain.num_tokens == 1
-    bench.prefill(RUN, 1000)
-    drafted = bench.decode(RUN, 4, FixedDrafts(2), num_warm=2)
-    assert drafted.num_tokens == 3, "all drafts are accepted"
