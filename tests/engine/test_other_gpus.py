@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-ALL = bool(os.environ.get("BATON_TEST_ALL"))
+from tests.examples import ALL
+
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 300.0
 ARCHS = [80, 86, 89, 90, 100, 120] if ALL else [80, 120]

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from engine.model.weights import MoeWeights
 from engine.runner import Engine
 from tests.engine.driver import GREEDY, Driver, Request
 from tests.engine.quantized import checkpoints
+from tests.examples import combinations
 from tests.gpu.test_nvfp4 import values
 from tests.kernels import cuda_path
 from tests.kernels.test_cuda_path_families import write_config
@@ -239,8 +241,12 @@ def test_a_checkpoint_with_experts_in_another_format_too_is_refused(
     assert not any(name.startswith("layers.1.mlp.experts") for name in packed)
 
 
-@pytest.mark.parametrize("name", ["qwen3", "qwen3_5", "gemma3_text"])
-@pytest.mark.parametrize("kind", ["nvfp4", "at load", *INTEGERS])
+FAMILIES, KINDS = ("qwen3", "qwen3_5", "gemma3_text"), ("nvfp4", "at load", *INTEGERS)
+ONE_EACH = [(FAMILIES[0], kind) for kind in KINDS] + [(name, "nvfp4") for name in FAMILIES[1:]]
+"""Each kind with one family, and each family with one kind."""
+
+
+@pytest.mark.parametrize(("name", "kind"), combinations(list(product(FAMILIES, KINDS)), ONE_EACH))
 def test_models_without_experts_give_the_tokens_of_their_values(
     name: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
