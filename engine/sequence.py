@@ -41,67 +41,80 @@ WHOLE = Beginning()
 
 @dataclass(eq=False)
 class Sequence:
-    """Engine-side state of one attempt at one request.
+    """Engine-side state of one attempt at one request. Times are this process's monotonic ones.
 
-    ``token_ids``: prompt and output, as far as the host knows them. ``num_cached`` tokens are in
-    the cache once every launched step has retired; ``in_flight`` counts launched steps that have
-    not. With drafts ``num_cached`` is a lower bound: each step brings one token, and all launched
-    steps bring at most ``drafts_in_flight`` more. ``ended``: no further step is launched, and the
-    allocation is released when ``in_flight`` falls to zero. ``received_at``, ``started_at`` (of its
-    first batch) and ``transferred_at`` (until its first decode step is done) are times of this
-    process's monotonic clock. ``http_id``: the client's own id of the request, for the log.
-    ``hands_off``: the cache of the finished prompt is offered to a decode worker; otherwise the
-    sequence is decoded here. ``num_scored``: prompt tokens whose log-probabilities were computed in
-    earlier attempts. ``num_pending``: last tokens in its pages that its state does not include yet;
-    its next step adds them. ``begun``: its first batch here was scheduled. ``finished``: it has got
-    its last token. ``moving``: it takes only the step that its state needs to have all tokens, and
-    is then offered to another worker. ``compiled``: its grammar; while ``compiling`` it takes part
-    in no batch.
-
-    For the prefix cache: ``salt`` and ``boundaries`` as in the order. ``keys``: keys of the tokens
-    that it arrived with; None if nothing may be shared. ``source``: a prefix of it that a peer
-    keeps; ``pulling``: the copy of that, while under way. ``beginning``: the prefix that it reuses.
-    ``num_seen``: number of its tokens that another prompt begins with. ``awaited``: the sequence
-    for whose longer prefix it waits, and that prefix's length. States are kept at ``places``,
-    counted in tokens; ``making``: prefixes that launched chunks and copies write; ``made``:
-    prefixes that it has used and kept.
+    After its end a sequence keeps its memory until its launched steps, which write it, have
+    retired.
     """
 
+    # The order.
     request_id: str
     attempt: int
     arrival: int
     token_ids: TokenIds
+    """Prompt and output, as far as the host knows them."""
     num_prompt: int
     sampling: SamplingParams
     stop: StopRule
+
+    # Its memory and its steps.
     allocation: CacheAllocation | None = None
     num_cached: int = 0
+    """Tokens in the cache once every launched step has retired. With drafts a lower bound: each
+    step brings one token, and ``drafts_in_flight`` more at most."""
     in_flight: int = 0
+    """Launched steps that have not retired."""
     drafts_in_flight: int = 0
+    """Drafts in launched steps that have not retired."""
     ended: bool = False
+    """True if no further step is launched; at zero ``in_flight`` the allocation is released."""
     received_at: float = 0.0
     started_at: float = 0.0
+    """When the first batch was launched."""
     transferred_at: float | None = None
+    """When the cache had been pulled; None after the first decode step."""
     http_id: str = ""
+    """The client's own id of the request, for the log."""
     hands_off: bool = False
+    """True if the cache of the computed prompt is offered, instead of decoded here."""
     num_scored: int = 0
+    """Prompt tokens whose log-probabilities were computed in earlier attempts."""
     num_pending: int = 0
+    """Last tokens in its pages that its state does not include yet; its next step adds them."""
     begun: bool = False
+    """True once the first batch here is scheduled."""
     finished: bool = False
+    """True once the last token is there."""
     moving: bool = False
+    """True if it takes only the step that completes its state, and is then offered."""
     compiled: Compiled | None = None
+    """The grammar of its output; None without one."""
     compiling: bool = False
+    """True while the grammar is being compiled: the sequence takes part in no batch."""
+
+    # The prefix cache.
     salt: str = ""
+    """Only sequences with the same salt share prefixes."""
     keys: PrefixKeys | None = None
+    """Keys of the tokens that it arrived with; None if nothing may be shared."""
     boundaries: tuple[int, ...] = ()
+    """Ascending numbers of tokens after which a later prompt is likely to differ."""
     source: Offer | None = None
+    """A prefix of it that a peer keeps."""
     pulling: Pull | None = None
+    """The copy of ``source``, while it is under way."""
     awaited: "tuple[Sequence, int] | None" = None
+    """The sequence for whose longer prefix it waits, and that prefix's length."""
     beginning: Beginning = WHOLE
+    """The prefix that it reuses."""
     num_seen: int = 0
+    """Number of its tokens that another prompt begins with."""
     places: list[int] = field(default_factory=list)
+    """Numbers of tokens after which its state is kept."""
     making: list[KeptPrefix] = field(default_factory=list)
+    """Prefixes that launched chunks and copies write."""
     made: list[KeptPrefix] = field(default_factory=list)
+    """Prefixes that it has used and kept."""
 
     @classmethod
     def of(cls, message: Prefill | Decode | Generate, now: float) -> "Sequence":

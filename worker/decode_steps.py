@@ -44,7 +44,7 @@ class DecodeSteps:
         """The next step; None if there is none, and UNDECIDED if nothing may be launched in this
         round. ``willing``: this worker has nothing else to compute."""
         if not self.undecided:
-            self._scheduled = self._room.sequences.schedule(self._group.room)
+            self._scheduled = self._room.sequences.schedule(self._group.max_rows)
             if self._scheduled is not None:
                 self._room.begin(self._scheduled)
         scheduled = self._scheduled or NOTHING
@@ -92,7 +92,7 @@ class DecodeSteps:
     def _process(self, spread: bool, scheduled: Scheduled, result: StepResult) -> None:
         """Report the tokens of a step whose result has come."""
         room = self._room
-        self._group.took(self._launches.took_s, spread=spread, waited_s=result.waited_s)
+        self._group.record_step(self._launches.took_s, spread=spread, waited_s=result.waited_s)
         first = first_steps(scheduled, room.clock())
         tokens, broken = room.sequences.process_results(scheduled, result)
         for sequence, error in broken:

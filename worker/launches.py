@@ -138,7 +138,7 @@ class PromptBatches:
         """Launch a batch, and report the prompts whose last chunk it has."""
         room, is_scored = self._room, any(row.scoring is not None for row in scheduled.rows)
         while self._overlapped and is_scored:
-            self.go_on(wait=True)
+            self.advance_overlapped(wait=True)
         room.begin(scheduled)
         if self._overlaps and not is_scored and (self._overlapped or self._is_long(scheduled)):
             self._overlapped.append((scheduled, room.engine.overlapped(scheduled.batch)))
@@ -149,7 +149,7 @@ class PromptBatches:
             if row.sample and sequence.hands_off and goes_on:
                 room.reports.last_chunk(sequence)
 
-    def go_on(self, *, wait: bool) -> None:
+    def advance_overlapped(self, *, wait: bool) -> None:
         """Enqueue the next layers of the overlapped batches, and process those that are done.
         ``wait``: there is no step to launch meanwhile, so wait for the oldest."""
         for _, batch in self._overlapped:

@@ -167,6 +167,6 @@ class WorkerLoop:
             self._supervisor.stopping()
             self._session.leave(draining=True)
         if time.monotonic() >= self._drain_deadline:
-            self._worker.give_back()
+            self._worker.fail_all()
             return True
         return self._worker.empty and self._session.dismissed

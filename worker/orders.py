@@ -100,7 +100,7 @@ class Orders:
             case _:
                 assert_never(message)
 
-    def give_back(self) -> None:
+    def fail_all(self) -> None:
         """Fail every request at the deadline of a drain, to be retried elsewhere."""
         for sequence in self._room.held():
             self._room.reports.failed(sequence, "draining", "the worker is shutting down")

@@ -68,8 +68,8 @@ class Worker:
         room, group = self._room, self._group
         self._intake.admit()
         held = group.holds_prompts
-        willing = held or not room.prompts.has_work
-        step = self._steps.schedule(willing=willing and not room.sequences.settling)
+        willing = (held or not room.prompts.has_work) and not room.sequences.settling
+        step = self._steps.schedule(willing=willing)
         if isinstance(step, PlannedStep):
             self._steps.launch(step)
             self._launches.process(behind=self._lookahead)
@@ -83,7 +83,7 @@ class Worker:
         idle = step is None and batch is None
         self._stalled = idle and not self._under_way
         self._launches.process(behind=0 if idle else self._lookahead)
-        self._batches.go_on(wait=idle)
+        self._batches.advance_overlapped(wait=idle)
         self._offer_settled()
         room.expire_offers()
         if idle:
@@ -121,9 +121,9 @@ class Worker:
         """Handle an order of the coordinator, or its loss."""
         self._orders.handle(message)
 
-    def give_back(self) -> None:
+    def fail_all(self) -> None:
         """Report every request as failed at the deadline of a drain, to be retried elsewhere."""
-        self._orders.give_back()
+        self._orders.fail_all()
 
     def close(self) -> None:
         """End all copies: nothing writes the cache after this."""

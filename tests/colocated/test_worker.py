@@ -177,7 +177,7 @@ def test_everything_is_given_back_or_dropped(lookahead: int) -> None:
         if end == LOST:
             bench.pool.handle(LOST)
         else:
-            bench.pool.give_back()
+            bench.pool.fail_all()
         assert bench.pool.held() == ()
         bench.steps(2)
         assert bench.all_free()

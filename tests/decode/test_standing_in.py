@@ -109,7 +109,7 @@ def test_everything_is_given_back_or_dropped(end: str, lookahead: int) -> None:
     if end == LOST:
         site.pool.handle(LOST)
     else:
-        site.pool.give_back()
+        site.pool.fail_all()
     assert site.pool.held() == ()
     assert {name for name, code, _ in site.failures() if code == "draining"} == (
         held if end == "give_back" else set()

@@ -206,7 +206,7 @@ class Cluster:
     def stop_worker(self, instance: str) -> None:
         """It leaves; what it has not finished it gives back."""
         node = self.nodes[instance]
-        node.pool.give_back()
+        node.pool.fail_all()
         while node.outbox:
             self._deliver(node)
         del self.nodes[instance]

@@ -193,7 +193,7 @@ def test_it_may_end_in_any_way_while_it_waits(role: Role, end: str) -> None:
     elif end == LOST:
         site.pool.handle(LOST)
     else:
-        site.pool.give_back()
+        site.pool.fail_all()
     site.steps(1)
     assert site.all_free()
     site.now += 2 * COMPILE_S

@@ -40,7 +40,7 @@ def test_it_lends_where_it_is_one_of_the_last_and_decodes_elsewhere() -> None:
 
     assert place.join(SpreadGroup(5, (mine, peer))) == SpreadJoined(5)
     assert spreads.joined == [(5, 0, 0)]
-    place.took(0.25, spread=False)
+    place.record_step(0.25, spread=False)
 
     assert place.join(SpreadGroup(6, (peer, mine), 1)) == SpreadJoined(6)
     assert (spreads.num_left, lends.joined) == (1, [(6, 1, 1)])

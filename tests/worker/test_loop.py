@@ -192,7 +192,7 @@ async def test_told_to_stop_with_work_it_goes_on_until_the_deadline(
     await asyncio.to_thread(running.stop)
     assert time.monotonic() - began >= 1.0, "the drain's time"
     assert running.pool.step.call_count - stopping < 40, "it waits 0.05 s between its rounds"
-    running.pool.give_back.assert_called_once()
+    running.pool.fail_all.assert_called_once()
 
 
 async def test_a_worker_whose_memory_is_gone_drains_and_ends(

@@ -79,16 +79,16 @@ def trio() -> Iterator[Trio]:
 
 def test_a_few_sequences_too_many_sit_out_while_all_members_take_part(trio: Trio) -> None:
     first, *others = trio.members
-    assert first.room(17) == 17, "in no group"
+    assert first.max_rows(17) == 17, "in no group"
     for member in trio.members:
         member.join(trio.group())
-    assert first.room(17) == 17, "the others have said nothing yet"
+    assert first.max_rows(17) == 17, "the others have said nothing yet"
     trio.decide(2, 6, 0)
     trio.decide(2, 6, 0)
-    assert [first.room(wanted) for wanted in (15, 16, 17, 20, 21)] == [15, 16, 16, 16, 21]
+    assert [first.max_rows(wanted) for wanted in (15, 16, 17, 20, 21)] == [15, 16, 16, 16, 21]
     others[0].decide(6, willing=False)
     first.decide(2, willing=True)
-    assert first.room(17) == 17, "one takes no part"
+    assert first.max_rows(17) == 17, "one takes no part"
 
 
 def test_members_launch_the_same_plan_and_say_what_they_did(trio: Trio) -> None:
@@ -107,8 +107,8 @@ def test_members_launch_the_same_plan_and_say_what_they_did(trio: Trio) -> None:
     assert (plans[0].generation, plans[0].bucket) == (5, 16)
     for member in trio.members:
         member.launch(ForwardBatch(()), plans[0])
-        member.took(0.25, spread=True, waited_s=(0.001, 0.002, 0.0))
-        member.took(0.5, spread=False)
+        member.record_step(0.25, spread=True, waited_s=(0.001, 0.002, 0.0))
+        member.record_step(0.5, spread=False)
         counts = member.counts()
         assert (counts.num_members, counts.num_steps, counts.spread_ms) == (3, 1, 250)
         assert (counts.num_local, counts.local_ms) == (1, 500)

@@ -49,8 +49,8 @@ class EitherPlace:
     def trial_memory(self) -> TrialMemory:
         return self._place.trial_memory
 
-    def room(self, wanted: int) -> int:
-        return self._place.room(wanted)
+    def max_rows(self, wanted: int) -> int:
+        return self._place.max_rows(wanted)
 
     def decide(self, num_rows: int, num_drafts: int = 0, *, willing: bool) -> Plan:
         return self._place.decide(num_rows, num_drafts, willing=willing)
@@ -58,8 +58,8 @@ class EitherPlace:
     def launch(self, batch: ForwardBatch, plan: SpreadPlan) -> Step:
         return self._place.launch(batch, plan)
 
-    def took(self, seconds: float, *, spread: bool, waited_s: Sequence[float] = ()) -> None:
-        self._place.took(seconds, spread=spread, waited_s=waited_s)
+    def record_step(self, seconds: float, *, spread: bool, waited_s: Sequence[float] = ()) -> None:
+        self._place.record_step(seconds, spread=spread, waited_s=waited_s)
 
     def aborted(self, late: tuple[int, ...]) -> None:
         self._place.aborted(late)

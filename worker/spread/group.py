@@ -1,4 +1,4 @@
-"""What a worker's loop asks of its place in a spread group, and the place of one that is in none.
+"""The worker's place in its spread group, as its loop sees it, and the place without a group.
 
 Workers that decode have a Membership (membership.py), prefill workers are Lenders (lender.py), and
 workers of any role are what each group says (either_place.py).
@@ -19,61 +19,60 @@ Plan = SpreadPlan | Literal["local", "wait"]
 
 
 class Group(Protocol):
-    """One thread calls it, the worker's."""
+    """A place in a spread group. Only the worker's thread calls it."""
 
     @property
     def export(self) -> SpreadExport | None:
-        """What peers open; None: this worker takes part in no group."""
+        """The memory that peers open; None: this worker takes part in no group."""
         ...
 
     @property
     def look_s(self) -> float:
-        """How long the worker may sleep without a look at the others."""
+        """Seconds that the worker may sleep without a look at the others."""
         ...
 
     @property
     def holds_prompts(self) -> bool:
-        """Whether this worker's prompts wait for those of the others: for a few steps at most."""
+        """True if this worker's prompts wait for those of the others: for a few steps at most."""
         ...
 
     @property
     def trial_memory(self) -> TrialMemory:
-        """What ``when_idle`` holds of the worker's cache now; ``interrupt`` gives it back."""
+        """The part of the worker's cache that ``when_idle`` holds; ``interrupt`` frees it."""
         ...
 
-    def room(self, wanted: int) -> int:
-        """How many of ``wanted`` sequences the next decode step should have."""
+    def max_rows(self, wanted: int) -> int:
+        """The most sequences that the next decode step should have, of ``wanted`` ones."""
         ...
 
     def decide(self, num_rows: int, num_drafts: int = 0, *, willing: bool) -> Plan:
-        """What the next decode step of so many sequences, with up to so many drafts each, is: one
-        of the group, a local one, or to be asked again. ``willing``: this worker has nothing else
-        to compute."""
+        """Plan the next decode step, of ``num_rows`` sequences with up to ``num_drafts`` drafts
+        each: a step of the group, a local step, or "wait" to be asked again. ``willing``: this
+        worker has nothing else to compute."""
         ...
 
     def launch(self, batch: ForwardBatch, plan: SpreadPlan) -> Step:
         """Launch the step that ``decide`` has planned."""
         ...
 
-    def took(self, seconds: float, *, spread: bool, waited_s: Sequence[float] = ()) -> None:
-        """A decode step was computed, as launched here or alone, in so many seconds; within it the
-        device waited so long for each member."""
+    def record_step(self, seconds: float, *, spread: bool, waited_s: Sequence[float] = ()) -> None:
+        """Record how long a decode step took, and how long the device waited for each member within
+        it. ``spread``: it was a step of the group."""
         ...
 
     def aborted(self, late: tuple[int, ...]) -> None:
-        """Spread steps were taken back, in which those of these ranks were waited for in vain."""
+        """Record that spread steps were taken back because the members of these ranks were late."""
         ...
 
     def when_idle(self, memory: CacheAllocator, *, willing: bool, empty: bool) -> None:
-        """Called at the end of a round in which the worker launched nothing. A lender takes part in
-        the others' next step, if all have committed to one and this worker is ``willing``: it has
-        nothing else to compute. A member that decodes times steps in ``memory``, the worker's
-        cache, if the worker is ``empty``: it has no request at all."""
+        """Use a round in which the worker launched nothing. A lender takes part in the others' next
+        step, if all have committed to one and this worker is ``willing``: it has nothing else to
+        compute. A member that decodes times steps in ``memory``, the worker's cache, if the worker
+        is ``empty``: it has no request at all."""
         ...
 
     def interrupt(self) -> None:
-        """A message of the coordinator is handled next. What is only timed ends, and its memory is
-        given back."""
+        """End the steps that are only timed and free their memory, since an order has come."""
         ...
 
     def mark_unavailable(self) -> None:
@@ -91,7 +90,7 @@ class Group(Protocol):
         ...
 
     def counts(self) -> SpreadCounts:
-        """Since the worker's start."""
+        """The counts of spread steps since the worker's start."""
         ...
 
     def close(self) -> None: ...
@@ -105,7 +104,7 @@ class Alone:
     holds_prompts = False
     trial_memory = TrialMemory()
 
-    def room(self, wanted: int) -> int:
+    def max_rows(self, wanted: int) -> int:
         return wanted
 
     def decide(self, num_rows: int, num_drafts: int = 0, *, willing: bool) -> Plan:
@@ -114,7 +113,7 @@ class Alone:
     def launch(self, batch: ForwardBatch, plan: SpreadPlan) -> Step:
         raise AssertionError("a spread step without a group")
 
-    def took(self, seconds: float, *, spread: bool, waited_s: Sequence[float] = ()) -> None:
+    def record_step(self, seconds: float, *, spread: bool, waited_s: Sequence[float] = ()) -> None:
         """Nothing is counted without a group."""
 
     def aborted(self, late: tuple[int, ...]) -> None:

@@ -77,7 +77,7 @@ class Lender(GroupPlace[LendingRounds]):
         if lent.aborted:
             self._tally.aborted()
         elif lent.took_part:
-            self._tally.took(self._lent_at - began, spread=True)
+            self._tally.record_step(self._lent_at - began, spread=True)
         for rank in lent.late:
             peer = self._peers.members[rank]
             times = self._tally.was_late(peer)
@@ -86,7 +86,7 @@ class Lender(GroupPlace[LendingRounds]):
     def interrupt(self) -> None:
         """A lent step has ended when the worker goes on."""
 
-    def room(self, wanted: int) -> int:
+    def max_rows(self, wanted: int) -> int:
         """A decode step of this worker's own takes all."""
         return wanted
 
@@ -99,9 +99,9 @@ class Lender(GroupPlace[LendingRounds]):
     def launch(self, batch: ForwardBatch, plan: SpreadPlan) -> Step:
         raise AssertionError("a spread step of a lender's own")
 
-    def took(self, seconds: float, *, spread: bool, waited_s: Sequence[float] = ()) -> None:
+    def record_step(self, seconds: float, *, spread: bool, waited_s: Sequence[float] = ()) -> None:
         """Count a decode step of its own; what it lends is counted where it ends."""
-        self._tally.took(seconds, spread=False)
+        self._tally.record_step(seconds, spread=False)
 
     def aborted(self, late: tuple[int, ...]) -> None:
         raise AssertionError("a spread step aborted that was not launched")

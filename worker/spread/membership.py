@@ -90,7 +90,7 @@ class Membership(GroupPlace[Lockstep]):
     def trial_memory(self) -> TrialMemory:
         return self._step_times.held
 
-    def room(self, wanted: int) -> int:
+    def max_rows(self, wanted: int) -> int:
         """With a few sequences more than a spread step can have, these sit out in turn while all
         members take part: a local step of all takes longer."""
         most = most_rows(self._engine.shapes)
@@ -143,8 +143,8 @@ class Membership(GroupPlace[Lockstep]):
         self._under_way.append(self._saved_s)
         return self._engine.launch(batch, plan)
 
-    def took(self, seconds: float, *, spread: bool, waited_s: Sequence[float] = ()) -> None:
-        self._tally.took(seconds, spread=spread)
+    def record_step(self, seconds: float, *, spread: bool, waited_s: Sequence[float] = ()) -> None:
+        self._tally.record_step(seconds, spread=spread)
         if spread:
             waits = zip(self._peers.members, waited_s, strict=False)
             waited = {peer: wait_s for peer, wait_s in waits if peer != self._instance}

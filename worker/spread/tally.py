@@ -25,8 +25,8 @@ class Tally:
         for counted in (self._waits_s, self._within_s, self._late):
             _forget(counted, members)
 
-    def took(self, seconds: float, *, spread: bool) -> None:
-        """A decode step was computed, together with others or alone, in so many seconds."""
+    def record_step(self, seconds: float, *, spread: bool) -> None:
+        """Record how long a decode step took. ``spread``: it was computed together with others."""
         if spread:
             self._num_steps += 1
             self._spread_s += seconds
@@ -35,24 +35,24 @@ class Tally:
             self._local_s += seconds
 
     def aborted(self) -> None:
-        """Launched steps were taken back."""
+        """Record that launched steps were taken back."""
         self._num_aborted += 1
 
     def waited(self, peers: Sequence[str], seconds: float) -> None:
-        """The host waited so long for all of these."""
+        """Record that the host waited ``seconds`` for each of ``peers``."""
         self._wait_s += seconds
         for peer in peers:
             self._waits_s[peer] += seconds
 
     def shared(self, waited_s: Mapping[str, float], saved_s: float) -> None:
-        """Within a spread step the device waited so long for each of these; with one member less
-        the step would have taken so much longer."""
+        """Record a spread step: how long the device waited for each peer within it, and how much
+        longer it would have taken with one member less."""
         for peer, seconds in waited_s.items():
             self._within_s[peer] += seconds
         self._saved_s += saved_s
 
     def was_late(self, peer: str) -> int:
-        """This worker waited for it in vain; how often so far."""
+        """Record that this worker waited for ``peer`` in vain; returns how often so far."""
         self._late[peer] += 1
         return self._late[peer]
 
