@@ -16,14 +16,14 @@ IGNORED = {
     "metadata": "it labels stored answers, and none is stored",
     "prediction": "it only makes an answer come sooner",
     "prompt_cache_key": "a prompt's prefix is found without it",
-    "prompt_cache_options": "all prompts are kept while there is room",
-    "prompt_cache_retention": "all prompts are kept while there is room",
+    "prompt_cache_options": "prefixes are cached without it",
+    "prompt_cache_retention": "prefixes are cached without it",
     "return_mm_kwargs": "only vLLM's render endpoints use it",
-    "safety_identifier": "it names the end user, and no answer depends on that",
+    "safety_identifier": "it only names the end user",
     "session_id": "it is a hint for routing, and any worker can serve any request",
     "store": "only the answers of /v1/responses are stored",
     "spaces_between_special_tokens": "byte-level tokens are joined without spaces",
-    "user": "it names the end user, and no answer depends on that",
+    "user": "it only names the end user",
 }
 """Why each of these fields is ignored on purpose. Fields that are not known are ignored too."""
 

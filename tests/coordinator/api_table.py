@@ -31,11 +31,11 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "api-table.md"
 _HEAD = """\
 # The API, beside vLLM's
 
-Each endpoint, and each field of its request that OpenAI or Anthropic, vLLM or Baton have. *Works*:
-Baton acts on it. *Refused*: a 400 that names the field, unless its value is empty (null, false,
-`""`, `[]`, `{}`) or the one in brackets. *Ignored*: on purpose, for that reason. *As chats*: as
-`/v1/chat/completions` has the field. Unknown fields are ignored. What the fields mean:
-[api.md](api.md). vLLM is its main branch of 2026; *before 0.12*: only older versions.
+The endpoints, and the fields that OpenAI, Anthropic, vLLM or Baton have ([what they mean](api.md)).
+*Works*: Baton acts on it. *Refused*: a 400 that names the field, unless its value is empty (null,
+false, `""`, `[]`, `{}`) or the one in brackets. *Ignored*: on purpose, for the reason in brackets.
+*As chats*: as in `/v1/chat/completions`. Unknown fields are ignored. vLLM is its main branch of
+2026; *before 0.12*: only older versions.
 
 `python -m tests.coordinator.api_table` writes this page.
 """

@@ -22,13 +22,13 @@ from coordinator.http.sampling_fields import INT32_MAX
 
 IGNORED = {
     "billing_policy": "nothing is billed",
-    "cache_control": "all prompts are kept while there is room",
+    "cache_control": "prefixes are cached without it",
     "context_management": "the conversation is taken as the client sends it",
     "diagnostics": "they explain misses of Anthropic's cache",
     "fallback_credit_token": "nothing is billed",
     "fallbacks": "there is one model",
     "inference_geo": "the model runs where the server is",
-    "metadata": "it names the end user, and no answer depends on that",
+    "metadata": "it only names the end user",
     "service_tier": "there is one tier",
     "speed": "there is one speed",
 }
