@@ -221,7 +221,10 @@ class Engine:
             prefill_graphs = self._cuda.prefill_graphs()
         longest = self.model_config.max_position_embeddings
         decodes = self.config.decodes
-        for bindings, batch in warm_up.batches(self.layout, self.pools, longest, decodes=decodes):
+        most = self.config.max_prompt_tokens
+        for bindings, batch in warm_up.batches(
+            self.layout, self.pools, longest, most, decodes=decodes
+        ):
             for binding in bindings:
                 self.bind(binding)
             self.launch(batch).result()

@@ -25,14 +25,14 @@ or is constrained."""
 
 
 def batches(
-    layout: CacheLayout, pools: PoolSize, max_seq_len: int, *, decodes: bool
+    layout: CacheLayout, pools: PoolSize, max_seq_len: int, max_prompt_tokens: int, *, decodes: bool
 ) -> Iterator[tuple[list[Binding], ForwardBatch]]:
-    """The batches to run one after another, each with the bindings that it needs."""
-    capacity = min(layout.page_size * pools.num_pages, max_seq_len)
+    """The batches to run one after another, each with the bindings that it needs. None has more
+    than ``max_prompt_tokens``, for which the engine keeps memory free."""
+    capacity = min(layout.page_size * pools.num_pages, max_seq_len, max_prompt_tokens)
     slots = range(pools.num_state_slots)
     new = [_binding(slot, SAMPLING[0]) for slot in slots[: max(*ROWS, *PROMPTS)]]
-    for num_tokens in TOKENS:
-        length = min(num_tokens, capacity)
+    for length in sorted({min(num_tokens, capacity) for num_tokens in TOKENS}):
         pages = tuple(range(layout.pages_for(length)))
         chunks = [(0, length)] if length <= 64 else [(0, 64), (64, length)]
         for start, end in chunks:

@@ -7,6 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from engine import warm_up
+from transport.wire.layout import CacheLayout, PoolSize
+
+LAYOUT = CacheLayout("bfloat16", 64, *[1] * 9)
 ROOT = Path(__file__).parents[2]
 
 
@@ -20,3 +24,10 @@ def test_no_batch_of_prompts_needs_a_kernel_that_is_not_warm(kind: str) -> None:
     )  # fmt: skip
     assert found.returncode == 0, found.stderr[-2000:]
     assert found.stdout == ""
+
+
+@pytest.mark.parametrize("most", [512, 8192])
+def test_no_batch_needs_more_memory_than_is_kept_free(most: int) -> None:
+    batches = warm_up.batches(LAYOUT, PoolSize(1000, 8), 32_768, most, decodes=True)
+    passes = [sum(len(row.token_ids or ()) for row in batch.rows) for _bindings, batch in batches]
+    assert most - 64 <= max(passes) <= most  # the first 64 are a chunk of their own
