@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from bench.harness.conformance.check import ADD_PARAMETERS, ANTHROPIC, SUM, Check
+from bench.harness.conformance.check import ADD_PARAMETERS, ANTHROPIC, SUM, recommended
 from bench.harness.conformance.server import Answer, Server, require
 from bench.harness.conformance.typed_events import names, require_order, typed_events
 
@@ -144,12 +144,12 @@ async def errors(server: Server) -> None:
 
 
 CHECKS = (
-    Check("a message has its shape", shape, ANTHROPIC, False),
-    Check("max_tokens of a message, to the token", cut_off, ANTHROPIC, False),
-    Check("a stop sequence ends the text before it", stop, ANTHROPIC, False),
-    Check("the events of a streamed message", stream, ANTHROPIC, False),
-    Check("a message uses a tool", tools, ANTHROPIC, False),
-    Check("the result of a tool goes back", results, ANTHROPIC, False),
-    Check("count_tokens counts what is used", count, ANTHROPIC, False),
-    Check("errors of /v1/messages have their shape", errors, ANTHROPIC, False),
+    recommended("a message has its shape", shape, source=ANTHROPIC),
+    recommended("max_tokens of a message, to the token", cut_off, source=ANTHROPIC),
+    recommended("a stop sequence ends the text before it", stop, source=ANTHROPIC),
+    recommended("the events of a streamed message", stream, source=ANTHROPIC),
+    recommended("a message uses a tool", tools, source=ANTHROPIC),
+    recommended("the result of a tool goes back", results, source=ANTHROPIC),
+    recommended("count_tokens counts what is used", count, source=ANTHROPIC),
+    recommended("errors of /v1/messages have their shape", errors, source=ANTHROPIC),
 )

@@ -5,7 +5,7 @@ from typing import Literal
 
 import msgspec
 
-from bench.harness.conformance.check import CLIENTS, SUM, Check, chat, messages, one
+from bench.harness.conformance.check import CLIENTS, SUM, Check, chat, messages, recommended
 from bench.harness.conformance.server import Answer, Completion, Server, require
 
 _PARTS = [{"type": "text", "text": "Hello, "}, {"type": "text", "text": "who are you?"}]
@@ -101,41 +101,31 @@ async def seed(server: Server) -> str:
 
 
 CHECKS = (
-    Check("a chat completion has its shape", one(chat(max_tokens=256), shape)),
+    Check("a chat completion has its shape", chat(max_tokens=256), shape),
     Check(
         "no <think> in the answer",
-        one(chat(max_tokens=256), lambda answer: no_think(answer.completion().text)),
+        chat(max_tokens=256),
+        lambda answer: no_think(answer.completion().text),
         CLIENTS,
     ),
-    Check(
-        "an answer that is complete ends with stop",
-        one(chat(max_tokens=1024), ends("stop")),
-        required=False,
-    ),
-    Check("max_tokens ends with length, to the token", one(chat(max_tokens=3), ends("length", 3))),
-    Check(
-        "max_completion_tokens does the same", one(chat(max_completion_tokens=3), ends("length", 3))
-    ),
+    recommended("an answer that is complete ends with stop", chat(max_tokens=1024), ends("stop")),
+    Check("max_tokens ends with length, to the token", chat(max_tokens=3), ends("length", 3)),
+    Check("max_completion_tokens does the same", chat(max_completion_tokens=3), ends("length", 3)),
     Check("a stop string ends the text before it", stop_string),
-    Check(
-        "n = 2 gives two choices",
-        one(chat(max_tokens=16, n=2, temperature=1), two_choices),
-        required=False,
-    ),
-    Check("the same seed gives the same text", seed, required=False),
-    Check(
+    recommended("n = 2 gives two choices", chat(max_tokens=16, n=2, temperature=1), two_choices),
+    recommended("the same seed gives the same text", seed),
+    recommended(
         "logprobs: each token with its top two",
-        one(chat(max_tokens=12, logprobs=True, top_logprobs=2), logprobs),
-        required=False,
+        chat(max_tokens=12, logprobs=True, top_logprobs=2),
+        logprobs,
     ),
     Check(
-        "content may be a list of text parts",
-        one(messages(messages=_MESSAGES, max_tokens=8), has_text),
+        "content may be a list of text parts", messages(messages=_MESSAGES, max_tokens=8), has_text
     ),
-    Check(
+    recommended(
         "unknown fields are ignored",
-        one(chat(max_tokens=1, some_future_field={"a": 1}, user="conformance"), has_text),
+        chat(max_tokens=1, some_future_field={"a": 1}, user="conformance"),
+        has_text,
         CLIENTS,
-        required=False,
     ),
 )

@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
 from bench.harness.conformance.server import CHAT, Answer, Server, require
@@ -28,7 +29,7 @@ OPERATORS = "load balancers and operators"
 
 Ask = Callable[[Server], Awaitable[Answer]]
 Run = Callable[[Server], Awaitable[str | None]]
-"""Runs a check: returns a remark for the table, or None; raises Violation or NotOffered."""
+Judge = Callable[[Answer], str | None]
 
 
 class Verdict(StrEnum):
@@ -39,21 +40,25 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Check:
-    """``source``: who asks for this behaviour. Only ``required`` checks decide the exit status."""
+    """A row of a suite. ``act``: the request whose answer ``judge`` judges; without a judge, the
+    whole check. ``source``: who asks for this behaviour. Only ``required`` checks decide the exit
+    status."""
 
     name: str
-    run: Run
+    act: Ask | Run
+    judge: Judge | None = None
     source: str = OPENAI
     required: bool = True
 
+    async def run(self, server: Server) -> str | None:
+        """Run the check. Returns a remark for the table, or None; raises Violation or
+        NotOffered."""
+        found: Any = await self.act(server)
+        return self.judge(found) if self.judge else found
 
-def one(ask: Ask, judge: Callable[[Answer], str | None]) -> Run:
-    """The run of a check that is a single request."""
 
-    async def run(server: Server) -> str | None:
-        return judge(await ask(server))
-
-    return run
+recommended = partial(Check, required=False)
+"""A check that does not decide the exit status."""
 
 
 def bad_request(answer: Answer) -> None:

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from bench.harness.conformance.check import CLIENTS, TEXT, VLLM, Check, complete, one
+from bench.harness.conformance.check import CLIENTS, TEXT, VLLM, Check, complete, recommended
 from bench.harness.conformance.server import (
     Answer,
     Completion,
@@ -115,42 +115,29 @@ async def stream(server: Server) -> str:
 
 
 CHECKS = (
-    Check("a completion has its shape", one(complete(TEXT, max_tokens=4), shape)),
-    Check("16 tokens without max_tokens", one(complete(TEXT), sixteen), required=False),
+    Check("a completion has its shape", complete(TEXT, max_tokens=4), shape),
+    recommended("16 tokens without max_tokens", complete(TEXT), sixteen),
     Check("prompt: a list of strings", strings),
-    Check("prompt: token ids", one(complete(_IDS[0], max_tokens=2), counted(1, 5)), CLIENTS),
-    Check(
-        "prompt: a list of token-id lists",
-        one(complete(_IDS, max_tokens=2), counted(2, 8)),
-        CLIENTS,
+    Check("prompt: token ids", complete(_IDS[0], max_tokens=2), counted(1, 5), CLIENTS),
+    Check("prompt: a list of token-id lists", complete(_IDS, max_tokens=2), counted(2, 8), CLIENTS),
+    recommended("echo gives the prompt back", complete(TEXT, max_tokens=2, echo=True), echo),
+    recommended(
+        "logprobs: a list for each token", complete(TEXT, max_tokens=3, logprobs=2), logprobs
     ),
-    Check(
-        "echo gives the prompt back",
-        one(complete(TEXT, max_tokens=2, echo=True), echo),
-        required=False,
-    ),
-    Check(
-        "logprobs: a list for each token",
-        one(complete(TEXT, max_tokens=3, logprobs=2), logprobs),
-        required=False,
-    ),
-    Check(
+    recommended(
         "echo with logprobs of the prompt",
-        one(complete([_IDS[0]], max_tokens=1, echo=True, logprobs=1), prompt_logprobs),
+        complete([_IDS[0]], max_tokens=1, echo=True, logprobs=1),
+        prompt_logprobs,
         CLIENTS,
-        required=False,
     ),
-    Check(
+    recommended(
         "echo, logprobs and max_tokens 0: the prompt alone",
-        one(complete([_IDS[0]], max_tokens=0, echo=True, logprobs=1), only_prompt),
+        complete([_IDS[0]], max_tokens=0, echo=True, logprobs=1),
+        only_prompt,
         CLIENTS,
-        required=False,
     ),
-    Check(
-        "prompt_logprobs",
-        one(complete([_IDS[0]], max_tokens=1, prompt_logprobs=1), of_vllm),
-        VLLM,
-        required=False,
+    recommended(
+        "prompt_logprobs", complete([_IDS[0]], max_tokens=1, prompt_logprobs=1), of_vllm, VLLM
     ),
-    Check("a streamed completion never starts empty", stream, CLIENTS),
+    Check("a streamed completion never starts empty", stream, source=CLIENTS),
 )

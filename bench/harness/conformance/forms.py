@@ -4,7 +4,7 @@ import json
 import re
 from typing import Any
 
-from bench.harness.conformance.check import VLLM, Ask, Check, bad_request, chat, one
+from bench.harness.conformance.check import VLLM, Ask, Check, bad_request, chat, recommended
 from bench.harness.conformance.server import Answer, Server, require, streamed_text
 
 _SCHEMA = {
@@ -82,7 +82,7 @@ def _of_vllm(name: str) -> Check:
         require(re.fullmatch(pattern, said.strip()), f"{said!r} does not match {pattern!r}")
 
     ask = chat(structured_outputs={name: value}, max_tokens=64)
-    return Check(f"structured_outputs: {name}", one(ask, judge), VLLM, False)
+    return recommended(f"structured_outputs: {name}", ask, judge, VLLM)
 
 
 def _is_schema(answer: Answer) -> str:
@@ -91,39 +91,34 @@ def _is_schema(answer: Answer) -> str:
 
 _WRONG = {"name": "wrong", "schema": {"type": "strange"}, "strict": True}
 
+
 CHECKS = (
-    Check(
-        "response_format text",
-        one(chat(response_format={"type": "text"}, max_tokens=32), text),
-        required=False,
+    recommended(
+        "response_format text", chat(response_format={"type": "text"}, max_tokens=32), text
     ),
-    Check(
+    recommended(
         "response_format json_object",
-        one(chat(response_format={"type": "json_object"}, max_tokens=256), json_object),
-        required=False,
+        chat(response_format={"type": "json_object"}, max_tokens=256),
+        json_object,
     ),
-    Check("response_format json_schema", one(_schema(), schema), required=False),
-    Check(
+    recommended("response_format json_schema", _schema(), schema),
+    recommended(
         "json_schema at a high temperature",
-        one(_schema(temperature=1.5, seed=1, max_tokens=512), _is_schema),
-        required=False,
+        _schema(temperature=1.5, seed=1, max_tokens=512),
+        _is_schema,
     ),
-    Check("json_schema streamed", streamed, required=False),
-    Check(
-        "a form that is cut off ends with length",
-        one(_schema(max_tokens=2), cut_off),
-        required=False,
-    ),
-    Check(
+    recommended("json_schema streamed", streamed),
+    recommended("a form that is cut off ends with length", _schema(max_tokens=2), cut_off),
+    recommended(
         "a schema of an unknown type is a 400",
-        one(_schema(response_format={"type": "json_schema", "json_schema": _WRONG}), bad_request),
-        required=False,
+        _schema(response_format={"type": "json_schema", "json_schema": _WRONG}),
+        bad_request,
     ),
     *map(_of_vllm, _FORMS),
-    Check(
+    recommended(
         "structured_outputs: json",
-        one(chat(structured_outputs={"json": _SCHEMA}, max_tokens=256), _is_schema),
+        chat(structured_outputs={"json": _SCHEMA}, max_tokens=256),
+        _is_schema,
         VLLM,
-        False,
     ),
 )

@@ -3,7 +3,7 @@
 from typing import Any
 
 from bench.harness.conformance.chat import no_think
-from bench.harness.conformance.check import VLLM, Ask, Check, chat
+from bench.harness.conformance.check import VLLM, Ask, chat, recommended
 from bench.harness.conformance.server import NotOffered, Said, Server, require
 
 _MAX_TOKENS = 512
@@ -76,9 +76,9 @@ async def left_out(server: Server) -> None:
 
 
 CHECKS = (
-    Check("a thought is apart from the answer", apart, VLLM, False),
-    Check("a thought is streamed before the answer", streamed, VLLM, False),
-    Check("reasoning_effort none: no thought", off, VLLM, False),
-    Check("thinking_token_budget ends a thought", budget, VLLM, False),
-    Check("include_reasoning false leaves it out", left_out, VLLM, False),
+    recommended("a thought is apart from the answer", apart, source=VLLM),
+    recommended("a thought is streamed before the answer", streamed, source=VLLM),
+    recommended("reasoning_effort none: no thought", off, source=VLLM),
+    recommended("thinking_token_budget ends a thought", budget, source=VLLM),
+    recommended("include_reasoning false leaves it out", left_out, source=VLLM),
 )

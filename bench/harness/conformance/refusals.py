@@ -14,7 +14,7 @@ from bench.harness.conformance.check import (
     complete,
     get,
     messages,
-    one,
+    recommended,
 )
 from bench.harness.conformance.server import CHAT, COMPLETIONS, Answer, NotOffered, Server, require
 
@@ -144,17 +144,13 @@ def before_the_stream(answer: Answer) -> None:
 
 
 SERVICE = (
-    Check("GET /health says alive", one(get("/health"), there), OPERATORS, False),
-    Check("GET /ready says that it takes work", one(get("/ready"), there), OPERATORS, False),
+    recommended("GET /health says alive", get("/health"), there, OPERATORS),
+    recommended("GET /ready says that it takes work", get("/ready"), there, OPERATORS),
     Check("GET /v1/models lists the model", models),
-    Check("GET /v1/models/{id} gives one model", one_model, required=False),
-    Check(
-        "GET /v1/models/{unknown} is a 404",
-        refused(404, get(f"/v1/models/{_ABSENT}")),
-        required=False,
-    ),
-    Check("X-Request-Id comes back", request_id, CLIENTS, False),
-    Check("a browser's preflight request is allowed", preflight, CLIENTS, False),
+    recommended("GET /v1/models/{id} gives one model", one_model),
+    recommended("GET /v1/models/{unknown} is a 404", refused(404, get(f"/v1/models/{_ABSENT}"))),
+    recommended("X-Request-Id comes back", request_id, source=CLIENTS),
+    recommended("a browser's preflight request is allowed", preflight, source=CLIENTS),
 )
 ERRORS = (
     Check(
@@ -175,32 +171,24 @@ ERRORS = (
         "a model that is not there is a 404",
         refused(404, chat(model=_ABSENT, max_tokens=1), complete("Hi", model=_ABSENT)),
     ),
-    Check(
+    recommended(
         "a path that is not there is a 404 of that shape",
         refused(404, get("/v1/no-such-path")),
-        CLIENTS,
-        False,
+        source=CLIENTS,
     ),
-    Check(
+    recommended(
         "a path without /v1 is a 404 that names it",
-        one(lambda server: server.post("/chat/completions", {}), named_path),
+        lambda server: server.post("/chat/completions", {}),
+        named_path,
         CLIENTS,
-        False,
     ),
-    Check(
-        "a wrong method is refused in that shape",
-        one(get(COMPLETIONS), wrong_method),
-        CLIENTS,
-        False,
-    ),
-    Check(
-        "a refusal is short and repeats little",
-        one(chat(temperature="x" * 100_000), short),
-        CLIENTS,
-        False,
+    recommended("a wrong method is refused in that shape", get(COMPLETIONS), wrong_method, CLIENTS),
+    recommended(
+        "a refusal is short and repeats little", chat(temperature="x" * 100_000), short, CLIENTS
     ),
     Check(
         "a streamed request is refused before its stream",
-        one(chat(stream=True, temperature=-1), before_the_stream),
+        chat(stream=True, temperature=-1),
+        before_the_stream,
     ),
 )

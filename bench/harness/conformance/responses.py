@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from bench.harness.conformance.check import ADD_PARAMETERS, SUM, Check
+from bench.harness.conformance.check import ADD_PARAMETERS, SUM, recommended
 from bench.harness.conformance.server import Answer, NotOffered, Server, Violation, require
 from bench.harness.conformance.typed_events import names, require_order, typed_events
 
@@ -161,12 +161,12 @@ async def errors(server: Server) -> None:
 
 
 CHECKS = (
-    Check("a response has its shape", shape, required=False),
-    Check("max_output_tokens ends as incomplete", cut_off, required=False),
-    Check("the events of a streamed response", stream, required=False),
-    Check("a response calls a function", tools, required=False),
-    Check("the output of a call goes back", results, required=False),
-    Check("text.format json_schema", form, required=False),
-    Check("previous_response_id goes on", goes_on, required=False),
-    Check("errors of /v1/responses have their shape", errors, required=False),
+    recommended("a response has its shape", shape),
+    recommended("max_output_tokens ends as incomplete", cut_off),
+    recommended("the events of a streamed response", stream),
+    recommended("a response calls a function", tools),
+    recommended("the output of a call goes back", results),
+    recommended("text.format json_schema", form),
+    recommended("previous_response_id goes on", goes_on),
+    recommended("errors of /v1/responses have their shape", errors),
 )

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from bench.harness.conformance.check import SUM, Check
+from bench.harness.conformance.check import SUM, recommended
 from bench.harness.conformance.server import NotOffered, Server, Violation, require
 
 TIMEOUT_S = 60.0
@@ -66,7 +66,7 @@ async def errors(server: Server) -> None:
 
 
 CHECKS = (
-    Check("openai: models, chat, completion", plain, required=False),
-    Check("openai: a stream with usage", stream, required=False),
-    Check("openai: errors become its exceptions", errors, required=False),
+    recommended("openai: models, chat, completion", plain),
+    recommended("openai: a stream with usage", stream),
+    recommended("openai: errors become its exceptions", errors),
 )

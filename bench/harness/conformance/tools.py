@@ -9,11 +9,10 @@ from bench.harness.conformance.check import (
     CLIENTS,
     SUM,
     Ask,
-    Check,
     bad_request,
     chat,
     messages,
-    one,
+    recommended,
 )
 from bench.harness.conformance.server import Answer, Call, Choice, Completion, Server, require
 
@@ -153,32 +152,25 @@ def _assembled(chunks: Sequence[Completion]) -> tuple[Call, int]:
 
 
 CHECKS = (
-    Check(
-        "a named function is called", one(_ask(tool_choice=_named("unit")), named), required=False
-    ),
-    Check(
-        "required: one call at least", one(_ask(tool_choice="required"), required), required=False
-    ),
-    Check(
+    recommended("a named function is called", _ask(tool_choice=_named("unit")), named),
+    recommended("required: one call at least", _ask(tool_choice="required"), required),
+    recommended(
         "parallel_tool_calls false: one call",
-        one(_ask(tool_choice="required", parallel_tool_calls=False), _one_call),
-        required=False,
+        _ask(tool_choice="required", parallel_tool_calls=False),
+        _one_call,
     ),
-    Check("auto: text, or calls that fit", one(_ask(), auto), required=False),
-    Check("none: text", one(_ask(tool_choice="none"), no_calls), required=False),
-    Check("a call is streamed as deltas", streamed, required=False),
-    Check(
+    recommended("auto: text, or calls that fit", _ask(), auto),
+    recommended("none: text", _ask(tool_choice="none"), no_calls),
+    recommended("a call is streamed as deltas", streamed),
+    recommended(
         "results of calls in the messages",
-        one(
-            messages(messages=_WITH_RESULT, tools=_TOOLS, tool_choice="none", max_tokens=64),
-            no_calls,
-        ),
-        required=False,
+        messages(messages=_WITH_RESULT, tools=_TOOLS, tool_choice="none", max_tokens=64),
+        no_calls,
     ),
-    Check(
+    recommended(
         "a tool_choice that is no tool is a 400",
-        one(_ask(tool_choice=_named("other")), bad_request),
+        _ask(tool_choice=_named("other")),
+        bad_request,
         CLIENTS,
-        False,
     ),
 )
