@@ -12,14 +12,16 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from torch.autograd import DeviceType  # type: ignore[attr-defined]
 from torch.profiler import ProfilerActivity, profile
 
 from bench import environment
 from bench.engine_bench import FULL_SIZE, WARM_STEPS, Bench, Run, load
 from bench.harness.options import int_list
-from bench.timed_steps import kernel_us
 
 NUM_STEPS = 10
+NAME_LEN = 60
+"""Characters of a kernel's name that are shown."""
 
 
 def main(
@@ -51,13 +53,22 @@ def main(
 
 def show(title: str, profiled: profile, num_steps: int, seconds: float) -> None:
     """Print kernels by their share of a step."""
-    kernels = kernel_us(profiled, 60)
+    kernels = kernel_us(profiled)
     total = sum(sum(each) for _, each in kernels) / num_steps
     print(f"\n{title}: {1e3 * seconds / num_steps:.3f} ms a step, kernels {total / 1e3:.3f} ms")
     print("   us/step  calls  us each  kernel")
     for name, each in kernels[:24]:
         calls = len(each) / num_steps
         print(f"{sum(each) / num_steps:10.1f} {calls:6.1f} {sum(each) / len(each):8.2f}  {name}")
+
+
+def kernel_us(profiled: profile) -> list[tuple[str, list[float]]]:
+    """µs of each launch by kernel, the kernels with the most time first."""
+    times: dict[str, list[float]] = {}
+    for event in profiled.events():
+        if event.device_type == DeviceType.CUDA:
+            times.setdefault(event.name[:NAME_LEN], []).append(event.time_range.elapsed_us())
+    return sorted(times.items(), key=lambda item: -sum(item[1]))
 
 
 if __name__ == "__main__":

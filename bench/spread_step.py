@@ -9,7 +9,6 @@ draft layer:
     time    ms per step, local and spread, by the sequences of all members, and by drafts; ms of a
             spread step that a member waits, by member.
     lend    The same for a group whose last member has no rows and lends its bandwidth.
-    profile µs per step by kernel, waits included, and times the floor (bench/spread/floor.py).
 
 ``--table FILE`` writes what was timed as workers read it (BATON_SPREAD_TABLE).
 
@@ -51,7 +50,6 @@ def small(bench: Bench, count: int) -> None:
     bench.bits([64, 3, *[0] * rest])
     bench.lend(32)
     bench.time([8] * count, steps=4)
-    bench.profile(8)
 
 
 def with_drafts(bench: Bench, count: int) -> None:
@@ -65,14 +63,12 @@ def with_drafts(bench: Bench, count: int) -> None:
 
 
 def full(bench: Bench, count: int) -> None:
-    """How fast a step of the full model is, and where its time goes."""
+    """How fast a step of the full model is."""
     for live in (32, 128):
         bench.bits([live] * count)
     for live in FULL.buckets:
         bench.time([live] * count)
     bench.lend(64)
-    for live in (32, 128):
-        bench.profile(live)
     bench.bits([1, 32, *[0] * (count - 2)])
     bench.time([64, *[0] * (count - 1)])
 

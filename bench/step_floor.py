@@ -15,36 +15,25 @@ COPY_BYTES_PER_S = {"H100": 3.0e12, "H200": 4.3e12}
 ITEM_BYTES, STATE_ITEM_BYTES = 2, 4
 
 
-def bytes_by_group(
-    config: ModelConfig, rows: int, context: int, sharing: int = 1
-) -> dict[str, float]:
-    """Bytes that each group of kernels moves in a step of ``rows`` rows, each with ``context``
-    tokens in the cache. ``sharing`` members of a spread step, with as many rows each, share the
-    reading of experts. Of the input embeddings a step reads next to nothing."""
+def step_bytes(config: ModelConfig, rows: int, context: int) -> float:
+    """Bytes of weights, pages and states that a step of ``rows`` rows moves, each with ``context``
+    tokens in the cache. Of the input embeddings a step reads next to nothing."""
     model = build(config.without_drafts(), torch.bfloat16, torch.device("meta"))
-    dense, attention, states = float(model.num_bytes), 0.0, 0.0
-    experts = {"gate and up": 0.0, "down": 0.0}
+    moved = float(model.num_bytes)
     if not config.tie_word_embeddings:
-        dense -= config.vocab_size * config.hidden_size * ITEM_BYTES
+        moved -= config.vocab_size * config.hidden_size * ITEM_BYTES
     for weights in model.weights.layers:
         if isinstance(mlp := weights.mlp, MoeWeights):
-            chosen = 1 - (1 - mlp.top_k / mlp.gate_up.shape[0]) ** (rows * sharing)
-            for name, matrix in zip(experts, (mlp.gate_up, mlp.down), strict=True):
-                dense -= matrix.nbytes
-                experts[name] += chosen / sharing * matrix.nbytes
+            idle = (1 - mlp.top_k / mlp.gate_up.shape[0]) ** rows
+            moved -= idle * (mlp.gate_up.nbytes + mlp.down.nbytes)
     for layer in config.layers:
         mixer = layer.mixer
         if isinstance(mixer, Attention):
             per_token = 2 * mixer.num_key_value_heads * mixer.head_dim * ITEM_BYTES
-            attention += rows * min(context, mixer.window or context) * per_token
+            moved += rows * min(context, mixer.window or context) * per_token
         else:
-            states += 2 * rows * mixer.value_dim * mixer.linear_key_head_dim * STATE_ITEM_BYTES
-    return {**experts, "states": states, "dense": dense, "attention": attention}
-
-
-def step_bytes(config: ModelConfig, rows: int, context: int) -> float:
-    """Bytes of weights, pages and states that a step of ``rows`` rows moves."""
-    return sum(bytes_by_group(config, rows, context).values())
+            moved += 2 * rows * mixer.value_dim * mixer.linear_key_head_dim * STATE_ITEM_BYTES
+    return moved
 
 
 def floor_ms(config: ModelConfig, rows: int, context: int, gpu: str) -> float | None:

@@ -1,10 +1,8 @@
-"""The time of decode steps one behind the other, of their kernels, and of waits for others."""
+"""The time of decode steps one behind the other, and of their waits for others."""
 
 from collections.abc import Callable, Sequence
 
 import torch
-from torch.autograd import DeviceType  # type: ignore[attr-defined]
-from torch.profiler import profile
 
 from engine.spread.outcome import Waited
 
@@ -46,13 +44,3 @@ def mean_us(waited: Sequence[Waited], num_members: int) -> dict[str, list[float]
         ]
         for kind, steps in kinds.items()
     }
-
-
-def kernel_us(profiled: profile, name_len: int) -> list[tuple[str, list[float]]]:
-    """µs of each launch by kernel, the kernels with the most time first. Names are cut to
-    ``name_len``."""
-    times: dict[str, list[float]] = {}
-    for event in profiled.events():
-        if event.device_type == DeviceType.CUDA:
-            times.setdefault(event.name[:name_len], []).append(event.time_range.elapsed_us())
-    return sorted(times.items(), key=lambda item: -sum(item[1]))

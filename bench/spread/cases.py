@@ -4,9 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.spread.floor import by_group, floors_us
 from bench.spread.processes import Members
-from engine.model.registry import read_config
 
 LIMIT_S, SHARED_LIMIT_S = 0.5, 8.0
 """Limits of a step's waits: on a GPU for each member, which begin a case some milliseconds apart,
@@ -26,7 +24,6 @@ class Bench:
         self.results: dict[str, Any] = {}
         self.problems: list[str] = []
         self._generation = 0
-        self._context = 0
 
     def start(
         self,
@@ -38,7 +35,6 @@ class Bench:
         context: int,
     ) -> None:
         """Load the model everywhere, and form the group."""
-        self._config, self._context = read_config(model_dir), context
         arguments = {
             "model_dir": str(model_dir), "buckets": buckets, "max_drafts": max_drafts,
             "num_members": self._members.count, "context": context,
@@ -122,27 +118,6 @@ class Bench:
         self._add("lend", row)
         print(f"lend   {row}", flush=True)
         self._join()
-        self._save()
-
-    def profile(self, live: int, steps: int = 6) -> None:
-        """Kernels of steps without drafts, and times the floor of each group of kernels."""
-        step = {"live": live, "num_drafts": 0, "steps": steps}
-        for mode in MODES:
-            found = self._ask("profile", step | {"mode": mode})
-            name, kernels = f"{mode} {live}", [each["us_and_calls"] for each in found]
-            print(f"profile of {mode}, {live} sequences each: us a step, calls")
-            for kernel, (us, calls) in [*kernels[0].items()][:12]:
-                print(f"   {us:9} {calls:6}  {kernel}")
-            sharing = self._members.count if mode == "spread" else 1
-            floors = floors_us(self._config, live, sharing, self._context)
-            groups = by_group(kernels[0], floors)
-            for group_name, group in groups.items():
-                times = group.times_floor or "-"
-                print(f"   {group.us:9} us, {times:>5} x the floor  {group_name}")
-            self.results.setdefault("profile_us", {})[name] = kernels
-            self.results.setdefault("floors_us", {})[name] = {
-                group_name: [group.us, group.floor_us] for group_name, group in groups.items()
-            }
         self._save()
 
     def _ask(

@@ -7,21 +7,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch.profiler import ProfilerActivity, profile
-
 from bench.spread.bits import Bits
 from bench.spread.engine import PROMPT_LEN, MemberEngine, load, pages_each
 from bench.spread.processes import Commands, serve
-from bench.timed_steps import WARM_STEPS, kernel_us, mean_us, step_ms
+from bench.timed_steps import WARM_STEPS, mean_us, step_ms
 from engine.batch import Binding, ForwardBatch, Row
 from engine.spread.engine_steps import SpreadStep
 from engine.spread.outcome import Waited
 from engine.step import Step
 from transport.wire.sampling import SamplingParams, StopRule
-
-KERNELS, NAME_LEN = 24, 48
-"""Kernels that a profile has, and the characters of their names."""
 
 
 class Member:
@@ -57,7 +51,6 @@ class Member:
             "stall": self._bits.stall,
             "time": self.time,
             "lend": self.lend,
-            "profile": self.profile,
         }
 
     def join(
@@ -82,22 +75,6 @@ class Member:
             return {"came": self._engine.lend(live, WARM_STEPS + 2 * steps)}
         found = self._bits.bits(live, live, [0] * steps)
         return found | self.time("spread", live, live, 0, steps)
-
-    def profile(self, mode: str, live: int, num_drafts: int, steps: int) -> dict[str, Any]:
-        """µs and launches of each kernel in a step."""
-        self._begin(live)
-        ahead = _Ahead(self._launch(mode, live, live, num_drafts))
-        torch.cuda.synchronize()
-        with profile(activities=[ProfilerActivity.CUDA]) as profiled:
-            for i in range(steps):
-                ahead(i)
-            ahead.read()
-            torch.cuda.synchronize()
-        found = {
-            name: [round(sum(each) / steps, 1), round(len(each) / steps, 1)]
-            for name, each in kernel_us(profiled, NAME_LEN)[:KERNELS]
-        }
-        return {"us_and_calls": found}
 
     def _begin(self, live: int) -> None:
         """Bind sequences behind their contexts."""
