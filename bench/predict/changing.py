@@ -6,7 +6,7 @@ each prompt and each sequence. All workers compute in rounds, as colocated ones 
 moves goes on ``MOVE_S`` later.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from math import inf
@@ -79,42 +79,17 @@ class NodeSpeeds:
         self._answer_s += NEWEST_ANSWER * (max(SHORTEST_S, seconds) - self._answer_s)
 
 
-def replay_changing(node: Node, setup: Changing, due: Iterable[tuple[float, Request]]) -> int:
-    """As ``pools.replay``; returns how many roles changed."""
-    run = _Run(node, setup)
-    for at_s, request in due:
-        run.num_open += 1
-        run.clock.after(at_s, partial(run.send, request))
-    run.clock.after(LOOK_S, run.tick)
-    run.clock.run()
-    return run.num_changes
+def simulation(node: Node, setup: Setup | Changing) -> Simulation:
+    """The simulation of fixed pools, or of pools that change."""
+    return Simulation(node, setup) if isinstance(setup, Setup) else ChangingPools(node, setup)
 
 
-def keep_open_changing(
-    node: Node, setup: Changing, requests: Iterable[Request], at_once: int
-) -> None:
-    """As ``pools.keep_open``."""
-    waiting = iter(requests)
+class ChangingPools(Simulation):
+    """``num_changes``: how many roles have changed."""
 
-    def send_next(_: Request | None = None) -> None:
-        if (request := next(waiting, None)) is not None:
-            run.num_open += 1
-            run.send(request)
-
-    run = _Run(node, setup, send_next)
-    for _ in range(at_once):
-        send_next()
-    run.clock.after(LOOK_S, run.tick)
-    run.clock.run()
-
-
-class _Run(Simulation):
-    def __init__(
-        self, node: Node, setup: Changing, done: Callable[[Request], None] = lambda _: None
-    ) -> None:
+    def __init__(self, node: Node, setup: Changing) -> None:
         number = setup.num_workers
-        super().__init__(node, Setup(number, number), self._one_ended)
-        self._done = done
+        super().__init__(node, Setup(number, number))
         self._speeds = NodeSpeeds(node)
         self._policy = PoolPolicy(setup.targets, self._speeds)
         self._soft = SoftPools(setup.targets, self._speeds)
@@ -126,10 +101,12 @@ class _Run(Simulation):
         self._queued_at: dict[Request, float] = {}
         self._prompts_ended_at: dict[int, float] = {}
         self._arrived_tokens = 0
-        self.num_open = 0
         self.num_changes = 0
 
-    def tick(self) -> None:
+    def _begin(self) -> None:
+        self.clock.after(LOOK_S, self._tick)
+
+    def _tick(self) -> None:
         """Ask the policy, change a role, and move sequences away from prefill workers."""
         number, prefill = len(self._prefills), sum(self._prefills)
         for gpu in self._decoding():
@@ -148,7 +125,7 @@ class _Run(Simulation):
                 self._take(gpu)
         self._place()
         if self.num_open:
-            self.clock.after(LOOK_S, self.tick)
+            self.clock.after(LOOK_S, self._tick)
 
     def _queued(self) -> int:
         return sum(request.num_new for request in self._queue)
@@ -272,7 +249,6 @@ class _Run(Simulation):
 
         def ended() -> None:
             self._sequences[self._at.pop(request)] -= 1
-            request.ended_at = self.clock.now
             self._ended(request)
 
         if num_tokens == 0:
@@ -280,7 +256,6 @@ class _Run(Simulation):
         else:
             self._decoders.join(gpu, num_tokens, ended, request.more_context, request)
 
-    def _one_ended(self, request: Request) -> None:
-        self.num_open -= 1
-        self._speeds.note_answer(request.ended_at - request.first_token_at)
-        self._done(request)
+    def _ended(self, request: Request) -> None:
+        self._speeds.note_answer(self.clock.now - request.first_token_at)
+        super()._ended(request)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from bench.harness.workload.plan import Planned
 from bench.measures import percentile
-from bench.predict.changing import Changing, replay_changing
-from bench.predict.pools import Node, Request, replay
+from bench.predict.changing import Changing, simulation
+from bench.predict.pools import Node, Request
 from bench.setups import Setup
 
 PRECISION = 0.02
@@ -82,10 +82,7 @@ class Trace:
             (stretch * each.at_s, Request(each.input_len, each.output_len, cached_len))
             for each, cached_len in self._plan
         ]
-        if isinstance(setup, Changing):
-            replay_changing(node, setup, due)
-        else:
-            replay(node, setup, due)
+        simulation(node, setup).replay(due)
         return [request for _, request in due]
 
     def goodput(self, node: Node, setup: Setup | Changing, targets: Targets) -> Goodput:

@@ -12,13 +12,13 @@ A colocated worker has no step 3. It computes a batch of prompts after each deco
 nothing meanwhile. Beside running sequences a batch has at most ``TOKENS_BESIDE_DECODE`` tokens,
 except in a burst (colocated/limits.py).
 
-``predict`` keeps a number of equal requests open: a client sends the next one when it has the last
+``keep_open`` keeps a number of requests open: a client sends the next one when it has the last
 token. ``replay`` sends the requests of a plan at their times. Memory is not modelled: it limits
 neither prompts nor sequences.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -137,33 +137,11 @@ def predict(node: Node, setup: Setup, level: Level) -> Predicted:
     to_send = [
         Request(level.input_len, level.output_len, level.cached_len) for _ in range(level.requests)
     ]
-    keep_open(node, setup, to_send, level.at_once)
+    Simulation(node, setup).keep_open(to_send, level.at_once)
     ended_at = max(each.ended_at for each in to_send)
     tokens = level.requests * (level.input_len + level.output_len)
     p50, p99 = (1e3 * percentile([r.ttft_s for r in to_send], share) for share in (0.5, 0.99))
     return Predicted(tokens / ended_at, ended_at, p50, p99)
-
-
-def keep_open(node: Node, setup: Setup, requests: Iterable[Request], at_once: int) -> None:
-    """Send the requests, ``at_once`` open at a time, and fill in when each got its tokens."""
-    waiting = iter(requests)
-
-    def send_next(_: Request | None = None) -> None:
-        if (request := next(waiting, None)) is not None:
-            run.send(request)
-
-    run = Simulation(node, setup, send_next)
-    for _ in range(at_once):
-        send_next()
-    run.clock.run()
-
-
-def replay(node: Node, setup: Setup, due: Iterable[tuple[float, Request]]) -> None:
-    """Send each request at its time, in seconds, and fill in when it got its tokens."""
-    run = Simulation(node, setup, lambda _: None)
-    for at_s, request in due:
-        run.clock.after(at_s, partial(run.send, request))
-    run.clock.run()
 
 
 @dataclass(frozen=True)
@@ -197,11 +175,14 @@ class Worker:
 
 
 class Simulation:
-    """One simulation. ``ended`` is called with each request that has its last token."""
+    """One simulation, for one call of ``replay`` or ``keep_open``, which fills in when each request
+    got its tokens. ``num_open``: requests that have not ended, in ``replay`` also later ones."""
 
-    def __init__(self, node: Node, setup: Setup, ended: Callable[[Request], None]) -> None:
+    def __init__(self, node: Node, setup: Setup) -> None:
         self.clock = Clock()
-        self._node, self._ended = node, ended
+        self.num_open = 0
+        self._node = node
+        self._unsent: Iterator[Request] = iter(())
         self._colocated = setup.num_prefill == 0
         self._decoders = Decoders(self.clock, setup.num_decode, node.steps, node.context_s)
         prompts = setup.num_prefill or setup.num_decode
@@ -212,7 +193,37 @@ class Simulation:
         self._admitted_at = 0.0
         self._num_placed = 0
 
-    def send(self, request: Request) -> None:
+    def replay(self, due: Sequence[tuple[float, Request]]) -> None:
+        """Send each request at its time, in seconds."""
+        self.num_open = len(due)
+        for at_s, request in due:
+            self.clock.after(at_s, partial(self._send, request))
+        self._begin()
+        self.clock.run()
+
+    def keep_open(self, requests: Iterable[Request], at_once: int) -> None:
+        """Send the requests, ``at_once`` open at a time."""
+        self._unsent = iter(requests)
+        for _ in range(at_once):
+            self._send_next()
+        self._begin()
+        self.clock.run()
+
+    def _begin(self) -> None:
+        """Schedule what happens beside the requests: nothing, with fixed pools."""
+
+    def _send_next(self) -> None:
+        if (request := next(self._unsent, None)) is not None:
+            self.num_open += 1
+            self._send(request)
+
+    def _ended(self, request: Request) -> None:
+        """Note that a request has its last token."""
+        request.ended_at = self.clock.now
+        self.num_open -= 1
+        self._send_next()
+
+    def _send(self, request: Request) -> None:
         request.sent_at = now = self.clock.now
         self._admitted_at = max(self._admitted_at, now) + self._node.admit_s
         wait_s = self._admitted_at - now + self._node.way_s
@@ -349,7 +360,6 @@ class Simulation:
     def _decode(self, gpu: int, request: Request) -> None:
         def ended() -> None:
             self._sequences[gpu] -= 1
-            request.ended_at = self.clock.now
             self._ended(request)
 
         num_tokens = request.output_len - 1

@@ -17,9 +17,9 @@ import typer
 
 from bench import environment
 from bench.measures import percentile
-from bench.predict.changing import Changing, keep_open_changing
+from bench.predict.changing import Changing, simulation
 from bench.predict.plan import set_ups
-from bench.predict.pools import Node, Request, keep_open
+from bench.predict.pools import Node, Request
 from bench.predict.tables import STEPS, Table
 from bench.result_file import document, save
 from bench.setups import Setup
@@ -54,10 +54,7 @@ class Sessions:
             Request(input_len, self.output_len, self.cached_len, shared_len)
             for _ in range(self.turns * self.at_once)
         ]
-        if isinstance(setup, Changing):
-            keep_open_changing(node, setup, requests, self.at_once)
-        else:
-            keep_open(node, setup, requests, self.at_once)
+        simulation(node, setup).keep_open(requests, self.at_once)
         seconds = max(request.ended_at for request in requests)
         return Figures(
             len(requests) * self.output_len / seconds,

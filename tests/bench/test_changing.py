@@ -1,7 +1,7 @@
 """Pools that change, in the simulation: a load that shifts is served at a higher rate."""
 
 from bench.predict.changes import shift
-from bench.predict.changing import Changing, replay_changing
+from bench.predict.changing import Changing, ChangingPools
 from bench.predict.goodput import Targets, Trace, cached_lens
 from bench.predict.pools import Level, Request, predict
 from bench.predict.sessions import Sessions
@@ -18,7 +18,9 @@ def test_each_request_ends_with_all_its_tokens() -> None:
     due = [
         (each.at_s, Request(each.input_len, each.output_len)) for each in shift(12, 12)
     ]  # more than the pools keep the targets for
-    assert replay_changing(NODE, Changing(4, 1, WANTED), due) > 3
+    pools = ChangingPools(NODE, Changing(4, 1, WANTED))
+    pools.replay(due)
+    assert pools.num_changes > 3
     for at_s, request in due:
         assert at_s < request.first_token_at <= request.ended_at
         assert request.num_new == 0

@@ -10,7 +10,7 @@ from bench.harness.workload.plan import Planned
 from bench.predict.__main__ import compared
 from bench.predict.goodput import Targets, Trace, cached_lens
 from bench.predict.plan import fewest_gpus, found_for
-from bench.predict.pools import Level, Node, Request, predict, replay
+from bench.predict.pools import Level, Node, Request, Simulation, predict
 from bench.predict.steps import Local
 from bench.predict.tables import RESULTS, Table
 from bench.setups import Setup
@@ -24,7 +24,7 @@ EVENLY = [Planned(float(n), 100, 11) for n in range(50)]
 
 def test_requests_of_a_plan_are_sent_at_their_times() -> None:
     first, second = Request(100, 11), Request(100, 11)
-    replay(FLAT, Setup.parse("split:1+1"), [(1.0, first), (1.05, second)])
+    Simulation(FLAT, Setup.parse("split:1+1")).replay([(1.0, first), (1.05, second)])
     assert (first.sent_at, second.sent_at) == (1.0, 1.05)
     assert first.ttft_s == pytest.approx(0.1)
     assert second.ttft_s == pytest.approx(0.15), "behind the first prompt"
@@ -34,7 +34,7 @@ def test_requests_of_a_plan_are_sent_at_their_times() -> None:
 def test_a_long_prompt_takes_several_batches_beside_which_a_colocated_worker_decodes() -> None:
     """Three batches of 2,048 tokens, each behind a step of the sequence that is decoded."""
     running, long = Request(100, 101), Request(3 * 2_048, 1)
-    replay(FLAT, Setup.parse("colocated:1"), [(0.0, running), (0.2, long)])
+    Simulation(FLAT, Setup.parse("colocated:1")).replay([(0.0, running), (0.2, long)])
     assert long.ttft_s == pytest.approx(3 * (0.01 + 0.1))
     assert running.ended_at == pytest.approx(0.1 + 100 * 0.01 + 3 * 0.1)
 
@@ -42,7 +42,7 @@ def test_a_long_prompt_takes_several_batches_beside_which_a_colocated_worker_dec
 def test_cached_tokens_are_not_computed() -> None:
     slow = Node([(1, 0.0), (8192, 8.192)], FLAT.steps, 0, 0, 0)
     request = Request(4_000, 1, cached_len=3_000)
-    replay(slow, Setup.parse("split:1+1"), [(0.0, request)])
+    Simulation(slow, Setup.parse("split:1+1")).replay([(0.0, request)])
     assert request.ttft_s == pytest.approx(1.0, rel=1e-3)
 
 
