@@ -5,12 +5,7 @@ import logging
 import time
 from typing import assert_never
 
-from coordinator.core.message_checks import (
-    kept_problem,
-    prefilled_problem,
-    rows_problem,
-    settled_problem,
-)
+from coordinator.core.message_checks import contradiction
 from coordinator.core.observer import Observer
 from coordinator.core.requests.lifecycle import Lifecycle
 from coordinator.core.spread.groups import SpreadGroups
@@ -87,17 +82,20 @@ class Inbox:
             return
         worker.heard_at = time.monotonic()
         worker.settled = True
+        if problem := contradiction(message, worker, self._lifecycle.requests):
+            self.handle(instance, MalformedMessage(f"from {instance}: {problem}"))
+            return
         match message:
             case Heartbeat():
                 self._heartbeat(worker, message)
             case PromptLogprobs():
-                self._prompt_logprobs(worker, message)
+                self._lifecycle.prompt_logprobs(instance, message)
             case LastChunk():
                 self._lifecycle.last_chunk(instance, message)
             case Prefilled():
                 self._prefilled(worker, message)
             case Settled():
-                self._settled(worker, message)
+                self._lifecycle.settled(instance, message)
             case TransferDone():
                 self._lifecycle.transfer_done(instance, message)
             case Tokens(tokens=tokens):
@@ -105,7 +103,7 @@ class Inbox:
                 worker.note_step(tokens, worker.heard_at)
                 self._observer.stepped(len(tokens))
             case PrefixesChanged():
-                self._prefixes_changed(worker, message)
+                self._lifecycle.prefixes_changed(instance, message)
             case Failed():
                 self._lifecycle.failed(instance, message)
             case PeerTested():
@@ -148,30 +146,13 @@ class Inbox:
         self._observer.workers.heartbeat(worker)
         self._lifecycle.reconcile(worker, set(message.held), self._welcome.heartbeat_s)
 
-    def _prompt_logprobs(self, worker: Worker, message: PromptLogprobs) -> None:
-        request = self._lifecycle.requests.get(message.request_id)
-        if request and (problem := rows_problem(message, request)):
-            self.handle(worker.instance, MalformedMessage(f"from {worker.instance}: {problem}"))
-            return
-        self._lifecycle.prompt_logprobs(worker.instance, message)
-
     def _prefilled(self, worker: Worker, message: Prefilled) -> None:
         request = self._lifecycle.requests.get(message.token.request_id)
-        if request and (problem := prefilled_problem(message, worker, request)):
-            self.handle(worker.instance, MalformedMessage(f"from {worker.instance}: {problem}"))
-            return
         if request is not None:
             num_computed = max(0, request.num_tokens - message.num_reused)
             worker.note_prompt(num_computed, request.num_tokens, request.prefill_assigned_at)
         worker.output_tokens.add(1, worker.heard_at)
         self._lifecycle.prefilled(worker.instance, message)
-
-    def _settled(self, worker: Worker, message: Settled) -> None:
-        request = self._lifecycle.requests.get(message.request_id)
-        if request and (problem := settled_problem(message, worker, request)):
-            self.handle(worker.instance, MalformedMessage(f"from {worker.instance}: {problem}"))
-            return
-        self._lifecycle.settled(worker.instance, message)
 
     def _peer_tested(self, worker: Worker, message: PeerTested) -> None:
         instance, peer, problem = worker.instance, message.instance, message.problem
@@ -180,14 +161,6 @@ class Inbox:
         if self._registry.get(peer) is not None:
             self._observer.workers.peer_tested(worker, message)
         self._lifecycle.peer_tested(instance, message)
-
-    def _prefixes_changed(self, worker: Worker, message: PrefixesChanged) -> None:
-        for kept in message.added:
-            if problem := kept_problem(kept, worker):
-                error = MalformedMessage(f"from {worker.instance}: {problem}")
-                self.handle(worker.instance, error)
-                return
-        self._lifecycle.prefixes_changed(worker.instance, message)
 
     def _request_of(self, message: FromWorker | WireError) -> dict[str, object]:
         """Log fields of the open request that a message is about; empty if there is none."""

@@ -4,11 +4,29 @@ A message that contradicts it would break another worker. Each check returns the
 there is none.
 """
 
+from collections.abc import Mapping
+
 from coordinator.core.request import Request, State
 from coordinator.core.workers.worker import Worker
-from transport.wire.messages import Prefilled, Settled
-from transport.wire.offers import KeptPrefix, Offer
+from transport.wire.messages import FromWorker, Prefilled, Settled
+from transport.wire.offers import KeptPrefix, Offer, PrefixesChanged
 from transport.wire.prompt_logprobs import PromptLogprobs, row_bytes
+
+
+def contradiction(message: FromWorker, worker: Worker, requests: Mapping[str, Request]) -> str:
+    """The problem with a message of a worker; ``requests`` are the open ones. Call it before the
+    message is handled."""
+    match message:
+        case PromptLogprobs() if request := requests.get(message.request_id):
+            return rows_problem(message, request)
+        case Prefilled() if request := requests.get(message.token.request_id):
+            return prefilled_problem(message, worker, request)
+        case Settled() if request := requests.get(message.request_id):
+            return settled_problem(message, worker, request)
+        case PrefixesChanged():
+            problems = (kept_problem(kept, worker) for kept in message.added)
+            return next(filter(None, problems), "")
+    return ""
 
 
 def rows_problem(message: PromptLogprobs, request: Request) -> str:
@@ -25,8 +43,8 @@ def rows_problem(message: PromptLogprobs, request: Request) -> str:
 
 
 def prefilled_problem(message: Prefilled, worker: Worker, request: Request) -> str:
-    """The problem with a ``Prefilled``, compared with the request's order; "" for a stale message.
-    Call it before the message's token is counted."""
+    """The problem with a ``Prefilled``, compared with the request's order; "" for a stale
+    message."""
     if request.state is not State.PREFILLING or request.attempt != message.token.attempt:
         return ""
     if request.num_scored < request.spec.num_scored:
