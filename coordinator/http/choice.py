@@ -18,26 +18,25 @@ from coordinator.text.tokenizer import Tokenizer
 
 
 class Delta(Struct):
-    """New output since the last delta.
-
-    ``offsets[i]``: length of the text before ``tokens[i]``. ``stop``: the stop string that ended
-    the output. ``stop_id``: the stop token of the request that ended it. ``end_id``: the token that
-    ended it, the model's own included. ``prompt``:
-    log-probabilities of the prompt, in the first delta if the request asks for them.
-    ``num_reused``: prompt tokens that were not computed, in the first delta. ``scores``:
-    log-probabilities of each token as logprobs.py writes them; empty unless asked for.
-    """
+    """New output since the last delta."""
 
     text: str = ""
     tokens: list[Token] = []
     offsets: list[int] = []
+    """The length of the text before each of ``tokens``."""
     finish: Finish | None = None
     stop: str | None = None
+    """The stop string that ended the output."""
     stop_id: int | None = None
+    """The stop token that ended the output, if the request named it."""
     end_id: int | None = None
+    """The stop token that ended the output, the model's own included."""
     prompt: PromptJson | None = None
+    """Log-probabilities of the prompt, in the first delta if the request asks for them."""
     num_reused: int = 0
+    """Prompt tokens that were not computed, in the first delta."""
     scores: list[Any] = []
+    """Log-probabilities of each token as logprobs.py writes them; empty unless asked for."""
 
     @property
     def prompt_logprobs(self) -> PromptLogprobs:
@@ -84,59 +83,66 @@ class Choice:
         self._repetition = detector(request.repetition_detection)
         self._prompt = prompt_logprobs_writer(request, spec, tokenizer.token_bytes)
         self._score = scorer(request, tokenizer.token_bytes)
+        self._num_tokens = self._text_len = 0
 
     async def deltas(self) -> AsyncIterator[Delta]:
         """The deltas that have text. Deltas without text are the last one, the first one of a chat
         (it tells the role), and all if token ids are requested. Raises GenerationFailed."""
         delta = Delta()
-        num_tokens = text_len = 0
         eager, interval = self._role_first, 1
         async for token in self.stream:
             if delta.finish:
                 break
-            num_tokens += 1
-            if num_tokens == 1:
+            if self._num_tokens == 0:
                 delta.prompt = await self._read_prompt(token)
                 delta.num_reused = token.num_reused
-            if self._score is not None:
-                delta.scores.append(self._score(token))
-                # Keep log-probabilities once: open_tokens.py counts them once.
-                token = structs.replace(token, logprobs=None)
-            delta.tokens.append(token)
-            delta.offsets.append(text_len)
-            stopped_by_id = token.finish == "stop" and token.token_id in self._stop_ids
-            text = ""
-            delta.end_id = token.token_id if stopped_by_id else None
-            if stopped_by_id and token.token_id not in self._eos_ids:
-                delta.stop_id = token.token_id
-            if not stopped_by_id or self._include_stop:
-                text = self._detokenizer.push(token.token_id)
-            if token.finish:
-                text += self._detokenizer.flush()
-            text_len += len(text)
-            repeats = self._repetition.push(token.token_id)
-            if num_tokens <= self._min_tokens:
-                delta.text += text
-            else:
-                out, delta.stop = self._stops.push(text, include_stop=self._include_stop)
-                delta.text += out
-                if delta.stop:
-                    delta.finish = "stop"
-                    self.stream.stop_early()
-                    break
-            if token.finish:
-                delta.finish = token.finish  # continue to the end of the stream
-            elif repeats and num_tokens > self._min_tokens:
-                delta.finish = "repetition"
+            if self._add(token, delta):
                 self.stream.stop_early()
                 break
-            elif len(delta.tokens) >= interval and (delta.text or eager or self._every_token):
+            is_due = len(delta.tokens) >= interval and (delta.text or eager or self._every_token)
+            if is_due and not delta.finish:
                 yield delta
                 delta, eager, interval = Delta(), False, self._interval
         if delta.finish is None:
             raise GenerationFailed("ended_early", "the generation ended without a reason")
         delta.text += self._stops.flush()
         yield delta
+
+    def _add(self, token: Token, delta: Delta) -> bool:
+        """Add a token and its text to ``delta``, with ``finish`` if the output ends. Returns True
+        if it is cut: the worker would continue."""
+        self._num_tokens += 1
+        if self._score is not None:
+            delta.scores.append(self._score(token))
+            # Keep log-probabilities once: open_tokens.py counts them once.
+            token = structs.replace(token, logprobs=None)
+        delta.tokens.append(token)
+        delta.offsets.append(self._text_len)
+        text = self._text_of(token, delta)
+        self._text_len += len(text)
+        delta.finish = token.finish
+        repeats = self._repetition.push(token.token_id)
+        if self._num_tokens <= self._min_tokens:
+            delta.text += text
+            return False
+        out, delta.stop = self._stops.push(text, include_stop=self._include_stop)
+        delta.text += out
+        if delta.stop:
+            delta.finish = "stop"
+            return True
+        if repeats and not token.finish:
+            delta.finish = "repetition"
+            return True
+        return False
+
+    def _text_of(self, token: Token, delta: Delta) -> str:
+        """The text that a token completes: none for a stop token, which ``delta`` gets to name."""
+        stops = token.finish == "stop" and token.token_id in self._stop_ids
+        if stops:
+            delta.end_id = token.token_id
+            delta.stop_id = None if token.token_id in self._eos_ids else token.token_id
+        text = "" if stops and not self._include_stop else self._detokenizer.push(token.token_id)
+        return text + self._detokenizer.flush() if token.finish else text
 
     async def _read_prompt(self, first: Token) -> PromptJson | None:
         return None if self._prompt is None else await self._prompt.read(first.prompt_logprobs)
