@@ -170,37 +170,13 @@ class Dispatcher:
         if not self._handoffs:
             return
         decodes = [w for w in self._registry.all() if w.role != "prefill"]
+        self._awaited = {w.instance for w in decodes if w.reserved_for is not None}
         proved: dict[str, set[str]] = {}  # by prefill worker: decode workers that can pull from it
-        reserved = {w.instance for w in decodes if w.reserved_for is not None}
-        self._awaited = reserved
         for request in in_turn(self._handoffs, decodes):
             prefill = request.prefill_worker
             if prefill not in proved:
                 proved[prefill] = self._candidates.proved(prefill)
-            worker: Worker | None
-            if request.quarantined:
-                workers = self._candidates.to_pull(request, proved[prefill])
-                worker = self._reservations.idle_worker(request, workers)
-            elif proved[prefill] <= reserved and not request.moving:
-                continue
-            else:
-                workers = self._candidates.to_pull(request, proved[prefill])
-                free = [
-                    worker
-                    for worker in workers
-                    if worker.instance not in reserved and not (request.moving and worker.draining)
-                ]
-                worker = choose_decode(free, request, kept_at(request, self._registry))
-                worker = self._border.keeper(request, worker) or worker
-                if request.moving:
-                    worker = self.taker(request) or worker
-                if worker is None and request.moving:  # it stays where it is
-                    worker = self._registry.get(request.prefill_worker)
-                elif worker is None:
-                    self._deny(request, free)
-                    reserved.update(worker.instance for worker in workers)
-                    if not request.avoided:
-                        reserved.update(w.instance for w in decodes if not w.breaker.closed)
+            worker = self._puller(request, proved[prefill])
             if worker is not None:
                 _remove(request, self._handoffs)
                 yield request, worker
@@ -267,6 +243,35 @@ class Dispatcher:
             request.made_room = request.state
             self._favoured = request
         return victims
+
+    def _puller(self, request: Request, proved: set[str]) -> Worker | None:
+        """The worker that pulls a handoff now, among those that have ``proved`` that they can. If
+        there is none, the handoff waits for them, and younger requests for other workers."""
+        placed_alone, awaited = request.quarantined, self._awaited
+        if proved <= awaited and not (placed_alone or request.moving):
+            return None  # before the prompt is looked up
+        workers = self._candidates.to_pull(request, proved)
+        if placed_alone:
+            return self._reservations.idle_worker(request, workers)
+        free = [
+            worker
+            for worker in workers
+            if worker.instance not in awaited and not (request.moving and worker.draining)
+        ]
+        chosen = choose_decode(free, request, kept_at(request, self._registry))
+        chosen = self._border.keeper(request, chosen) or chosen
+        if request.moving:
+            stays = self._registry.get(request.prefill_worker)
+            return self.taker(request) or chosen or stays
+        if chosen is None:
+            self._deny(request, free)
+            awaited.update(worker.instance for worker in workers)
+            if not request.avoided:
+                every = self._registry.all()
+                awaited.update(
+                    w.instance for w in every if w.role != "prefill" and not w.breaker.closed
+                )
+        return chosen
 
     def _waiting(self) -> dict[str, int]:
         """The weights of the keys that have requests or handoffs waiting."""
