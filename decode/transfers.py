@@ -87,7 +87,7 @@ class KVTransferQueue:
         self.peers.discard(instance)
         self.handing_off.discard(instance)
         self._puller.close_peer(instance)
-        lost = [a for a in self.pending if a.offer.instance == instance]
+        lost = [each for each in self.pending if each.offer.instance == instance]
         for transfer in lost:
             self.pending.remove(transfer)
         return [transfer.sequence for transfer in lost]
@@ -101,7 +101,7 @@ class KVTransferQueue:
         if offer.instance not in self.peers:
             raise PeerGone(f"worker {offer.instance} is not known here")
         transfer = KVTransfer(sequence, offer, in_socket_s)
-        insort(self.pending, transfer, key=lambda a: a.sequence.arrival)
+        insort(self.pending, transfer, key=lambda each: each.sequence.arrival)
 
     def start_pulls(self, *, num_growing: int) -> bool:
         """Start all pulls that fit in memory, oldest first, as one batch. A page stays free for
@@ -195,10 +195,10 @@ class KVTransferQueue:
         """Remove the pending transfers that got no memory in time. Each is returned with the number
         of pages held by copies past their deadline."""
         now, timeout_s = self._clock(), self.copies.timeout_s
-        late = [a for a in self.pending if now - a.sequence.received_at >= timeout_s]
+        late = [each for each in self.pending if now - each.sequence.received_at >= timeout_s]
         if not late:
             return []
-        self.pending = [a for a in self.pending if a not in late]
+        self.pending = [each for each in self.pending if each not in late]
         overdue = self.copies.overdue()
         holds = [hold for transfer in overdue for hold in transfer.sequence.page_holds]
         stuck = self._allocator.num_pages_freed_by(holds)
@@ -207,16 +207,16 @@ class KVTransferQueue:
     def end(self, sequence: Sequence) -> None:
         """End a transfer; memory that a copy still writes is released when the copy is done."""
         sequence.ended = True
-        self.pending = [a for a in self.pending if not a.sequence.ended]
+        self.pending = [each for each in self.pending if not each.sequence.ended]
 
     def holding_pages(self) -> list[Sequence]:
         """Sequences that have not ended and whose pages are being written."""
-        return [a.sequence for a in self.copies if not a.sequence.ended]
+        return [each.sequence for each in self.copies if not each.sequence.ended]
 
     def leaving(self) -> list[Sequence]:
         """Ended transfers whose pages are freed when their copies are done. Overdue copies are left
         out: no running sequence should wait for them."""
-        return [a.sequence for a in self.copies.on_time() if a.sequence.ended]
+        return [each.sequence for each in self.copies.on_time() if each.sequence.ended]
 
     def release(self, sequence: Sequence) -> None:
         """Free the memory of a transfer whose sequence will not run."""
@@ -227,4 +227,4 @@ class KVTransferQueue:
     def sequences(self) -> list[Sequence]:
         """Sequences being transferred that have not ended."""
         transfers = [*self.pending, *self.copies]
-        return [a.sequence for a in transfers if not a.sequence.ended]
+        return [each.sequence for each in transfers if not each.sequence.ended]

@@ -81,8 +81,8 @@ class Sequence:
     """Prompt tokens whose log-probabilities were computed in earlier attempts."""
     num_pending: int = 0
     """Last tokens in its pages that its state does not include yet; its next step adds them."""
-    begun: bool = False
-    """True once the first batch here is scheduled."""
+    bound: bool = False
+    """True once it is bound to its state slot: from the first batch here on."""
     finished: bool = False
     """True once the last token is there."""
     moving: bool = False

@@ -46,7 +46,7 @@ class DecodeSteps:
         if not self.undecided:
             self._scheduled = self._room.sequences.schedule(self._group.max_rows)
             if self._scheduled is not None:
-                self._room.begin(self._scheduled)
+                self._room.bind_new(self._scheduled)
         scheduled = self._scheduled or NOTHING
         num_drafts = max((row.num_drafts for row in scheduled.rows), default=0)
         plan = self._group.decide(len(scheduled.rows), num_drafts, willing=willing)

@@ -139,7 +139,7 @@ class PromptBatches:
         room, is_scored = self._room, any(row.scoring is not None for row in scheduled.rows)
         while self._overlapped and is_scored:
             self.advance_overlapped(wait=True)
-        room.begin(scheduled)
+        room.bind_new(scheduled)
         if self._overlaps and not is_scored and (self._overlapped or self._is_long(scheduled)):
             self._overlapped.append((scheduled, room.engine.overlapped(scheduled.batch)))
         else:

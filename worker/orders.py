@@ -162,5 +162,5 @@ class Intake:
             room.reports.failed(sequence, "too_long", problem, retry=False)
             return None
         self._compilations.begin(sequence)
-        room.prefixes.name(sequence)
+        room.prefixes.give_keys(sequence)
         return sequence

@@ -64,19 +64,19 @@ class Prefixes:
         allocator.prefixes.on_evict = self._note_evicted
         self.host.on_evict = self._note_evicted_from_host
 
-    def name(self, sequence: Sequence) -> None:
+    def give_keys(self, sequence: Sequence) -> None:
         """Give an arriving sequence its keys, unless all of it has to be computed."""
         if self._enabled and sequence.sampling.prompt_logprobs is None:
             sequence.keys = self._keys(sequence)
 
-    def begin(self, sequence: Sequence) -> None:
+    def copy_beginning(self, sequence: Sequence) -> None:
         """Copy the reused state and the last, partly filled page into the sequence's own state slot
         and page. Called when the sequence is bound and its first chunk is about to be launched."""
         num_reused, prefix = sequence.beginning.num_tokens, sequence.beginning.prefix
         if not num_reused:
             return
         allocation = sequence.allocation
-        assert allocation is not None, "begun without pages"
+        assert allocation is not None, "bound without pages"
         slot = allocation.slot.id
         num_pages, tail = divmod(num_reused, self._page_size)
         if prefix is None:  # a copy has put them there already

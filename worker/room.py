@@ -108,15 +108,15 @@ class Room:
             self.end(sequence)
         self.offers.withdraw_all()
 
-    def begin(self, scheduled: Scheduled) -> None:
-        """Prepare the engine for the sequences whose first batch here this is: bind them, and copy
-        the prefix that they begin with. Called before the batch is launched, and for a step of a
-        spread group before the members agree on it."""
+    def bind_new(self, scheduled: Scheduled) -> None:
+        """Bind the sequences whose first batch here this is to their state slots, and copy the
+        prefix that they begin with. Called before the batch is launched, and for a step of a spread
+        group before the members agree on it."""
         for sequence in scheduled.sequences:
-            if not sequence.begun:
-                sequence.begun, sequence.started_at = True, self.clock()
+            if not sequence.bound:
+                sequence.bound, sequence.started_at = True, self.clock()
                 self.engine.bind(sequence.binding())
-                self.prefixes.begin(sequence)
+                self.prefixes.copy_beginning(sequence)
 
     def publish_scheduled(self) -> None:
         """Publish what the next step changed, after it was launched: the epochs of the state slots
