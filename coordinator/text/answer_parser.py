@@ -7,9 +7,10 @@ belongs to neither.
 
 from dataclasses import dataclass, field
 
+from coordinator.text.call_parser import CallParser
 from coordinator.text.detokenizer import may_begin
 from coordinator.text.thoughts import CLOSE, OPEN
-from coordinator.text.tool_events import CallParser, Content, Event
+from coordinator.text.tool_events import Content, Event
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ one that breaks it later keeps the arguments that it has."""
 from collections.abc import Mapping
 from enum import Enum, auto
 
+from coordinator.text.call_parser import TaggedCallParser
 from coordinator.text.detokenizer import may_begin
 from coordinator.text.json_call import JsonCall
 from coordinator.text.tool_events import Arguments, CallBegins, Content, Event
@@ -24,27 +25,20 @@ class _At(Enum):
     END = auto()  # behind the object
 
 
-class HermesParser:
-    """Parses the text of one output, given in pieces of any length. A CallParser."""
+class HermesParser(TaggedCallParser):
+    """Parses the text of one output, given in pieces of any length."""
+
+    _open = OPEN
 
     def __init__(self, _: Mapping[str, Schema]) -> None:
+        super().__init__()
         self._at = _At.TEXT
-        self._held = ""
         self._call = JsonCall()
-        self._after_call = False  # white space that follows belongs to no text
-        self._num_calls = 0
         self._last_is_whole = False
 
     @property
     def last_is_whole(self) -> bool:
         return self._last_is_whole
-
-    def push(self, text: str) -> list[Event]:
-        self._held += text
-        events: list[Event] = []
-        while (found := self._step()) is not None:
-            events += found
-        return events
 
     def flush(self) -> list[Event]:
         held, self._held = self._held, ""
@@ -52,10 +46,9 @@ class HermesParser:
             held = OPEN + self._call.raw
         elif self._at is not _At.TEXT:
             return []
-        return [Content(held)] if held and not (self._num_calls and held.isspace()) else []
+        return self._last_text(held)
 
-    def _step(self) -> "list[Event] | None":
-        """One step through the text held; None when more is needed."""
+    def _step(self) -> list[Event] | None:
         match self._at:
             case _At.TEXT:
                 return self._text()
@@ -64,21 +57,10 @@ class HermesParser:
             case _At.END:
                 return self._end()
 
-    def _text(self) -> "list[Event] | None":
-        if self._after_call:
-            self._held = self._held.lstrip()
-            self._after_call = not self._held
-        text, tag, rest = self._held.partition(OPEN)
-        if tag:
-            self._held, self._at, self._call = rest, _At.CALL, JsonCall()
-            return [Content(text)] if (text := text.rstrip()) else []
-        sure = self._held[: len(self._held) - may_begin(self._held, OPEN)].rstrip()
-        if not sure:
-            return None
-        self._held = self._held[len(sure) :]
-        return [Content(sure)]
+    def _begin_call(self) -> None:
+        self._at, self._call = _At.CALL, JsonCall()
 
-    def _object(self) -> "list[Event] | None":
+    def _object(self) -> list[Event] | None:
         if not self._held:
             return None
         call, had_begun = self._call, self._call.begun
@@ -97,7 +79,7 @@ class HermesParser:
         begins: list[Event] = [] if had_begun else [CallBegins(index, call.name)]
         return [*begins, Arguments(index, piece)] if piece else begins
 
-    def _end(self) -> "list[Event] | None":
+    def _end(self) -> list[Event] | None:
         """Drop the text before the next tag."""
         found = [at for tag in (CLOSE, OPEN) if (at := self._held.find(tag)) >= 0]
         if not found:

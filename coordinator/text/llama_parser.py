@@ -10,6 +10,7 @@ so is all that follows it."""
 from collections.abc import Mapping
 from enum import Enum, auto
 
+from coordinator.text.call_parser import CallParser
 from coordinator.text.json_call import JsonCall
 from coordinator.text.tool_events import Arguments, CallBegins, Content, Event
 from coordinator.text.tool_values import Schema
@@ -23,29 +24,21 @@ class _At(Enum):
     TEXT = auto()
 
 
-class LlamaParser:
+class LlamaParser(CallParser):
     """Parses the text of one output, given in pieces of any length. ``tools``: the functions that
-    may be called. A CallParser."""
+    may be called."""
 
     def __init__(self, tools: Mapping[str, Schema]) -> None:
+        super().__init__()
         self._tools = frozenset(tools)
         self._at = _At.BEFORE
-        self._held = ""
         self._lead = ""  # the text between the last call, or the beginning, and this object
         self._call = JsonCall()
-        self._num_calls = 0
         self._last_is_whole = False
 
     @property
     def last_is_whole(self) -> bool:
         return self._last_is_whole
-
-    def push(self, text: str) -> list[Event]:
-        self._held += text
-        events: list[Event] = []
-        while (found := self._step()) is not None:
-            events += found
-        return events
 
     def flush(self) -> list[Event]:
         held, self._held = self._held, ""
@@ -53,8 +46,7 @@ class LlamaParser:
             held = "" if self._call.begun else self._lead + self._call.raw
         return [Content(held)] if held and not (self._num_calls and not held.strip("; \n")) else []
 
-    def _step(self) -> "list[Event] | None":
-        """One step through the text held; None when more is needed."""
+    def _step(self) -> list[Event] | None:
         match self._at:
             case _At.BEFORE:
                 return self._before()
@@ -63,7 +55,7 @@ class LlamaParser:
             case _At.TEXT:
                 return self._text(self._held)
 
-    def _before(self) -> "list[Event] | None":
+    def _before(self) -> list[Event] | None:
         text = self._held.lstrip()
         if self._num_calls:
             text = text.removeprefix(";").lstrip()
@@ -78,7 +70,7 @@ class LlamaParser:
         self._at, self._held, self._call = _At.CALL, text, JsonCall()
         return []
 
-    def _object(self) -> "list[Event] | None":
+    def _object(self) -> list[Event] | None:
         if not self._held:
             return None
         call, had_begun = self._call, self._call.begun
@@ -98,6 +90,6 @@ class LlamaParser:
         begins: list[Event] = [] if had_begun else [CallBegins(index, call.name)]
         return [*begins, Arguments(index, piece)] if piece else begins
 
-    def _text(self, text: str) -> "list[Event] | None":
+    def _text(self, text: str) -> list[Event] | None:
         self._at, self._held = _At.TEXT, ""
         return [Content(text)] if text else None

@@ -10,8 +10,8 @@ from typing import Any
 
 from llguidance import LLMatcher
 
+from coordinator.text.qwen_parser import END_PARAMETER
 from coordinator.text.string_formats import FORMATS
-from coordinator.text.tool_parser import END_PARAMETER
 from coordinator.text.tool_values import Schema, resolved, types_of
 
 TEXT = r"TEXT: /(?s:.*)/ & ~/(?s:.*)<\/parameter>(?s:.*)/"

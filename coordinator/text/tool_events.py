@@ -1,8 +1,6 @@
 """The events that a parser of tool calls makes of the text of one output. Pure."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 
 @dataclass(frozen=True)
@@ -29,21 +27,3 @@ class Arguments:
 
 
 Event = Content | CallBegins | Arguments
-
-
-class CallParser(Protocol):
-    """Parses the text of one output, given in pieces of any length, into text and calls."""
-
-    @property
-    def last_is_whole(self) -> bool:
-        """True if there are calls, and the arguments of the last one have ended."""
-        ...
-
-    def push(self, text: str) -> Sequence[Event]:
-        """Feed text; returns the events that are known now."""
-        ...
-
-    def flush(self) -> Sequence[Event]:
-        """End the output; returns the remaining events. A call that is cut off keeps the arguments
-        that it has."""
-        ...

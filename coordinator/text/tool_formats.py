@@ -4,12 +4,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from coordinator.text.call_parser import CallParser
 from coordinator.text.hermes_parser import CLOSE, OPEN, HermesParser
 from coordinator.text.json_call_grammars import hermes_calls, llama_calls, place_in_calls
 from coordinator.text.llama_parser import LlamaParser
-from coordinator.text.tool_events import CallParser
+from coordinator.text.qwen_parser import QwenParser
 from coordinator.text.tool_grammars import Place, place_of, tool_calls
-from coordinator.text.tool_parser import ToolParser
 from coordinator.text.tool_values import Schema
 
 
@@ -44,7 +44,7 @@ class ToolFormat:
 
 
 QWEN3_CODER = ToolFormat(
-    "qwen3_coder", "<tool_call><function=NAME>", (OPEN, CLOSE), ToolParser, tool_calls, place_of
+    "qwen3_coder", "<tool_call><function=NAME>", (OPEN, CLOSE), QwenParser, tool_calls, place_of
 )
 HERMES = ToolFormat(
     "hermes", '<tool_call>{"name":"NAME","arguments":', (OPEN, CLOSE), HermesParser, hermes_calls,

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from coordinator.text.grammars import WHITE_SPACE, BadGrammar, check_len, quoted, schema_text
 from coordinator.text.json_schemas import Definitions
+from coordinator.text.qwen_parser import CLOSE, END_FUNCTION, FUNCTION, OPEN, PARAMETER
 from coordinator.text.string_values import TEXT, terminal
-from coordinator.text.tool_parser import CLOSE, END_FUNCTION, FUNCTION, OPEN, PARAMETER
 from coordinator.text.tool_values import resolved, types_of
 
 _END_VALUE = "\n</parameter>\n"

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from coordinator.text.qwen_parser import QwenParser
 from coordinator.text.tool_events import Arguments, CallBegins, Content
-from coordinator.text.tool_parser import ToolParser
 from models.recipe.definitions import Definition
 from models.recipe.evaluate import final_of
 from models.recipe.tool_loop import Ask, Message, run, tasks
@@ -67,7 +67,7 @@ def served(url: str, model: str) -> Ask:
 def parsed(text: str, tools: Sequence[Definition]) -> Message:
     """The message that a server makes of an output."""
     functions = [tool["function"] for tool in tools]
-    parser = ToolParser({function["name"]: function["parameters"] for function in functions})
+    parser = QwenParser({function["name"]: function["parameters"] for function in functions})
     content, calls = "", []
     for event in parser.push(text) + parser.flush():
         match event:

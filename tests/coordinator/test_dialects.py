@@ -16,7 +16,7 @@ from coordinator.text.thoughts import Opener, ThoughtIds, ThoughtMeter
 from coordinator.text.tokenizer import Tokenizer
 from tests.coordinator.checkpoint_folder import PLAIN, TEMPLATE
 from tests.coordinator.dialect_templates import QWEN3, TEMPLATES, dialect_folder
-from tests.coordinator.test_tool_parser import cut
+from tests.coordinator.test_qwen_parser import cut
 
 QUESTION = {"role": "user", "content": "How many?"}
 TALK = [QUESTION, {"role": "assistant", "content": "Four."}, {"role": "user", "content": "Sure?"}]

@@ -7,13 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coordinator.text.call_parser import CallParser
 from coordinator.text.hermes_parser import HermesParser
 from coordinator.text.json_value import JsonValue
 from coordinator.text.llama_parser import LlamaParser
-from coordinator.text.tool_events import Arguments, CallBegins, CallParser, Content
+from coordinator.text.tool_events import Arguments, CallBegins, Content
 from coordinator.text.tool_formats import HERMES, LLAMA3_JSON, ToolFormat
 from tests.coordinator.test_grammars import ADD, NOW, UNIT, allows
-from tests.coordinator.test_tool_parser import PARAMETERS, cut
+from tests.coordinator.test_qwen_parser import PARAMETERS, cut
 
 PLACES = st.lists(st.integers(0, 10_000), max_size=30)
 JSON = st.recursive(

@@ -14,16 +14,16 @@ from coordinator.core.contract import Token
 from coordinator.http.choice import Delta
 from coordinator.http.messages.answer import MessagesAnswer
 from coordinator.text.answer_parser import AnswerParser, ThoughtDivider
-from coordinator.text.tool_parser import ToolParser
+from coordinator.text.qwen_parser import QwenParser
 from tests.coordinator.anthropic_sdk import events_of, message_of, strictly
-from tests.coordinator.test_tool_parser import PARAMETERS, call, cut
+from tests.coordinator.test_qwen_parser import PARAMETERS, call, cut
 
 TEXT = st.text(st.characters(exclude_characters="<", exclude_categories=["Cs"]), max_size=20)
 WORDS = TEXT.map(lambda text: text.strip() or "so")
 
 
 def answer_to(*, thinks: bool = False, tells: bool = True, fills: bool = False) -> MessagesAnswer:
-    parser = AnswerParser(ThoughtDivider() if thinks else None, ToolParser(PARAMETERS))
+    parser = AnswerParser(ThoughtDivider() if thinks else None, QwenParser(PARAMETERS))
     return MessagesAnswer("msg_1", "m", 5, parser, includes_thought=tells, fills_context=fills)
 
 

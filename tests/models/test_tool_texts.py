@@ -12,8 +12,8 @@ import pytest
 from tokenizers import Tokenizer
 
 from coordinator.text.chat_template import ChatTemplate
+from coordinator.text.qwen_parser import QwenParser
 from coordinator.text.tool_events import Arguments, CallBegins
-from coordinator.text.tool_parser import ToolParser
 from models.recipe import mixture
 from models.recipe.calculators import value_of
 from models.recipe.chat_form import Message, Pieces, pieces_of
@@ -124,7 +124,7 @@ def test_calls_are_read_back_as_they_were_meant(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_parser_gives_events_of_a_call() -> None:
-    parser = ToolParser({"add": {"properties": {"a": {"type": "integer"}}}})
+    parser = QwenParser({"add": {"properties": {"a": {"type": "integer"}}}})
     text = "<tool_call>\n<function=add>\n<parameter=a>\n1\n</parameter>\n</function>\n</tool_call>"
     events = parser.push(text) + parser.flush()
     assert CallBegins(0, "add") in events

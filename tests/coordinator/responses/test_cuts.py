@@ -11,7 +11,7 @@ from msgspec import json
 from coordinator.http.responses.functions import FunctionNames
 from coordinator.http.responses.output import Output
 from coordinator.text.answer_parser import AnswerParser, ThoughtDivider
-from coordinator.text.tool_parser import ToolParser
+from coordinator.text.qwen_parser import QwenParser
 
 _CALL = "<tool_call>\n<function=add>\n<parameter=a>\n5\n</parameter>\n</function>\n</tool_call>"
 _TEXTS = st.lists(
@@ -35,7 +35,7 @@ def test_cuts_change_nothing(text: str, cuts: list[int], thinks: bool, sums: boo
 
 def _items(pieces: list[str], thinks: bool, sums: bool) -> tuple[list[Any], list[Any]]:
     """The items without the ids of their calls, and all events."""
-    parser = AnswerParser(ThoughtDivider() if thinks else None, ToolParser({"add": {}}))
+    parser = AnswerParser(ThoughtDivider() if thinks else None, QwenParser({"add": {}}))
     output = Output("resp_1", parser, FunctionNames(None), summarizes=sums)
     events = [event for piece in pieces[:-1] for event in output.push(piece)]
     events += output.push(pieces[-1], last=True)

@@ -17,6 +17,7 @@ import json
 from collections.abc import Mapping
 from enum import Enum, auto
 
+from coordinator.text.call_parser import TaggedCallParser
 from coordinator.text.detokenizer import may_begin
 from coordinator.text.tool_events import Arguments, CallBegins, Content, Event
 from coordinator.text.tool_values import ONLY_STRING, Schema, as_json, resolved, types_of
@@ -34,41 +35,31 @@ class _At(Enum):
     END = auto()  # behind </function>
 
 
-class ToolParser:
+class QwenParser(TaggedCallParser):
     """Parses the text of one output, given in pieces of any length. ``parameters``: the JSON schema
     of each function's parameters, by the function's name."""
 
+    _open = OPEN
+
     def __init__(self, parameters: Mapping[str, Schema]) -> None:
+        super().__init__()
         self._parameters = parameters
         self._at = _At.TEXT
-        self._held = ""
         self._name = ""
         self._root: Schema = {}
         self._types = ONLY_STRING
         self._streams = False
         self._num_parameters = 0
-        self._after_call = False  # white space that follows belongs to no text
-        self.num_calls = 0
 
     @property
     def last_is_whole(self) -> bool:
-        """True if there are calls, and the arguments of the last one have ended."""
-        return self.num_calls > 0 and self._at not in (_At.FUNCTION, _At.VALUE)
-
-    def push(self, text: str) -> list[Event]:
-        """Feed text; returns the events that are known now."""
-        self._held += text
-        events: list[Event] = []
-        while (found := self._step()) is not None:
-            events += found
-        return events
+        return self._num_calls > 0 and self._at not in (_At.FUNCTION, _At.VALUE)
 
     def flush(self) -> list[Event]:
-        """End the output. A call that is cut off keeps the arguments that it has."""
         held, self._held = self._held, ""
         match self._at:
             case _At.TEXT:
-                return [Content(held)] if held and not (self.num_calls and held.isspace()) else []
+                return self._last_text(held)
             case _At.CALL:
                 return [Content(OPEN + held)]
             case _At.VALUE if self._streams:
@@ -76,8 +67,7 @@ class ToolParser:
             case _:
                 return []
 
-    def _step(self) -> "list[Event] | None":
-        """One step through the text held; None when more is needed."""
+    def _step(self) -> list[Event] | None:
         match self._at:
             case _At.TEXT:
                 return self._text()
@@ -90,21 +80,10 @@ class ToolParser:
             case _At.END:
                 return self._end()
 
-    def _text(self) -> "list[Event] | None":
-        if self._after_call:
-            self._held = self._held.lstrip()
-            self._after_call = not self._held
-        text, tag, rest = self._held.partition(OPEN)
-        if tag:
-            self._held, self._at = rest, _At.CALL
-            return [Content(text)] if (text := text.rstrip()) else []
-        sure = self._held[: len(self._held) - may_begin(self._held, OPEN)].rstrip()
-        if not sure:
-            return None
-        self._held = self._held[len(sure) :]
-        return [Content(sure)]
+    def _begin_call(self) -> None:
+        self._at = _At.CALL
 
-    def _call(self) -> "list[Event] | None":
+    def _call(self) -> list[Event] | None:
         text = self._held.lstrip()
         if not text.startswith(FUNCTION):
             if FUNCTION.startswith(text):
@@ -117,10 +96,10 @@ class ToolParser:
         self._held, self._at, self._name = rest, _At.FUNCTION, name.strip()
         self._root = self._parameters.get(self._name, {})
         self._num_parameters = 0
-        self.num_calls += 1
-        return [CallBegins(self.num_calls - 1, self._name), *self._argument_text("{", raw=True)]
+        self._num_calls += 1
+        return [CallBegins(self._num_calls - 1, self._name), *self._argument_text("{", raw=True)]
 
-    def _function(self) -> "list[Event] | None":
+    def _function(self) -> list[Event] | None:
         text = self._held = self._held.lstrip()
         if text.startswith(END_FUNCTION):
             self._held, self._at = text.removeprefix(END_FUNCTION), _At.END
@@ -130,7 +109,7 @@ class ToolParser:
             return self._begin_value(name.strip(), rest) if end else None
         return self._skip_to(PARAMETER, END_FUNCTION)
 
-    def _begin_value(self, name: str, rest: str) -> "list[Event] | None":
+    def _begin_value(self, name: str, rest: str) -> list[Event] | None:
         if not rest or rest == "\n":
             return None  # whether a line break follows is not known yet, or all that is
         self._held, self._at = rest.removeprefix("\n"), _At.VALUE
@@ -144,7 +123,7 @@ class ToolParser:
         quote = '"' if self._streams else ""
         return self._argument_text(f"{comma}{json.dumps(name)}: {quote}", raw=True)
 
-    def _value(self) -> "list[Event] | None":
+    def _value(self) -> list[Event] | None:
         value, tag, rest = self._held.partition(END_PARAMETER)
         if tag:
             self._held, self._at = rest, _At.FUNCTION
@@ -162,7 +141,7 @@ class ToolParser:
         self._held = self._held[len(sure) :]
         return self._argument_text(sure)
 
-    def _end(self) -> "list[Event] | None":
+    def _end(self) -> list[Event] | None:
         text = self._held = self._held.lstrip()
         if text.startswith(CLOSE):
             self._held, self._at, self._after_call = text.removeprefix(CLOSE), _At.TEXT, True
@@ -172,7 +151,7 @@ class ToolParser:
             return []
         return self._skip_to(CLOSE, FUNCTION)
 
-    def _skip_to(self, *tags: str) -> "list[Event] | None":
+    def _skip_to(self, *tags: str) -> list[Event] | None:
         """Drop the text before the next of ``tags``; None if more text may complete a tag."""
         if not self._held or any(tag.startswith(self._held) for tag in tags):
             return None
@@ -183,4 +162,4 @@ class ToolParser:
 
     def _argument_text(self, text: str, *, raw: bool = False) -> list[Event]:
         piece = text if raw else json.dumps(text, ensure_ascii=False)[1:-1]
-        return [Arguments(self.num_calls - 1, piece)] if piece else []
+        return [Arguments(self._num_calls - 1, piece)] if piece else []

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.text.answer_parser import Divided, ThoughtDivider
+from coordinator.text.qwen_parser import QwenParser
 from coordinator.text.tool_events import Arguments, CallBegins, Content
-from coordinator.text.tool_parser import ToolParser
 from coordinator.text.tool_values import ALL_TYPES, as_json, types_of
 
 PARAMETERS: dict[str, dict[str, Any]] = {
@@ -25,7 +25,7 @@ def call(name: str, **values: str) -> str:
 
 def parsed(pieces: list[str]) -> tuple[str, list[tuple[str, str]]]:
     """The content, and name and arguments of each call."""
-    parser = ToolParser(PARAMETERS)
+    parser = QwenParser(PARAMETERS)
     events = [event for piece in pieces for event in parser.push(piece)] + parser.flush()
     content, calls = "", []
     for event in events:
@@ -75,7 +75,7 @@ def test_no_text_makes_it_stumble_and_text_without_a_call_is_kept(
 
 
 def test_strings_stream_and_other_values_come_whole() -> None:
-    parser = ToolParser(PARAMETERS)
+    parser = QwenParser(PARAMETERS)
     parser.push("<tool_call>\n<function=note>\n<parameter=text>\n")
     assert parser.push('one "two"\n') == [Arguments(0, '"text": "'), Arguments(0, 'one \\"two\\"')]
     assert parser.push("three") == [Arguments(0, "\\nthree")]
@@ -168,7 +168,7 @@ def test_the_types_of_what_a_schema_refers_to_are_known(schema: Any, types: set[
 
 def test_parameters_may_be_a_reference_as_a_whole() -> None:
     parameters = {"$ref": "#/$defs/Args", "$defs": {"Args": PARAMETERS["add"]}}
-    parser = ToolParser({"add": parameters})
+    parser = QwenParser({"add": parameters})
     events = [*parser.push(call("add", a="5", b="7.5")), *parser.flush()]
     arguments = "".join(each.text for each in events if isinstance(each, Arguments))
     assert json.loads(arguments) == {"a": 5, "b": 7.5}
@@ -179,7 +179,7 @@ def test_a_parameter_that_may_be_left_out_has_the_type_of_its_definition() -> No
     schema = {"$defs": _DEFINITIONS, "properties": {"level": value, "other": value}}
     text = "<tool_call>\n<function=f>\n<parameter=level>\n1\n</parameter>\n"
     text += "<parameter=other>\nnull\n</parameter>\n</function>\n</tool_call>"
-    parser = ToolParser({"f": schema})
+    parser = QwenParser({"f": schema})
     events = [*parser.push(text), *parser.flush()]
     arguments = "".join(each.text for each in events if isinstance(each, Arguments))
     assert json.loads(arguments) == {"level": "1", "other": None}
