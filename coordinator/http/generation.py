@@ -6,6 +6,7 @@ The endpoints of other APIs (responses/routes.py, messages/routes.py) make their
 
 import hashlib
 import secrets
+from collections.abc import Sequence
 from functools import partial
 
 from fastapi import APIRouter, Request
@@ -109,12 +110,7 @@ async def sequence_requests(
     on. Raises ApiError and ClientDisconnected."""
     request, prompts, tokenizer = prepared.request, prepared.prompts, context.tokenizer
     sampling = sampling_params(request, tokenizer)
-    for name, reason in WARNED.items():
-        if getattr(request, name):
-            warn(http.scope, f"{name} is ignored: {reason}")
-    thinks = isinstance(request, ChatRequest) and request.reasoning_effort not in (None, "none")
-    if thinks and tokenizer.dialect.opener is Opener.NOBODY:
-        warn(http.scope, "the answer has no thought: this model's chat template has none")
+    _warn_of_ignored(http, request, tokenizer)
     constraint = await constraint_for(http, prepared, tokenizer)
     account, chat, n = account_of(http.scope), isinstance(request, ChatRequest), request.n or 1
     salt = context.of_key(account.name).salt(request.cache_salt)
@@ -139,11 +135,28 @@ async def sequence_requests(
             )  # fmt: skip
             specs.append(spec)
     check_prompt_logprobs(request, specs, context.settings.max_prompt_logprobs)
+    _check_num_tokens(request, specs, context.core.max_open_tokens)
+    return specs
+
+
+def _warn_of_ignored(http: Request, request: GenerationRequest, tokenizer: Tokenizer) -> None:
+    """Add warnings about fields that have no effect to the answer's headers."""
+    for name, reason in WARNED.items():
+        if getattr(request, name):
+            warn(http.scope, f"{name} is ignored: {reason}")
+    thinks = isinstance(request, ChatRequest) and request.reasoning_effort not in (None, "none")
+    if thinks and tokenizer.dialect.opener is Opener.NOBODY:
+        warn(http.scope, "the answer has no thought: this model's chat template has none")
+
+
+def _check_num_tokens(
+    request: GenerationRequest, specs: Sequence[SequenceRequest], most: int
+) -> None:
+    """Raises ApiError if the choices together have more tokens than may be open."""
     num_tokens = sum(spec.num_held for spec in specs)
-    if num_tokens > (most := context.core.max_open_tokens):
+    if num_tokens > most:
         message = f"{num_tokens} tokens in all choices; this server holds at most {most} at a time"
         raise invalid(request.prompt_param, message, "context_length_exceeded")
-    return specs
 
 
 def sampling_params(request: GenerationRequest, tokenizer: Tokenizer) -> SamplingParams:
