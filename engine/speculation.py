@@ -15,7 +15,7 @@ and the recurrent states advance by accepted tokens only (kernels/state_ring.py)
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 
@@ -27,7 +27,7 @@ from engine.kernels.state_ring import StateRing
 from engine.model.model import Model, finished
 from engine.model.mtp import Chosen, draft_hidden, draft_kv
 from engine.sampler import Sampler
-from engine.step import Outcome, SampleRow
+from engine.step import Draw, Outcome, SampleRow
 from engine.upload import upload
 from engine.verified import Verified
 from transport.copy.tensors import CacheTensors
@@ -70,6 +70,18 @@ def draft_prompts(
     sampled = sampler.next_token.index_select(0, inputs.sample_slots)
     follow = follow.index_copy(0, inputs.sample_index, sampled)
     draft_kv(model, follow, hidden, inputs, cache, kernels)
+
+
+class _Verifying(NamedTuple):
+    """A step up to the target's choices. ``tokens``: a row for each token that was ``fed``, the
+    drafts included; ``fed`` are the ids of each sequence's own."""
+
+    tokens: list[Row]
+    inputs: Inputs
+    fed: list[torch.Tensor]
+    hidden: torch.Tensor
+    sample_rows: list[SampleRow]
+    draw: Draw
 
 
 class Speculation:
@@ -116,6 +128,29 @@ class Speculation:
     def launch(self, rows: Sequence[Row], num_next: int) -> tuple[list[int], Verified]:
         """Compute one step -> (the index of each token's row, the tokens)."""
         counts = tuple(1 + self._num_drafts(row) for row in rows)
+        step = self._verify(rows, counts)
+        slots, sampled = step.inputs.sample_slots, step.draw.device_ids
+        accepted, kept = self._accept(rows, counts, sampled, step.fed)
+        verified = Verified(step.draw, counts, torch.tensor(accepted) + 1)
+        num_out = verified.num_out.to(self._device)
+        self._sampler.output(step.sample_rows, slots, sampled, num_out, verified)
+        ended = [
+            replace(row, start=self._length(row) + num)
+            for row, num in zip(rows, accepted, strict=True)
+        ]
+        for row, last in zip(rows, ended, strict=True):
+            self._lengths[row.state_slot] = last.start + 1
+        tokens, inputs, hidden, following = step.tokens, step.inputs, step.hidden, sampled
+        if not all(kept):
+            tokens = [token for token, keep in zip(tokens, kept, strict=True) if keep]
+            chosen, inputs = torch.tensor(kept), self._inputs(tokens)
+            hidden, following = hidden[chosen], following[chosen]
+        self._draft(tokens, inputs, ended, num_next, hidden, following.clamp(min=0))
+        owners = [i for i, count in enumerate(counts) for _ in range(count)]
+        return owners, verified
+
+    def _verify(self, rows: Sequence[Row], counts: Sequence[int]) -> "_Verifying":
+        """Compute and sample the next token of each row and its drafts, ``counts`` in all."""
         tokens = [
             replace(row, start=self._length(row) + j)
             for row, count in zip(rows, counts, strict=True)
@@ -125,7 +160,7 @@ class Speculation:
         slots = torch.tensor([row.state_slot for row in rows], device=self._device)
         num_pending = tuple(self._num_pending[row.state_slot] for row in rows)
         if max(counts) > 1 or any(num_pending):
-            inputs.drafts = DraftRows(slots, counts, self._rings, num_pending)
+            inputs.drafts = DraftRows(slots, tuple(counts), self._rings, num_pending)
         ids = [self._run(row.state_slot, count) for row, count in zip(rows, counts, strict=True)]
         hidden = finished(
             self._model.forward(
@@ -142,24 +177,7 @@ class Speculation:
         draw = self._sampler.sample(
             logits, inputs.sample_slots, inputs.sample_positions, sample_rows, fed
         )
-        accepted, kept = self._accept(rows, counts, draw.device_ids, ids)
-        verified = Verified(draw, counts, torch.tensor(accepted) + 1)
-        num_out = verified.num_out.to(self._device)
-        self._sampler.output(sample_rows, inputs.sample_slots, draw.device_ids, num_out, verified)
-        ended = [
-            replace(row, start=self._length(row) + num)
-            for row, num in zip(rows, accepted, strict=True)
-        ]
-        for row, last in zip(rows, ended, strict=True):
-            self._lengths[row.state_slot] = last.start + 1
-        following = draw.device_ids
-        if not all(kept):
-            tokens = [token for token, keep in zip(tokens, kept, strict=True) if keep]
-            chosen, inputs = torch.tensor(kept), self._inputs(tokens)
-            hidden, following = hidden[chosen], following[chosen]
-        self._draft(tokens, inputs, ended, num_next, hidden, following.clamp(min=0))
-        owners = [i for i, count in enumerate(counts) for _ in range(count)]
-        return owners, verified
+        return _Verifying(tokens, inputs, ids, hidden, sample_rows, draw)
 
     def _accept(
         self,
