@@ -30,6 +30,7 @@ from coordinator.http.http_settings import HttpSettings
 from coordinator.http.messages.routes import messages_routes
 from coordinator.http.middleware import HeadRequests, Observed, RequestId
 from coordinator.http.openapi import install_openapi
+from coordinator.http.request_throttle import RequestThrottle
 from coordinator.http.responses.routes import response_routes
 from coordinator.http.root_path import RootPath
 from coordinator.http.routes_history import history_routes
@@ -37,7 +38,6 @@ from coordinator.http.routes_info import info_routes
 from coordinator.http.routes_other_servers import other_servers_routes
 from coordinator.http.routes_page import page_routes
 from coordinator.http.routes_pools import pools_routes
-from coordinator.http.turns import RequestThrottle
 from coordinator.http.warning_header import WARNING_HEADER, Warnings
 from coordinator.text.tokenizer import Tokenizer
 from telemetry.metrics import Metrics

@@ -1,6 +1,7 @@
 """What every request passes before it reaches a route, as plain ASGI. Outermost first:
 
-1. RootPath (root_path.py), if it is set, RequestThrottle (turns.py), RequestId, Observed.
+1. RootPath (root_path.py), if it is set, RequestThrottle (request_throttle.py), RequestId,
+   Observed.
 2. AllowedHosts (allowed_hosts.py), unless all hosts are served.
 3. AllowedOrigins (allowed_origins.py), unless keys are set or all origins are allowed.
 4. CORSMiddleware, if origins are allowed.

@@ -5,7 +5,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
-from coordinator.http.turns import Turns
+from coordinator.http.request_throttle import Throttle
 
 _T = TypeVar("_T")
 
@@ -32,7 +32,7 @@ class SharedAnswer(Generic[_T]):
         self._clock = clock
         self._due_at = float("-inf")  # when a full burst would next be available
         self._one_at_a_time = asyncio.Lock()
-        self._turns = Turns()
+        self._throttle = Throttle()
         self._next: asyncio.Task[_T] | None = None
 
     async def get(self) -> _T:
@@ -42,7 +42,7 @@ class SharedAnswer(Generic[_T]):
             self._next = asyncio.create_task(self._run())
         # A caller that is cancelled must not cancel the others' answer.
         answer = await asyncio.shield(self._next)
-        await self._turns.wait()  # all callers that waited continue at once
+        await self._throttle.wait()  # all callers that waited continue at once
         return answer
 
     async def _run(self) -> _T:

@@ -50,7 +50,7 @@ async def test_beyond_the_burst_a_computation_waits_for_its_time(monkeypatch) ->
         slept.append(seconds)
         await sleep(0)
 
-    monkeypatch.setattr("coordinator.http.turns.asyncio.sleep", note)
+    monkeypatch.setattr("coordinator.http.request_throttle.asyncio.sleep", note)
     now = 100.0
     shared = SharedAnswer(Computed(), every_s=1.0, burst=2, clock=lambda: now)
     for _ in range(4):

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from coordinator.http.turns import STARTED_PER_TURN, RequestThrottle
+from coordinator.http.request_throttle import STARTED_PER_TURN, RequestThrottle
 
 
 class Begun:

@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 STARTED_PER_TURN = 8  # 2 to 4 ms of work for requests of a status or a page
 
 
-class Turns:
+class Throttle:
     """Lets ``STARTED_PER_TURN`` callers continue in one turn of the event loop, in order of
     arrival. The others wait until everything else that is ready has run."""
 
@@ -51,9 +51,9 @@ class RequestThrottle:
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self._turns = Turns()
+        self._throttle = Throttle()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         assert scope["type"] == "http", "the server has WebSockets and lifespans turned off"
-        await self._turns.wait()
+        await self._throttle.wait()
         await self._app(scope, receive, send)
