@@ -7,6 +7,7 @@ in coordinator/record/record.py.
 import json
 import os
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Annotated, Any
 
 import redis
@@ -14,6 +15,7 @@ import typer
 from msgspec import structs
 
 from bench.measures import columns_ms, percentile
+from bench.recording import Recording
 from coordinator.record import keys
 from coordinator.record.record import HANDOFF_STAGES, RequestRecord, stage_seconds
 from coordinator.record.settings import PASSWORD
@@ -67,6 +69,7 @@ def main(
     ],
     min_prompt: Annotated[int, typer.Option(help="Only prompts of at least this many tokens.")] = 0,
     max_prompt: Annotated[int, typer.Option(help="And of at most this many.")] = 1 << 30,
+    out: Annotated[Path | None, typer.Option(help="Also a result file.")] = None,
 ) -> None:
     """Print the percentiles of every stage. Exit code: 0; 1 when there was no handoff; 2 when
     nothing could be read."""
@@ -77,6 +80,11 @@ def main(
         raise typer.Exit(2) from None
     found = of_records(r for r in every if min_prompt <= r.num_prompt <= max_prompt)
     typer.echo(json.dumps(found, indent=1))
+    if out is not None:
+        prompts = {"min_prompt": min_prompt, "max_prompt": max_prompt}
+        run = Recording("bench.handoff_stages", out, prompts)
+        run.results |= found
+        run.save(stopped=None)
     raise typer.Exit(0 if found["handoffs"] else 1)
 
 

@@ -3,8 +3,8 @@
 import pytest
 
 from bench.harness.client.record import Arrival, Record
-from bench.node.interference import Load, measure
-from bench.node.token_gaps import NotMeasured, figures, gaps_within, pace, steady, touching
+from bench.interference import Load, measure
+from bench.token_gaps import NotMeasured, figures, gaps_within, pace, steady, touching
 from tests.bench.stub import Behaviour, Stub
 
 

@@ -1,6 +1,6 @@
 """Streams and arriving prompts, against a real stack."""
 
-from bench.node.interference import Load, measure
+from bench.interference import Load, measure
 from tests.e2e.stack import Stack
 
 

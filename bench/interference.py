@@ -1,4 +1,5 @@
-"""The pace of running streams while long prompts arrive: the reason to disaggregate, as a number.
+"""``python -m bench.interference``: the pace of running streams while long prompts arrive, the
+reason to disaggregate as a number.
 
 A stack is measured twice: with steady streams alone (quiet), and with the same streams while long
 prompts arrive at a fixed rate (disturbed). The figures are for the time in which all streams run:
@@ -8,9 +9,12 @@ the TTFT of the long prompts. As a warm-up, the streams and one long prompt run 
 
 import asyncio
 import random
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from bench.harness.cannot_measure import CannotMeasure
 from bench.harness.client.asking import Ask, completion
@@ -18,7 +22,11 @@ from bench.harness.client.client import Client
 from bench.harness.client.endpoint import endpoint
 from bench.harness.client.record import Record
 from bench.harness.server_info import ask_server
-from bench.node.token_gaps import NotMeasured, figures
+from bench.recording import Recording
+from bench.token_gaps import NotMeasured, figures
+
+NUM_IDS = 200_000
+"""Ids of prompts are below this; special tokens have the highest ids."""
 
 
 @dataclass(frozen=True)
@@ -96,3 +104,34 @@ def _whole(streams: list[Record]) -> list[Record]:
         if not record.ok:
             raise NotMeasured(f"a request failed: {record.failure}: {record.detail}")
     return streams
+
+
+def main(
+    url: Annotated[str, typer.Option(help="The server.")],
+    out: Annotated[Path, typer.Option(help="Result file.")],
+    streams: Annotated[int, typer.Option(help="Streams that run all the time.")] = 32,
+    stream_prompt: Annotated[int, typer.Option(help="Tokens of their prompts.")] = 1024,
+    stream_tokens: Annotated[int, typer.Option(help="Tokens of their answers.")] = 1024,
+    arrivals: Annotated[int, typer.Option(help="Long prompts, at most.")] = 40,
+    arrival_prompt: Annotated[int, typer.Option(help="Tokens of each.")] = 8192,
+    every_s: Annotated[float, typer.Option(help="Seconds from one to the next.")] = 0.25,
+    num_ids: Annotated[int, typer.Option(help="Ids of prompts are below.")] = NUM_IDS,
+    setup: Annotated[str, typer.Option(help="What the result is called.")] = "server",
+) -> None:
+    """Measure a server without and with long prompts arriving."""
+    load = Load(
+        streams, stream_prompt, stream_tokens, arrivals, arrival_prompt, 1, every_s, num_ids
+    )
+    run = Recording("bench.interference", out, asdict(load))
+    try:
+        run.results[setup] = found = asyncio.run(measure(url, load))
+    except NotMeasured as error:
+        run.end(stopped=str(error))
+    run.problems += found["arrivals"]["failed"]
+    if not found["arrivals"]["within_steady"]:
+        run.problems.append("no long prompt came and had its first token while all streams ran")
+    run.end()
+
+
+if __name__ == "__main__":
+    typer.run(main)

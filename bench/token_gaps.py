@@ -1,5 +1,5 @@
 """Gaps between the tokens of streams that run at the same time, and gaps while long prompts arrive
-(bench/node/interference.py)."""
+(bench/interference.py)."""
 
 from collections.abc import Sequence
 from typing import Any
