@@ -43,7 +43,8 @@ def agent_turns(files: dict[str, Path], prefixes: Sequence[int]) -> str:
 
 def predicted_pools(files: dict[str, Path]) -> str:
     """Requests per second within the targets, with pools that follow the load and with the best
-    fixed set-up: results of ``bench.predict.changes`` by the names of their loads."""
+    fixed set-up: results of the retired ``bench.predict.changes`` by the names
+    of their loads."""
     documents = read(files.values())
     rates: dict[str, list[float]] = {"the best fixed pools": [], "pools that follow the load": []}
     for file in files.values():

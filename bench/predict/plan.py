@@ -4,7 +4,9 @@
     baton plan --trace conversation.jsonl --gpus 8 --rate 12
 
 The first form lists each set-up of that many GPUs by its goodput. With ``--rate`` it answers what
-to buy: the fewest GPUs that serve so many requests a second, and the best set-up of them.
+to buy: the fewest GPUs that serve so many requests a second, and the best set-up of them. With
+``--auto`` pools that follow the load (``baton up --pools auto``) are a set-up too; they begin with
+a quarter of prefill workers.
 
 The model is that of ``python -m bench.predict`` (pools.py), with times measured on an H200. The
 column "10 % slower" is the goodput if everything took a tenth longer. Memory, failures and
@@ -24,11 +26,13 @@ from rich.table import Table as RichTable
 
 from bench import environment
 from bench.harness.workload.traces import read_trace
+from bench.predict.changing import Changing
 from bench.predict.goodput import Goodput, Targets, Trace, cached_lens
 from bench.predict.pools import Node
 from bench.predict.tables import STEPS, Table
 from bench.result_file import document, save
 from bench.setups import Setup
+from coordinator.core.pool_policy import PoolTargets
 
 SLOWER = 1.1
 MOST_GPUS = 64
@@ -41,28 +45,34 @@ def set_ups(num_gpus: int) -> Iterator[Setup]:
         yield Setup(num_prefill, num_gpus - num_prefill)
 
 
-Found = dict[Setup, tuple[Goodput, Goodput]]
+Found = dict[Setup | Changing, tuple[Goodput, Goodput]]
 """The goodput of each set-up, and its goodput if everything took longer."""
 
 
-def found_for(trace: Trace, node: Node, num_gpus: int, targets: Targets) -> Found:
-    """The set-ups of so many GPUs, the best one first."""
-    slower = node.slower(SLOWER)
+def found_for(
+    trace: Trace, node: Node, num_gpus: int, targets: Targets, *, auto: bool = False
+) -> Found:
+    """The set-ups of so many GPUs, the best one first. ``auto``: also pools that follow the
+    load."""
+    slower, compared = node.slower(SLOWER), list[Setup | Changing](set_ups(num_gpus))
+    if auto and num_gpus > 1:
+        wanted = PoolTargets(targets.ttft_s, targets.tpot_s)
+        compared.append(Changing(num_gpus, max(1, num_gpus // 4), wanted))
     found = {
         setup: (trace.goodput(node, setup, targets), trace.goodput(slower, setup, targets))
-        for setup in set_ups(num_gpus)
+        for setup in compared
     }
     return dict(sorted(found.items(), key=lambda each: -each[1][0].requests_per_s))
 
 
 def fewest_gpus(
-    trace: Trace, node: Node, most_gpus: int, targets: Targets, rate: float
+    trace: Trace, node: Node, most_gpus: int, targets: Targets, rate: float, *, auto: bool = False
 ) -> tuple[int, Found]:
     """The number of GPUs that ``rate`` requests a second take, and the goodput of their set-ups.
     One set-up serves the rate even if everything took longer. Raises ValueError if ``most_gpus``
     are too few."""
     for num_gpus in range(1, most_gpus + 1):
-        found = found_for(trace, node, num_gpus, targets)
+        found = found_for(trace, node, num_gpus, targets, auto=auto)
         if any(slower.requests_per_s >= rate for _, slower in found.values()):
             return num_gpus, found
     best = max(slower.requests_per_s for _, slower in found.values())
@@ -107,6 +117,7 @@ def plan(
     step: Annotated[
         list[Path] | None, typer.Option(help="Times: results of bench.step; without it an H200's.")
     ] = None,
+    auto: Annotated[bool, typer.Option("--auto", help="Also pools that follow the load.")] = False,
     out: Annotated[Path | None, typer.Option(help="Also write it there, as JSON.")] = None,
 ) -> None:
     """Predict which pools serve a trace within targets, and how many GPUs a load takes."""
@@ -123,9 +134,9 @@ def plan(
         cached = cached_lens(planned, cache_tokens)
         replayed = Trace(planned, cached)
         if rate is None:
-            num_gpus, found = gpus, found_for(replayed, table.node(), gpus, targets)
+            num_gpus, found = gpus, found_for(replayed, table.node(), gpus, targets, auto=auto)
         else:
-            num_gpus, found = fewest_gpus(replayed, table.node(), gpus, targets, rate)
+            num_gpus, found = fewest_gpus(replayed, table.node(), gpus, targets, rate, auto=auto)
     except (ValueError, KeyError, OSError) as error:
         raise typer.BadParameter(str(error)) from None
     num_tokens = sum(each.input_len for each in planned)

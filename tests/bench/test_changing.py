@@ -1,10 +1,15 @@
 """Pools that change, in the simulation: a load that shifts is served at a higher rate."""
 
-from bench.predict.changes import shift
+from pathlib import Path
+
+from bench.harness.workload.traces import read_trace
 from bench.predict.changing import Changing, ChangingPools
 from bench.predict.goodput import Targets, Trace, cached_lens
+from bench.predict.plan import found_for
 from bench.predict.pools import Level, Request, predict
 from bench.predict.sessions import Sessions
+from bench.predict.shift import main as write_shift
+from bench.predict.shift import shift
 from bench.predict.tables import STEPS, Table
 from bench.setups import Setup
 from coordinator.core.pool_policy import PoolTargets
@@ -36,6 +41,15 @@ def test_a_load_that_shifts_is_served_at_a_higher_rate() -> None:
     for first_prefill in (1, 3):
         replayed = trace.at(NODE, Changing(4, first_prefill, WANTED), 1.2 * fixed)
         assert TARGETS.met(replayed)
+
+
+def test_a_plan_also_has_pools_that_follow_the_load(tmp_path: Path) -> None:
+    write_shift(tmp_path / "shift.csv")
+    planned = read_trace(tmp_path / "shift.csv")
+    assert len(planned) == len(shift())
+    trace = Trace(planned[:100], [0] * 100)
+    assert "auto:2" in [each.name for each in found_for(trace, NODE, 2, TARGETS, auto=True)]
+    assert "auto:2" not in [each.name for each in found_for(trace, NODE, 2, TARGETS)]
 
 
 def test_sessions_get_as_much_as_from_colocated_workers_at_a_better_pace() -> None:
