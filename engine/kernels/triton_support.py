@@ -40,8 +40,6 @@ def spread_problem(config: ModelConfig) -> str:
     if not config.is_hybrid_moe:
         return f"model type {config.model_type}"
     moe, num_layers, problems = config.moe, len(config.layers), list[str]()
-    if config.quantization.packs:
-        problems.append("experts in NVFP4")
     if num_layers % 2:  # flags of an exchange alternate (engine/spread/memory.py)
         problems.append(f"an odd number of layers, {num_layers}")
     if not moe.norm_topk_prob:

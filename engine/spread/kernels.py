@@ -21,12 +21,11 @@ import torch
 from engine.inputs import Inputs
 from engine.kernels.interface import Activation, Pending
 from engine.kernels.triton_set import TritonKernels
-from engine.model.matrix import Matrix
 from engine.model.weights import DenseWeights, MoeWeights
 from engine.spread.memory import Exchange
 from engine.spread.triton_agree import agree
 from engine.spread.triton_collect import Collected, collect
-from engine.spread.triton_experts import experts
+from engine.spread.triton_experts import owned_experts
 from engine.spread.triton_route_push import route_push
 from engine.spread.triton_take_up import Returned, take_up
 
@@ -71,9 +70,8 @@ class SpreadKernels:
             x, projected, num_experts, inputs.live, exchange, layer, rows.owned
         )
         collect(rows, exchange, layer)
-        assert isinstance(weights.gate_up, Matrix), "experts in NVFP4 are computed locally"
-        assert isinstance(weights.down, Matrix)
-        experts(rows, weights.gate_up, weights.down, (shared, weights.shared_down), exchange)
+        own = shared, weights.shared_down
+        owned_experts(rows, weights.gate_up, weights.down, own, exchange)
         return hidden, Returned(exchange, inputs.live, ids, rows.owners)
 
     def add_norm(

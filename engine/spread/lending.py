@@ -11,7 +11,6 @@ import torch
 
 from engine.batch import SpreadPlan
 from engine.graph_pool import Graph, GraphPool
-from engine.model.matrix import Matrix
 from engine.model.model import Model
 from engine.model.weights import MoeWeights
 from engine.spread.group_memory import GroupMemory
@@ -20,7 +19,7 @@ from engine.spread.memory import TURN, first_flag
 from engine.spread.shapes import GROUP_SIZES, SpreadShape, group_size
 from engine.spread.triton_agree import agree, offer
 from engine.spread.triton_collect import Collected, collect
-from engine.spread.triton_experts import experts
+from engine.spread.triton_experts import owned_experts
 from engine.spread.triton_push import push
 from transport.wire.spread import ExchangeExport
 
@@ -96,9 +95,7 @@ class LendingSteps:
         for layer, weights in enumerate(self._model.weights.layers):
             assert isinstance(weights.mlp, MoeWeights), "spread steps share experts"
             gate_up, down = weights.mlp.gate_up, weights.mlp.down
-            assert isinstance(gate_up, Matrix), "experts in NVFP4 are computed locally"
-            assert isinstance(down, Matrix)
             rows = Collected.empty(exchange, size, rows_each, gate_up.shape[0], self._x.dtype)
             push(self._x, self._ids, self._weights, exchange, layer, rows.owned)
             collect(rows, exchange, layer)
-            experts(rows, gate_up, down, None, exchange)
+            owned_experts(rows, gate_up, down, None, exchange)

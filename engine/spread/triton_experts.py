@@ -26,8 +26,11 @@ from engine.kernels.triton_experts import (
 from engine.kernels.triton_fp8 import BLOCK_K as FP8_K
 from engine.kernels.triton_overlap import overlap, wait_for_inputs
 from engine.model.matrix import Matrix
+from engine.model.packed_experts import PackedExperts
+from engine.model.weights import Experts
 from engine.spread.memory import Exchange
 from engine.spread.triton_collect import Collected, owned_expert
+from engine.spread.triton_packed_experts import packed_experts
 from engine.spread.triton_words import PLACE, float_pointers, is_aborted, member_address
 
 
@@ -143,6 +146,22 @@ def _down_kernel(
                     p_h, p_hs, p_w, p_scales, expert, p_home, b_pair, b_out, b_weight, band,
                     HIDDEN, DIM, BLOCK_M, BLOCK_N, BLOCK_K, FP8, SPLIT_STAGES, BANDS,
                 )  # fmt: skip
+
+
+def owned_experts(
+    rows: Collected,
+    gate_up: Experts,
+    down: Experts,
+    shared: tuple[torch.Tensor, Matrix] | None,
+    exchange: Exchange,
+) -> None:
+    """``experts``, or with packed weights ``packed_experts``."""
+    if isinstance(gate_up, PackedExperts):
+        assert isinstance(down, PackedExperts)
+        packed_experts(rows, gate_up, down, shared, exchange)
+    else:
+        assert isinstance(down, Matrix)
+        experts(rows, gate_up, down, shared, exchange)
 
 
 def experts(

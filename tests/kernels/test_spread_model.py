@@ -128,8 +128,11 @@ def tokens_of(result: StepResult) -> list[int | None]:
     return [each.token_id for row in result.sampled for each in row]
 
 
-@pytest.fixture(scope="module")
-def captured(device: torch.device, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sequences]:
+@pytest.fixture(scope="module", params=["plain", "packed"])
+def captured(
+    device: torch.device, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[Sequences]:
+    """With weights in BF16, or with experts in NVFP4 and other matrices in FP8."""
     config, folder = json.loads(FULL_SIZE.read_text()), tmp_path_factory.mktemp("model")
     config["text_config"] |= SMALLER
     (folder / "config.json").write_text(json.dumps(config))
@@ -139,7 +142,10 @@ def captured(device: torch.device, tmp_path_factory: pytest.TempPathFactory) -> 
             patch.setattr(GraphPool, "capture", cuda_path.capture)
             patch.setattr(torch.Tensor, "pin_memory", lambda self: self)
         with torch.inference_mode():
-            made = Sequences(read_config(folder).without_drafts(), device)
+            model = read_config(folder).without_drafts()
+            if request.param == "packed":
+                model = model.rounded().packing()
+            made = Sequences(model, device)
         yield made
 
 
