@@ -51,8 +51,10 @@ from engine.speculation import draft_prompts
 from engine.spread.group_memory import GroupMemory
 from engine.spread.kernels import SpreadKernels
 from engine.spread.lending import LendingSteps
-from engine.spread.memory import exchange_layout
+from engine.spread.memory import Exchange, ExchangeLayout, exchange_layout
 from engine.spread.shapes import GROUP_SIZES, plain_shapes
+from engine.spread.triton_collect import Collected
+from engine.spread.triton_packed_experts import packed_experts
 from tests.engine import compiled_kernels as noted
 from tests.gpu.family_configs import NAMED, OTHERS
 from tests.kernels.spread_group import Memory
@@ -223,6 +225,12 @@ def launch_packed(kind: type[PackedExperts]) -> None:
         ids = torch.zeros(num_tokens, top_k, dtype=torch.int32)
         shared = None if shared_down is None else (x[:, :dim].contiguous(), shared_down)
         experts_nvfp4(x, ids, torch.zeros(num_tokens, top_k), gate_up, down, shared)
+    exchange = exchange_of(top_k, hidden)
+    for rows_each, shared_down in product((1, 64), kinds):
+        rows = Collected.empty(exchange, 2, rows_each, num_experts, torch.bfloat16)
+        h = torch.zeros(rows_each, dim, dtype=torch.bfloat16)
+        shared = None if shared_down is None else (h, shared_down)
+        packed_experts(rows, gate_up, down, shared, exchange)
     widened_experts(gate_up, torch.bfloat16)
     shapes = (12288, 64, 2048), (2048, 0, 4096), (1024, 272, 2048)
     matrices = [packed(kind, *shape) for shape in shapes]
@@ -238,6 +246,12 @@ def launch_packed(kind: type[PackedExperts]) -> None:
     for num_tokens in (1, 16):
         x = torch.zeros(num_tokens, 2048, dtype=torch.bfloat16)
         conv_linear(x, matrices[0], taps, state, torch.zeros(num_tokens, dtype=torch.int32))
+
+
+def exchange_of(top_k: int, hidden: int) -> Exchange:
+    """Memory of a group of no members."""
+    layout, memory = ExchangeLayout(MAX_ROWS, top_k, hidden), Memory(torch.device("cpu"))
+    return Exchange(layout, memory.allocate(layout.size_bytes).zero_())
 
 
 def packed(kind: type[PackedExperts], num_rows: int, num_plain: int, columns: int) -> Matrix:
