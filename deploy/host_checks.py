@@ -149,11 +149,7 @@ def spread_steps(spread: str, *, num_gpus: int) -> Finding:
         problem = f"workers cannot write their records into {DIRECTORY}"
         advice = "mount a tmpfs there, writable for workers"
     if not problem:
-        text = (
-            f"workers on {num_gpus} GPUs can compute together, unless experts are in NVFP4, "
-            "int4 or int8"
-        )
-        return Finding("ok", "spread steps", text)
+        return Finding("ok", "spread steps", f"workers on {num_gpus} GPUs can compute together")
     text = f"--spread {spread}, but none are computed together: {problem}"
     if spread == "auto":  # where it can be done, and pays
         return Finding("ok", "spread steps", f"{text} ({advice})")
