@@ -122,7 +122,7 @@ async def serve(settings: CoordinatorSettings, inherited: socket.socket | None =
             tasks.create_task(hub.run(), name="hub")
             if inherited is not None:
                 # Clients that wait there should not get a 503 because no workers have joined yet.
-                await first_of(REJOIN_S, hub.complete(), signals.stop.wait())
+                await first_of(REJOIN_S, hub.all_roles_joined(), signals.stop.wait())
             connections = Connections(max_connections, metrics.http.evicted.inc)
             shared = inherited is not None
             http = HttpServer(app, listener, settings.http, connections, listener_is_shared=shared)

@@ -117,7 +117,7 @@ class DecodeScheduler:
     def retire(
         self, scheduled: Scheduled, result: StepResult
     ) -> list[tuple[Sequence, tuple[Sampled, ...]]]:
-        """Process a step's result; returns the tokens of sequences that are still running."""
+        """Count a launched step as done; returns the tokens of sequences that are still running."""
         alive = []
         for num_drafts, sampled in zip(result.drafts, result.sampled, strict=True):
             if sampled:
@@ -160,9 +160,8 @@ class DecodeScheduler:
     def process_results(
         self, scheduled: Scheduled, result: StepResult
     ) -> tuple[list[TokenOut], list[tuple[Sequence, str]]]:
-        """Process a step's result and append its tokens to the sequences. Returns the tokens to
-        send, and the sequences whose sampling failed, each with its error. Finished sequences have
-        ended."""
+        """Retire a step and append its tokens to the sequences. Returns the tokens to send, and the
+        sequences whose sampling failed, each with its error. Finished sequences have ended."""
         tokens: list[TokenOut] = []
         broken: list[tuple[Sequence, str]] = []
         drafts = dict(zip(scheduled.sequences, result.drafts, strict=True))

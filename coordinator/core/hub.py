@@ -217,7 +217,7 @@ class Hub:
     def stop(self) -> None:
         self._stopping.set()
 
-    async def complete(self) -> None:
+    async def all_roles_joined(self) -> None:
         """Return once workers of every needed role have joined."""
         await self._inbox.complete.wait()
 

@@ -132,7 +132,7 @@ def _too_deep() -> ApiError:
     return ApiError(400, message, code="invalid_json")
 
 
-def prepared(
+def prepare(
     context: AppContext, kind: Kind, request: AnyRequest, earlier: bytes = b""
 ) -> Prepared | bytes:
     """Check and tokenize a request of ``kind``: a Prepared, or the JSON of an answer. Raises
@@ -140,7 +140,7 @@ def prepared(
     if isinstance(request, ResponseRequest):
         make = _response if kind == "response" else input_tokens
         return make(context, request, earlier)
-    return _WORK[kind](context, request)
+    return _PREPARE[kind](context, request)
 
 
 def _chat(context: AppContext, request: ChatRequest) -> Prepared:
@@ -254,7 +254,7 @@ def _whole(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-_WORK: dict[Kind, Callable[[AppContext, Any], Prepared | bytes]] = {
+_PREPARE: dict[Kind, Callable[[AppContext, Any], Prepared | bytes]] = {
     "chat": _chat,
     "completion": _completion,
     "invocation": _invocation,

@@ -38,16 +38,16 @@ async def respond(
     """Submit ``specs``, then stream or collect the answer. Raises Overloaded if one of ``specs`` is
     not accepted, ApiError if the key has no tokens left, GenerationFailed and ClientDisconnected.
     In each case all choices are cancelled."""
-    choices = submitted(context, http, request, specs)
+    choices = submit_choices(context, http, request, specs)
     request_ids = [spec.request_id for spec in specs]
     if request.stream:
         recorded = partial(context.core.recorded, request_ids)
         return EventStream(choices, answer, recorded, partial(context.core.cut, request_ids))
     whole = while_connected(collected(choices), http.receive)
-    return json_response(await finished(context, choices, request_ids, whole, answer))
+    return json_response(await finish_answer(context, choices, request_ids, whole, answer))
 
 
-def submitted(
+def submit_choices(
     context: AppContext, http: Request, request: GenerationRequest, specs: Sequence[SequenceRequest]
 ) -> list[Choice]:
     """Submit ``specs``, and charge them to the request's key. Raises Overloaded and ApiError as
@@ -63,7 +63,7 @@ def submitted(
     return choices_of(request, specs, streams, context.tokenizer)
 
 
-async def finished(
+async def finish_answer(
     context: AppContext,
     choices: Sequence[Choice],
     request_ids: Sequence[str],

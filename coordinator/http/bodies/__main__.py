@@ -19,7 +19,7 @@ from coordinator.http.app_context import AppContext
 from coordinator.http.bodies.wire import Job, Refusal, Reply, read_exactly, read_head, write_head
 from coordinator.http.errors import ApiError, internal_error
 from coordinator.http.http_settings import HttpSettings
-from coordinator.http.preparation import Prepared, parse, prepared
+from coordinator.http.preparation import Prepared, parse, prepare
 from coordinator.text.tokenizer import Tokenizer
 from telemetry.metrics import Metrics
 from transport.wire.token_ids import to_wire
@@ -53,7 +53,7 @@ def main(model: Path) -> None:
 def reply_to(context: AppContext, job: Job, body: bytes) -> tuple[Reply, bytes]:
     """Parse and prepare ``body``; the reply and the bytes that it announces."""
     try:
-        found = prepared(context, job.kind, parse(job.kind, body), job.earlier)
+        found = prepare(context, job.kind, parse(job.kind, body), job.earlier)
     except ApiError as error:
         return _refused(error), b""
     except Exception:

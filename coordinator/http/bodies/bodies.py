@@ -14,7 +14,7 @@ from coordinator.http.bodies.parsers import BodyParsers
 from coordinator.http.bodies.wire import Job
 from coordinator.http.body_checks import check_long_fields
 from coordinator.http.errors import ApiError, quote
-from coordinator.http.preparation import Kind, Prepared, parse, prepared
+from coordinator.http.preparation import Kind, Prepared, parse, prepare
 from coordinator.http.while_connected import while_connected
 
 LookUp = Callable[[bytes], Awaitable[bytes]]
@@ -99,9 +99,9 @@ class Bodies:
         else:
             request = parse(kind, b"".join(body))
             if kind == "references":
-                return prepared(context, kind, request)
+                return prepare(context, kind, request)
             aside = kind in ("count_tokens", "tokenize", "detokenize", "input_tokens")
-            work = context.tokenizer.run(prepared, context, kind, request, earlier, aside=aside)
+            work = context.tokenizer.run(prepare, context, kind, request, earlier, aside=aside)
         return await while_connected(work, http.receive)
 
     async def _receive(self, http: Request, held: HeldBytes) -> list[bytes]:

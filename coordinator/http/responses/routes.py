@@ -15,7 +15,7 @@ from coordinator.http.choice import collected
 from coordinator.http.errors import json_response
 from coordinator.http.generation import sequence_requests
 from coordinator.http.openapi import answers, request_body
-from coordinator.http.respond import cancel_all, finished, respond, submitted
+from coordinator.http.respond import cancel_all, finish_answer, respond, submit_choices
 from coordinator.http.response_names import noted_name
 from coordinator.http.response_schemas import InputTokens
 from coordinator.http.responses.answer import ResponseAnswer
@@ -78,12 +78,12 @@ def response_routes(context: AppContext, bodies: Bodies, stored: StoredResponses
             )
             if not body.background:
                 return await respond(context, http, prepared.request, specs, answer)
-            choices = submitted(context, http, prepared.request, specs)
+            choices = submit_choices(context, http, prepared.request, specs)
             background.start(
                 owner,
                 body,
                 bytes(turn.items),
-                lambda: finished(context, choices, [request_id], collected(choices), answer),
+                lambda: finish_answer(context, choices, [request_id], collected(choices), answer),
                 partial(cancel_all, choices),
                 partial(_store, stored, owner, turn),
             )
