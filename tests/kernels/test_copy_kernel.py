@@ -28,6 +28,8 @@ SIZES = [
     BlockBytes(page=34, conv=6, recurrent=70),
     BlockBytes(page=7, conv=1, recurrent=13),
     BlockBytes(page=2048, conv=0, recurrent=0),
+    BlockBytes(page=1024, conv=0, recurrent=0, window=5120),
+    BlockBytes(page=264, conv=72, recurrent=1000, window=1400),
 ]
 
 
@@ -42,13 +44,14 @@ def scattered(kinds: list[int], granularity: int, rng: random.Random) -> list[in
 
 
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
-@pytest.mark.parametrize("counts", [(0, 1), (1, 1), (5, 3), (16, 0), (17, 16)])
+@pytest.mark.parametrize("counts", [(0, 1, 0), (1, 1, 1), (5, 3, 9), (16, 0, 0), (17, 16, 40)])
 def test_every_block_arrives_and_nothing_else_changes(
-    sizes: BlockBytes, counts: tuple[int, int], device: torch.device
+    sizes: BlockBytes, counts: tuple[int, int, int], device: torch.device
 ) -> None:
     rng = random.Random(str((sizes, counts)))
-    num_pages, num_states = counts
+    num_pages, num_states, num_windows = counts
     kinds = [sizes.page] * num_pages + [sizes.conv] * num_states + [sizes.recurrent] * num_states
+    kinds += [sizes.window] * num_windows
     room = sum(kinds) + GAP * len(kinds)
     source = torch.randint(0, 256, (room,), dtype=torch.uint8, device=device)
     untouched = torch.randint(0, 256, (room,), dtype=torch.uint8, device=device)
@@ -59,7 +62,7 @@ def test_every_block_arrives_and_nothing_else_changes(
         return offsets + torch.tensor([source.data_ptr(), target.data_ptr()])
 
     expected = untouched.clone()
-    reference_copy(source, expected, table(expected), num_pages, num_states, sizes)
+    reference_copy(source, expected, table(expected), num_pages, num_states, sizes, num_windows)
     for shape in SHAPES:
         target = untouched.clone()
         longer = torch.cat((table(target), torch.zeros(3, 2, dtype=torch.int64)))
@@ -68,7 +71,7 @@ def test_every_block_arrives_and_nothing_else_changes(
 
 
 def test_the_largest_access_that_every_size_allows() -> None:
-    assert [sizes.granularity for sizes in SIZES] == [16, 16, 8, 4, 2, 1, 16]
+    assert [sizes.granularity for sizes in SIZES] == [16, 16, 8, 4, 2, 1, 16, 16, 8]
     assert BlockBytes(page=1_310_720, conv=1_474_560, recurrent=62_914_560).granularity == 16
 
 
@@ -77,24 +80,25 @@ def test_words_are_read_where_they_lie(num_states: int, device: torch.device) ->
     words = torch.arange(100, 140, dtype=torch.int64, device=device)
     picked = torch.randint(0, 40, (130,), device=device)
     out = torch.full((130,), -1, dtype=torch.int64, device=device)
-    counts = torch.tensor((7, num_states), device=device)
+    counts = torch.tensor((7, num_states, 5), device=device)
     read_words(words.data_ptr() + 8 * picked, counts, out)
     assert torch.equal(out[:num_states], 100 + picked[:num_states])
     assert bool((out[num_states:] == -1).all())
 
 
-@pytest.mark.parametrize(("num_pages", "num_states"), [(0, 0), (1, 1), (700, 3), (2000, 9)])
+@pytest.mark.parametrize("counts", [(0, 0, 0), (1, 1, 0), (700, 3, 7), (2000, 9, 90)])
 def test_no_more_is_staged_than_the_counts_say(
-    num_pages: int, num_states: int, device: torch.device
+    counts: tuple[int, int, int], device: torch.device
 ) -> None:
     first_block, num_words = 12, 5000
     staged = torch.arange(num_words)
-    staged[:2] = torch.tensor((num_pages, num_states))
+    staged[:3] = torch.tensor(counts)
     if device.type == "cuda":
         staged = staged.pin_memory()
     on_device = torch.full((num_words,), -1, device=device)
     stage(staged, on_device, first_block)
-    end = first_block + 2 * (num_pages + 2 * num_states)
+    num_pages, num_states, num_windows = counts
+    end = first_block + 2 * (num_pages + 2 * num_states + num_windows)
     assert torch.equal(on_device[:end].cpu(), staged[:end])
     assert bool((on_device[end:] == -1).all())
 

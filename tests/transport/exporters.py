@@ -12,14 +12,14 @@ from transport.copy.tensors import CacheTensors
 from transport.wire.layout import CacheLayout, PoolSize
 from transport.wire.memory_export import MemoryExport
 
-LAYOUT = CacheLayout("bfloat16", 16, 2, 2, 8, 3, 24, 3, 4, 8, 16)
+LAYOUT = CacheLayout("bfloat16", 16, 2, 2, 8, 3, 24, 3, 4, 8, 16, num_window_layers=3, window=20)
 
 
 def filled(buffer: torch.Tensor, size: PoolSize, seed: int) -> CacheTensors:
     """A cache of random content over ``buffer``."""
     cache = CacheTensors.over(buffer, LAYOUT, size)
     generator = torch.Generator().manual_seed(seed)
-    for tensor in (cache.kv, cache.conv, cache.recurrent):
+    for tensor in (cache.kv, cache.conv, cache.recurrent, cache.window_pages):
         tensor.copy_(torch.randn(tensor.shape, generator=generator))
     cache.epochs.zero_()
     return cache

@@ -9,7 +9,7 @@ import torch
 
 from tests.transport.exporters import own_cache
 from tests.transport.fake_cuda import Event, RuntimeFake, Stream, installed
-from transport.copy.host_copy import HostCopy
+from transport.copy.host_copy import BlockMap, HostCopy
 from transport.copy.tensors import CacheTensors
 from transport.wire.layout import PoolSize
 
@@ -36,30 +36,33 @@ def host_copier(cache: CacheTensors, num_blocks: int, **order):
 
 def test_pages_and_states_come_back_over_several_pieces(cuda: RuntimeFake) -> None:
     cache, before = own_cache(SIZE, 3), own_cache(SIZE, 3)
-    copier = host_copier(cache, 13)
+    of_state = tuple(range(8, 8 + BlockMap(cache, 1).blocks_per_state))
+    num_pieces = -(-(8 + len(of_state)) // BLOCKS_PER_PIECE)
+    copier = host_copier(cache, num_pieces * BLOCKS_PER_PIECE + 1)
     assert copier.pieces.wait(10)
-    assert copier.num_blocks == 2 * BLOCKS_PER_PIECE  # whole pieces only
-    saved = copier.save(HostCopy(((1, 4), (2, 5), (3, 6), (9, 0)), ((2, (8, 9, 10, 11)),)))
+    assert copier.num_blocks == num_pieces * BLOCKS_PER_PIECE  # whole pieces only
+    saved = copier.save(HostCopy(((1, 4), (2, 5), (3, 6), (9, 0)), ((2, of_state),)))
     assert saved.done()
     assert saved.result().num_bytes == 4 * cache.kv[0].nbytes + states_bytes(cache)
     # Pages 1 and 2 are adjacent at both ends, 2 and 3 are in two pieces on the host.
     sizes = [2 * cache.kv[0].nbytes, cache.kv[0].nbytes, cache.kv[0].nbytes]
     assert cuda.copied[:3] == [(size, TO_HOST) for size in sizes]
-    for tensor in (cache.kv, cache.conv, cache.recurrent):
+    for tensor in (cache.kv, *cache.states):
         tensor.zero_()
-    assert copier.fetch(HostCopy(((7, 4), (6, 5), (0, 6), (11, 0)), ((0, (8, 9, 10, 11)),))).done()
+    assert copier.fetch(HostCopy(((7, 4), (6, 5), (0, 6), (11, 0)), ((0, of_state),))).done()
     assert cuda.copied[-1][1] == TO_DEVICE
     for page, source in ((7, 1), (6, 2), (0, 3), (11, 9)):
         assert cache.kv[page].equal(before.kv[source])
     assert cache.conv[0].equal(before.conv[2])
     assert cache.recurrent[0].equal(before.recurrent[2])
+    assert cache.windows[0].equal(before.windows[2])
     assert not cache.kv[[1, 2, 3, 4, 5, 8, 9, 10]].any()
     assert copier.close()
     assert not cuda.registered
 
 
 def states_bytes(cache: CacheTensors) -> int:
-    return cache.conv[0].nbytes + cache.recurrent[0].nbytes
+    return sum(states[0].nbytes for states in cache.states)
 
 
 def test_a_copy_is_done_when_its_event_has_come(cuda: RuntimeFake) -> None:

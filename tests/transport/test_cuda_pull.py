@@ -77,11 +77,11 @@ def test_handoffs_of_several_peers_arrive_whatever_the_batch(
         offer = wanted.offer
         num_bytes = copy_sequence(
             exports[offer.instance][1], offer.block_table, offer.state_slot,
-            expected, wanted.block_table, wanted.state_slot,
+            expected, wanted.block_table, wanted.state_slot, offer.num_tokens,
         )  # fmt: skip
         copied = pull.result()
         assert (copied.num_bytes, copied.copy_s) == (num_bytes, 0.25e-3)
-    for part in ("kv", "conv", "recurrent"):
+    for part in ("kv", "conv", "recurrent", "windows"):
         ours, theirs = (getattr(cache, part).view(torch.uint8) for cache in (own, expected))
         assert torch.equal(ours, theirs), part
 
@@ -269,9 +269,9 @@ def test_a_warm_up_copies_nothing_and_gets_in_the_way_of_no_pull(cuda: RuntimeFa
     wanted = WANTED[1]
     copy_sequence(
         cache, wanted.offer.block_table, wanted.offer.state_slot,
-        before, wanted.block_table, wanted.state_slot,
+        before, wanted.block_table, wanted.state_slot, wanted.offer.num_tokens,
     )  # fmt: skip
-    for part in ("kv", "conv", "recurrent"):
+    for part in ("kv", "conv", "recurrent", "windows"):
         ours, theirs = (getattr(each, part).view(torch.uint8) for each in (own, before))
         assert torch.equal(ours, theirs), part
     num_spare = len(stream._launches._spare)

@@ -9,7 +9,7 @@ from transport.copy.region import Region
 from transport.copy.tensors import CacheTensors
 from transport.wire.layout import CacheLayout, PoolSize
 
-LAYOUT = CacheLayout("bfloat16", 16, 2, 2, 8, 3, 24, 3, 4, 8, 16)
+LAYOUT = CacheLayout("bfloat16", 16, 2, 2, 8, 3, 24, 3, 4, 8, 16, num_window_layers=1, window=20)
 SIZE = PoolSize(num_pages=8, num_state_slots=4)
 PAGES, SLOT, TOKENS = (6, 1, 3), 2, 40
 
@@ -29,6 +29,7 @@ def flip(tensor: torch.Tensor, index: int) -> None:
 def test_every_byte_counts(cache: CacheTensors) -> None:
     seen = {digest(cache, PAGES, SLOT, TOKENS)}
     owned = [cache.kv[page] for page in PAGES[:2]] + [cache.conv[SLOT], cache.recurrent[SLOT]]
+    owned.append(cache.windows_of(SLOT, TOKENS))
     for block in owned:
         for index in range(0, block.nbytes, 37):
             flip(block, index)

@@ -24,7 +24,7 @@ def peer() -> Iterator[Exporter]:
 
 def pulled(peer: Exporter, epoch_at_source: int):
     target = own_cache(PoolSize(6, 4), seed=2)
-    before = [t.clone() for t in (target.kv, target.conv, target.recurrent)]
+    before = [t.clone() for t in (target.kv, *target.states)]
     peer.cache.epochs[2] = epoch_at_source
     stream = CopyThread(target)
     stream.open(peer.instance, peer.export)
@@ -39,11 +39,18 @@ def pulled(peer: Exporter, epoch_at_source: int):
 def test_pages_and_state_arrive_bit_for_bit_and_nothing_else_changes(peer: Exporter) -> None:
     source, target, before, pull = pulled(peer, 5)
     copied = pull.result()
-    assert copied.num_bytes == 3 * LAYOUT.page_bytes + LAYOUT.state_slot_bytes
+    num_windows = LAYOUT.num_window_pages(40)
+    assert copied.num_bytes == (
+        3 * LAYOUT.page_bytes + LAYOUT.conv_bytes + LAYOUT.recurrent_bytes
+        + num_windows * LAYOUT.window_page_bytes
+    )  # fmt: skip
     assert torch.equal(target.kv[[1, 5, 4]], source.kv[[7, 0, 3]])
     assert torch.equal(target.conv[3], source.conv[2])
     assert torch.equal(target.recurrent[3], source.recurrent[2])
-    for tensor, old in zip((target.kv, target.conv, target.recurrent), before, strict=True):
+    assert 0 < num_windows < LAYOUT.ring_pages
+    assert torch.equal(target.windows[3, :num_windows], source.windows[2, :num_windows])
+    assert torch.equal(target.windows[3, num_windows:], before[-1][3, num_windows:])
+    for tensor, old in zip((target.kv, *target.states), before, strict=True):
         mine = {1, 5, 4} if tensor is target.kv else {3}
         others = [i for i in range(len(tensor)) if i not in mine]
         assert torch.equal(tensor[others], old[others])
@@ -91,5 +98,7 @@ def test_parts_of_a_region_do_not_overlap() -> None:
     at = Region.of(LAYOUT, size)
     assert at.kv >= at.epochs + 5 * 8
     assert at.conv >= at.kv + 7 * LAYOUT.page_bytes
-    assert at.probe >= at.recurrent + 5 * 3 * 4 * 8 * 16 * 4
-    assert at.size_bytes == at.probe + Region.without_probe(LAYOUT, PROBE).size_bytes
+    assert at.windows >= at.recurrent + 5 * 3 * 4 * 8 * 16 * 4
+    assert at.probe >= at.windows + 5 * LAYOUT.ring_pages * LAYOUT.window_page_bytes
+    without = LAYOUT.without_windows()
+    assert at.size_bytes == at.probe + Region.without_probe(without, PROBE).size_bytes

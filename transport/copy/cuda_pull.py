@@ -22,9 +22,9 @@ from dataclasses import dataclass, field
 
 import torch
 
-from transport.copy.addresses import CacheAddresses, fill_table
+from transport.copy.addresses import CacheAddresses, CopySizes, fill_table
 from transport.copy.cuda import close_handle, open_handle
-from transport.copy.kernel import BlockBytes, CopyShape
+from transport.copy.kernel import CopyShape
 from transport.copy.launch import CopyLaunch, CopyLaunches
 from transport.copy.pull import (
     CLOSE_S,
@@ -121,17 +121,17 @@ class CudaCopyStream:
         shape: CopyShape | None = None,
     ) -> None:
         self._own = CacheAddresses.of(own)
-        self._sizes = BlockBytes(own.kv[0].nbytes, own.conv[0].nbytes, own.recurrent[0].nbytes)
+        self._sizes = CopySizes.of(own)
         self._after_steps = after_steps
         self._after = after
         self._stream = stream = torch.cuda.Stream(own.kv.device, priority=HIGH_PRIORITY)
         self._peers: dict[str, Peer] = {}
         self._under_way: list[CudaPull] = []
         self._warm_up_launch: CopyLaunch | None = None
-        sizes, shape = self._sizes, shape or CopyShape()
+        sizes, shape = self._sizes.block, shape or CopyShape()
         num_pages, num_slots = len(own.kv), len(own.epochs)
         self._launches = CopyLaunches(
-            num_pages + 2 * num_slots,
+            num_pages + num_slots * (2 + own.windows.shape[1]),
             num_slots,
             lambda blocks, handoffs: CopyLaunch(blocks, handoffs, sizes, shape, stream),
         )
@@ -155,7 +155,7 @@ class CudaCopyStream:
             return
         self._warm_up_launch = launch = self._filled([WARM_UP], [self._own])
         self._wait_for_others()
-        launch.enqueue(num_pages=0, num_handoffs=0)
+        launch.enqueue(0, 0)
 
     def _end_warm_up(self) -> None:
         # NOTE: until it has ended, its kernels may still read what the next launch would fill.
@@ -183,7 +183,7 @@ class CudaCopyStream:
         batch: list[Wanted] = []
         num_bytes = 0
         for each in wanted:
-            size = self._num_bytes(each)
+            size = self._sizes.num_bytes(each)
             if batch and num_bytes + size > MAX_BATCH_BYTES:
                 yield batch
                 batch, num_bytes = [], 0
@@ -197,19 +197,18 @@ class CudaCopyStream:
         batch = self._enqueue(wanted, peers)
         for index, (each, peer) in enumerate(zip(wanted, peers, strict=True)):
             peer.num_reading += 1
-            num_bytes = self._num_bytes(each)
-            yield CudaPull(each.offer, peer, batch, index, num_bytes)
+            yield CudaPull(each.offer, peer, batch, index, self._sizes.num_bytes(each))
 
     def _enqueue(self, wanted: list[Wanted], peers: list[Peer]) -> Batch:
         launch = self._filled(wanted, [peer.memory for peer in peers])
         self._wait_for_others()
-        launch.enqueue(_num_pages(wanted), len(wanted))
+        launch.enqueue(*self._sizes.counts(wanted))
         return Batch(launch, self._launches, len(wanted))
 
     def _filled(self, wanted: list[Wanted], exporters: list[CacheAddresses]) -> CopyLaunch:
         """A launch with the addresses of these handoffs."""
-        num_handoffs = len(wanted)
-        num_blocks = _num_pages(wanted) + 2 * num_handoffs
+        num_pages, num_handoffs, num_windows = self._sizes.counts(wanted)
+        num_blocks = num_pages + 2 * num_handoffs + num_windows
         launch = self._launches.take(num_blocks, num_handoffs)
         table, words = launch.table(num_blocks), launch.words(num_handoffs)
         fill_table(table, words, wanted, exporters, self._own, self._sizes)
@@ -221,10 +220,3 @@ class CudaCopyStream:
             self._stream.wait_stream(self._after)
         if self._after_steps:
             self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))
-
-    def _num_bytes(self, wanted: Wanted) -> int:
-        return self._sizes.of(len(wanted.block_table), num_states=1)
-
-
-def _num_pages(wanted: Sequence[Wanted]) -> int:
-    return sum(len(each.block_table) for each in wanted)

@@ -20,7 +20,8 @@ WORDS_AT_ONCE = 1 << 21
 
 def digest(cache: CacheTensors, pages: tuple[int, ...], state_slot: int, num_tokens: int) -> str:
     """The digest, 32 hex digits, of a sequence of ``num_tokens`` tokens in ``pages`` and
-    ``state_slot``. Positions of the last page behind the sequence are left out."""
+    ``state_slot``. Positions of the last page behind the sequence are left out, and window pages
+    that it has not reached."""
     sums = torch.zeros(len(MIXERS), dtype=torch.int64, device=cache.kv.device)
     offset = 0
     for block in _blocks(cache, pages, state_slot, num_tokens):
@@ -46,6 +47,9 @@ def _blocks(
     for states in (cache.conv, cache.recurrent):
         if states[state_slot].numel():  # a model without states has none
             yield states[state_slot]
+    windows = cache.windows_of(state_slot, num_tokens)
+    if windows.numel():
+        yield windows
 
 
 def _words(block: Tensor) -> Tensor:

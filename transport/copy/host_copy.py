@@ -110,7 +110,7 @@ class BlockMap:
 
     def _state(self, slot: int) -> Iterator[tuple[int, int]]:
         """Address and number of bytes of a state's parts, each at most a block."""
-        for states in (self._cache.recurrent, self._cache.conv):
+        for states in (self._cache.recurrent, self._cache.conv, self._cache.windows):
             size = states[0].nbytes
             start = states.data_ptr() + slot * size
             for offset in range(0, size, self.block_bytes):

@@ -1,7 +1,7 @@
 """Copy blocks of bytes from peers' memory into this process's: one launch for several handoffs.
 
-A cache consists of three kinds of blocks, each kind of one size: pages (all attention layers of
-``page_size`` tokens), conv states and recurrent states. Let S_b and D_b be the addresses of block b
+A cache consists of four kinds of blocks, each kind of one size: pages (``page_size`` tokens of the
+attention layers), conv states, recurrent states and window pages. Let S_b and D_b be the addresses of block b
 at its source and at its target, and n_b its size. Then the kernel computes
 
     D_b[i] = S_b[i]    for every block b of ``table`` and 0 <= i < n_b.
@@ -21,6 +21,8 @@ from math import gcd
 import torch
 import triton
 import triton.language as tl
+
+from transport.copy.tensors import CacheTensors
 
 _VECTOR_BYTES = 16
 _WORDS = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.int8}
@@ -48,28 +50,35 @@ class CopyShape:
 
 @dataclass(frozen=True)
 class BlockBytes:
-    """The sizes of the three kinds of blocks."""
+    """The sizes of the four kinds of blocks."""
 
     page: int
     conv: int
     recurrent: int
+    window: int = 0
+
+    @classmethod
+    def in_cache(cls, cache: CacheTensors) -> "BlockBytes":
+        kinds = cache.kv[0], cache.conv[0], cache.recurrent[0], cache.window_pages[:1]
+        return cls(*(block.nbytes for block in kinds))
 
     @property
     def granularity(self) -> int:
         """The largest power of two up to 16 that divides every size, and so every address."""
-        return gcd(self.page, self.conv, self.recurrent, _VECTOR_BYTES)
+        return gcd(self.page, self.conv, self.recurrent, self.window, _VECTOR_BYTES)
 
-    def of(self, num_pages: int, num_states: int) -> int:
-        """Bytes of this many pages and states."""
-        return num_pages * self.page + num_states * (self.conv + self.recurrent)
+    def of(self, num_pages: int, num_states: int, num_windows: int = 0) -> int:
+        """Bytes of this many pages, states and window pages."""
+        num_bytes = num_pages * self.page + num_states * (self.conv + self.recurrent)
+        return num_bytes + num_windows * self.window
 
 
 def stage(staged: torch.Tensor, on_device: torch.Tensor, first_block: int) -> None:
     """Enqueue the copy of a staged table to the device on the current stream.
 
     Both are [words] int64; ``staged`` is in pinned memory, which the kernel reads: the counts of
-    pages and of states, anything up to ``first_block``, then the table of ``copy_blocks``. Only as
-    many rows are copied as the counts say when the kernel runs.
+    pages, of states and of window pages, anything up to ``first_block``, then the table of
+    ``copy_blocks``. Only as many rows are copied as the counts say when the kernel runs.
     """
     assert staged.shape == on_device.shape, (staged.shape, on_device.shape)
     assert staged.dtype == on_device.dtype == torch.int64
@@ -81,13 +90,15 @@ def copy_blocks(
 ) -> None:
     """Enqueue the copy of every block of ``table`` on the current stream.
 
-    ``counts`` [2] int64: how many pages and how many states there are when this runs. ``table``
-    [num_pages + 2 * num_states or more, 2] int64: the address of each block at its source and at
-    its target, pages first, then conv, then recurrent states. Both are on the device that copies.
+    ``counts`` [3] int64: how many pages, states and window pages there are when this runs.
+    ``table`` [num_pages + 2 * num_states + num_windows or more, 2] int64: the address of each
+    block at its source and at its target, pages first, then conv states, recurrent states and
+    window pages. Both are on the device that copies.
     All addresses are multiples of ``sizes.granularity``, and valid until the copy is done; no
     target overlaps another source or target.
     """
-    assert table.shape[1:] == counts.shape == (2,), (table.shape, counts.shape)
+    assert table.shape[1:] == (2,), table.shape
+    assert counts.shape == (3,), counts.shape
     assert table.dtype == counts.dtype == torch.int64
     assert table.is_contiguous()
     word = min(8, sizes.granularity)
@@ -97,6 +108,7 @@ def copy_blocks(
         PAGE=sizes.page // word,
         CONV=sizes.conv // word,
         RECURRENT=sizes.recurrent // word,
+        WINDOW=sizes.window // word,
         TILE=shape.tile_bytes // word,
         WORD=_TRITON_WORDS[word],
         VECTOR=sizes.granularity // word,
@@ -111,10 +123,12 @@ def reference_copy(
     num_pages: int,
     num_states: int,
     sizes: BlockBytes,
+    num_windows: int = 0,
 ) -> None:
     """``copy_blocks`` in PyTorch. ``source`` and ``target``, uint8, hold every address of
     ``table``."""
     kinds = [sizes.page] * num_pages + [sizes.conv] * num_states + [sizes.recurrent] * num_states
+    kinds += [sizes.window] * num_windows
     for (source_at, target_at), num_bytes in zip(table.tolist(), kinds, strict=True):
         begin, into = source_at - source.data_ptr(), target_at - target.data_ptr()
         target[into : into + num_bytes] = source[begin : begin + num_bytes]
@@ -124,7 +138,7 @@ def read_words(addresses: torch.Tensor, counts: torch.Tensor, out: torch.Tensor)
     """Enqueue out[i] = the int64 at ``addresses``[i], for i below the number of states of
     ``counts``, on the current stream.
 
-    ``addresses`` [n], ``counts`` [2] int64 on the device that reads, ``out`` [n] there or in
+    ``addresses`` [n], ``counts`` [3] int64 on the device that reads, ``out`` [n] there or in
     pinned memory. A kernel of its own, so that it reads after every copy before it has ended.
     """
     assert addresses.shape == out.shape == (len(addresses),), (addresses.shape, out.shape)
@@ -134,7 +148,7 @@ def read_words(addresses: torch.Tensor, counts: torch.Tensor, out: torch.Tensor)
 
 @triton.jit
 def _stage_kernel(p_staged, p_on_device, FIRST: tl.constexpr, BLOCK: tl.constexpr):
-    num_blocks = tl.load(p_staged) + 2 * tl.load(p_staged + 1)
+    num_blocks = tl.load(p_staged) + 2 * tl.load(p_staged + 1) + tl.load(p_staged + 2)
     end = FIRST + 2 * num_blocks.to(tl.int32)
     for start in range(tl.program_id(0) * BLOCK, end, tl.num_programs(0) * BLOCK):
         o_word = start + tl.arange(0, BLOCK)
@@ -149,6 +163,7 @@ def _copy_kernel(
     PAGE: tl.constexpr,
     CONV: tl.constexpr,
     RECURRENT: tl.constexpr,
+    WINDOW: tl.constexpr,
     TILE: tl.constexpr,
     WORD: tl.constexpr,
     VECTOR: tl.constexpr,
@@ -156,14 +171,17 @@ def _copy_kernel(
     page_tiles: tl.constexpr = (PAGE + TILE - 1) // TILE
     conv_tiles: tl.constexpr = (CONV + TILE - 1) // TILE
     recurrent_tiles: tl.constexpr = (RECURRENT + TILE - 1) // TILE
-    # Models without states have none of these tiles; the divisors must not be 0 for all that.
+    window_tiles: tl.constexpr = (WINDOW + TILE - 1) // TILE
+    # Most models have none of some of these tiles; the divisors must not be 0 for all that.
     by_conv: tl.constexpr = conv_tiles if CONV > 0 else 1
     by_recurrent: tl.constexpr = recurrent_tiles if RECURRENT > 0 else 1
+    by_window: tl.constexpr = window_tiles if WINDOW > 0 else 1
     num_pages = tl.load(p_counts).to(tl.int32)
     num_states = tl.load(p_counts + 1).to(tl.int32)
     end_pages = num_pages * page_tiles
     end_conv = end_pages + num_states * conv_tiles
-    end = end_conv + num_states * recurrent_tiles
+    end_recurrent = end_conv + num_states * recurrent_tiles
+    end = end_recurrent + tl.load(p_counts + 2).to(tl.int32) * window_tiles
     for tile in range(tl.program_id(0), end, tl.num_programs(0)):
         if tile < end_pages:
             block = tile // page_tiles
@@ -173,10 +191,14 @@ def _copy_kernel(
             block = num_pages + (tile - end_pages) // by_conv
             first = (tile - end_pages) % by_conv * TILE
             num_words = CONV
-        else:
+        elif tile < end_recurrent:
             block = num_pages + num_states + (tile - end_conv) // by_recurrent
             first = (tile - end_conv) % by_recurrent * TILE
             num_words = RECURRENT
+        else:
+            block = num_pages + 2 * num_states + (tile - end_recurrent) // by_window
+            first = (tile - end_recurrent) % by_window * TILE
+            num_words = WINDOW
         o_word = tl.multiple_of(first, VECTOR) + tl.arange(0, TILE)
         is_mine = o_word < tl.multiple_of(num_words, VECTOR)
         source = tl.load(p_table + 2 * block).to(tl.pointer_type(WORD))

@@ -15,7 +15,7 @@ import torch
 from transport.copy.kernel import BlockBytes, CopyShape, copy_blocks, read_words, stage
 
 _NUM_SPARE = 4
-_COUNTS = 2
+_COUNTS = 3
 
 
 class CopyLaunch:
@@ -32,7 +32,7 @@ class CopyLaunch:
     ) -> None:
         self.max_blocks, self.max_handoffs = max_blocks, max_handoffs
         self._stream = stream
-        self._first_block = _COUNTS + max_handoffs + max_handoffs % 2  # aligned to 16 bytes
+        self._first_block = _COUNTS + max_handoffs + 1 - max_handoffs % 2  # aligned to 16 bytes
         num_words = self._first_block + 2 * max_blocks
         self._staged = torch.empty(num_words, dtype=torch.int64, pin_memory=True)
         self._rows = self._staged.numpy()
@@ -73,9 +73,9 @@ class CopyLaunch:
         """[handoffs] int64, for the caller to fill: the address of each exporter's epoch."""
         return self._rows[_COUNTS : _COUNTS + num_handoffs]
 
-    def enqueue(self, num_pages: int, num_handoffs: int) -> None:
+    def enqueue(self, num_pages: int, num_handoffs: int, num_windows: int = 0) -> None:
         """Enqueue the upload of the table, the copy, and behind it the reading of ``words``."""
-        self._rows[:_COUNTS] = num_pages, num_handoffs
+        self._rows[:_COUNTS] = num_pages, num_handoffs, num_windows
         self.began.record(self._stream)
         self._launch()
         self.finished.record(self._stream)

@@ -116,8 +116,9 @@ def host_copier(
 ) -> HostCopier:
     """Host memory for prefixes of a worker on ``device``, to be made when all graphs are captured.
     Raises ValueError if it is too small for any. ``poisoned``, ``after``: as for pulls."""
-    page_bytes, state_bytes = own.kv[0].nbytes, own.conv[0].nbytes + own.recurrent[0].nbytes
-    least = 3 * page_bytes + state_bytes  # a page, and a state whose blocks are full except two
+    page_bytes, state_bytes = own.kv[0].nbytes, sum(states[0].nbytes for states in own.states)
+    # A page, and a state in which one block of each part is not full.
+    least = (3 + (own.windows.numel() > 0)) * page_bytes + state_bytes
     if size_bytes < least:
         raise ValueError(f"host_cache: {size_bytes} bytes, but a prefix can take {least}")
     if device == "cpu":

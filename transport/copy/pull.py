@@ -224,8 +224,9 @@ def copy_offer(own: CacheTensors, peer: CacheTensors, wanted: Wanted) -> Copied:
         assert peer.probe is not None, "no probe there"
         own, peer = own.probe, peer.probe
     num_bytes = copy_sequence(
-        peer, offer.block_table, offer.state_slot, own, wanted.block_table, wanted.state_slot
-    )
+        peer, offer.block_table, offer.state_slot, own, wanted.block_table, wanted.state_slot,
+        offer.num_tokens,
+    )  # fmt: skip
     copy_s = time.perf_counter() - began
     check_epoch(offer, int(peer.epochs[offer.state_slot]))
     return Copied(num_bytes, copy_s)
@@ -238,11 +239,16 @@ def copy_sequence(
     target: CacheTensors,
     target_pages: tuple[int, ...],
     target_slot: int,
+    num_tokens: int,
 ) -> int:
-    """Copy whole pages and one state slot between regions; returns the number of bytes."""
+    """Copy whole pages and one state slot, with the state behind ``num_tokens`` tokens, between
+    regions; returns the number of bytes."""
     device = target.kv.device
     pages = source.kv[torch.tensor(source_pages, dtype=torch.int64, device=device)]
     target.kv[torch.tensor(target_pages, dtype=torch.int64, device=device)] = pages
     target.conv[target_slot].copy_(source.conv[source_slot])
     target.recurrent[target_slot].copy_(source.recurrent[source_slot])
-    return pages.nbytes + source.conv[source_slot].nbytes + source.recurrent[source_slot].nbytes
+    windows = source.windows_of(source_slot, num_tokens)
+    target.windows[target_slot, : len(windows)] = windows
+    states = source.conv[source_slot].nbytes + source.recurrent[source_slot].nbytes
+    return pages.nbytes + states + windows.nbytes

@@ -6,7 +6,8 @@ Each worker has one region: allocated and exported once, never freed while the p
     kv           [num_pages, *page_shape]
     conv         [num_slots, *conv_shape]
     recurrent    [num_slots, *recurrent_shape] float32
-    probe        the same four parts once more, for ``PROBE`` pages and state slots
+    windows      [num_slots * ring_pages + num_work_pages, *window_page_shape]
+    probe        the first four parts once more, for ``PROBE`` pages and state slots
 
 The probe is a small cache that no request uses. The content of its first half is known, so a peer
 can pull it at any time, also while the pools are full, to test the path between the two
@@ -18,7 +19,7 @@ kept prefixes. Layout and pool size determine the offsets, so exporter and pulle
 
 from dataclasses import dataclass, replace
 
-from transport.wire.layout import DTYPE_BYTES, CacheLayout, PoolSize
+from transport.wire.layout import CacheLayout, PoolSize
 
 ALIGNMENT_BYTES = 4096
 PROBE = PoolSize(num_pages=32, num_state_slots=2)
@@ -34,27 +35,32 @@ class Region:
     kv: int
     conv: int
     recurrent: int
+    windows: int
     probe: int
     size_bytes: int
 
     @classmethod
     def of(cls, layout: CacheLayout, pools: PoolSize) -> "Region":
         """A worker's whole region."""
-        region, probe = cls.without_probe(layout, pools), cls.without_probe(layout, PROBE)
+        region, probe = cls.without_probe(layout, pools), cls.of_probe(layout)
         return replace(region, size_bytes=region.size_bytes + probe.size_bytes)
 
     @classmethod
+    def of_probe(cls, layout: CacheLayout) -> "Region":
+        """The probe alone."""
+        return cls.without_probe(layout.without_windows(), PROBE)
+
+    @classmethod
     def without_probe(cls, layout: CacheLayout, pools: PoolSize) -> "Region":
-        """The four parts alone, as the pools and the probe each have them."""
+        """The parts of the pools alone."""
         epochs, num_slots = 0, layout.num_slots(pools)
         kv = _aligned(epochs + num_slots * 8)
         conv = _aligned(kv + pools.num_pages * layout.page_bytes)
-        conv_elements = layout.conv_shape[0] * layout.conv_shape[1] * layout.conv_shape[2]
-        conv_bytes = conv_elements * DTYPE_BYTES[layout.kv_dtype]
-        recurrent = _aligned(conv + num_slots * conv_bytes)
-        recurrent_bytes = layout.state_slot_bytes - conv_bytes
-        size = _aligned(recurrent + num_slots * recurrent_bytes)
-        return cls(epochs, kv, conv, recurrent, size, size)
+        recurrent = _aligned(conv + num_slots * layout.conv_bytes)
+        windows = _aligned(recurrent + num_slots * layout.recurrent_bytes)
+        num_window_pages = num_slots * layout.ring_pages + pools.num_work_pages
+        size = _aligned(windows + num_window_pages * layout.window_page_bytes)
+        return cls(epochs, kv, conv, recurrent, windows, size, size)
 
 
 def _aligned(offset: int) -> int:

@@ -3,6 +3,7 @@
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from transport.wire.errors import LayoutMismatch
 
@@ -15,15 +16,24 @@ prompt computed in chunks gives the same numbers as the prompt computed at once 
 works in blocks of 64)."""
 
 
-class CacheLayout(Struct, frozen=True, forbid_unknown_fields=True):
+SPARE_TOKENS = 64
+"""Tokens that a ring of window pages can take beyond a window and a page."""
+
+
+class CacheLayout(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Shape of one page and of one state slot; PoolSize has their numbers.
 
     A page is ``[num_attention_layers, 2, page_size, num_kv_heads, head_dim]`` of ``kv_dtype``
     (index 0 of the second axis is K, 1 is V) and contiguous, so a handoff copies whole pages.
     A state slot is a conv state ``[num_deltanet_layers, conv_channels, conv_state_len]`` of
     ``kv_dtype`` and a recurrent state ``[num_deltanet_layers, num_v_heads, k_dim, v_dim]``,
-    always float32 (bf16 recurrent state loses accuracy on this model). Without DeltaNet layers it
-    is empty.
+    always float32 (bf16 recurrent state loses accuracy on this model).
+
+    Attention layers within a ``window`` have no part in pages, since they read the last tokens of
+    a sequence only. Their K and V are part of its state: ``ring_pages`` *window pages*, each as a
+    page but of these ``num_window_layers`` layers. Page ``i`` of the sequence is window page
+    ``i % ring_pages``, which is written again when no token to come can read it. Without DeltaNet
+    layers and windows a state slot is empty.
     """
 
     kv_dtype: CacheDtype
@@ -37,6 +47,8 @@ class CacheLayout(Struct, frozen=True, forbid_unknown_fields=True):
     num_v_heads: int
     k_dim: int
     v_dim: int
+    num_window_layers: int = 0
+    window: int = 0
 
     def __post_init__(self) -> None:
         if self.page_size < 1 or CHUNK_ALIGNMENT % self.page_size:
@@ -55,18 +67,47 @@ class CacheLayout(Struct, frozen=True, forbid_unknown_fields=True):
         return (self.num_deltanet_layers, self.num_v_heads, self.k_dim, self.v_dim)
 
     @property
+    def window_page_shape(self) -> tuple[int, ...]:
+        return (self.num_window_layers, *self.page_shape[1:])
+
+    @property
+    def ring_pages(self) -> int:
+        """Number of window pages of a state slot."""
+        return self.pages_for(self.window + SPARE_TOKENS) + 1 if self.num_window_layers else 0
+
+    @property
     def page_bytes(self) -> int:
         return _product(self.page_shape) * DTYPE_BYTES[self.kv_dtype]
 
     @property
+    def conv_bytes(self) -> int:
+        return _product(self.conv_shape) * DTYPE_BYTES[self.kv_dtype]
+
+    @property
+    def recurrent_bytes(self) -> int:
+        return _product(self.recurrent_shape) * DTYPE_BYTES["float32"]
+
+    @property
+    def window_page_bytes(self) -> int:
+        return _product(self.window_page_shape) * DTYPE_BYTES[self.kv_dtype]
+
+    @property
     def state_slot_bytes(self) -> int:
-        conv = _product(self.conv_shape) * DTYPE_BYTES[self.kv_dtype]
-        return conv + _product(self.recurrent_shape) * DTYPE_BYTES["float32"]
+        return self.conv_bytes + self.recurrent_bytes + self.ring_pages * self.window_page_bytes
 
     @property
     def has_states(self) -> bool:
         """True if a sequence has a state beside its pages."""
-        return self.num_deltanet_layers > 0
+        return self.num_deltanet_layers + self.num_window_layers > 0
+
+    def num_window_pages(self, num_tokens: int) -> int:
+        """Number of window pages, from the first on, that the state behind ``num_tokens`` tokens
+        has."""
+        return min(self.ring_pages, self.pages_for(num_tokens))
+
+    def without_windows(self) -> "CacheLayout":
+        """The same pages, and state slots without window pages."""
+        return replace(self, num_window_layers=0, window=0)
 
     def num_slots(self, pools: "PoolSize") -> int:
         """Number of slots that have an epoch: the state slots and, if they are empty, a slot of a
@@ -88,11 +129,13 @@ class CacheLayout(Struct, frozen=True, forbid_unknown_fields=True):
             raise LayoutMismatch("cache layout mismatch: " + "; ".join(differences))
 
 
-class PoolSize(Struct, frozen=True, forbid_unknown_fields=True):
-    """How many pages and state slots a worker's pools hold."""
+class PoolSize(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """How many pages and state slots a worker's pools hold. ``num_work_pages``: window pages of no
+    state slot, in which prompts are computed (engine/windows.py)."""
 
     num_pages: Annotated[int, Meta(ge=1, lt=2**31)]
     num_state_slots: Annotated[int, Meta(ge=1, lt=2**31)]
+    num_work_pages: Annotated[int, Meta(ge=0, lt=2**31)] = 0
 
 
 def _product(shape: tuple[int, ...]) -> int:
