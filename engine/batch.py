@@ -3,7 +3,7 @@
 Host data only, no tensors.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -112,8 +112,23 @@ class Pass:
         return all(row.token_ids is None for row in self.rows)
 
 
+Indexed = Sequence[tuple[int, Row]]
+"""Rows with their batch indices."""
+
+
+def together(rows: Indexed) -> Iterable[Indexed]:
+    """All rows as one group."""
+    return [rows]
+
+
 def passes(
-    batch: ForwardBatch, block: int | None, scored_block: int | None = None, *, apart: bool = False
+    batch: ForwardBatch,
+    block: int | None,
+    scored_block: int | None = None,
+    *,
+    apart: bool = False,
+    longest: int | None = None,
+    groups: Callable[[Indexed], Iterable[Indexed]] = together,
 ) -> list[Pass]:
     """The passes of a batch: all decode rows, then prefill rows, in blocks, or (``block`` None) in
     the same pass, unless ``apart``. Scored prompts come last, in passes of their own, in blocks of
@@ -121,16 +136,20 @@ def passes(
 
     A block is at most ``block`` tokens of one prompt, counted from its chunk's start, which is
     aligned: the same blocks, thus the same arithmetic, however the prompt was cut and whatever runs
-    beside it.
+    beside it. Where packed rows need memory that not all can have at once, chunks are at most
+    ``longest`` tokens, and ``groups`` divides them among passes.
     """
     rows = list(enumerate(batch.rows))
     decode = [(i, row) for i, row in rows if row.token_ids is None]
     prompts = [(i, row) for i, row in rows if row.token_ids is not None]
     prefill = [(i, row) for i, row in prompts if row.scoring is None]
     scored = [(i, row) for i, row in prompts if row.scoring is not None]
+    if longest is not None:
+        prefill, scored = _in_blocks(prefill, longest), _in_blocks(scored, longest)
     if block is None and not apart:
         decode, prefill = decode + prefill, []
-    return _cut(decode, None) + _cut(prefill, block) + _cut(scored, scored_block, score=True)
+    scores = _cut(scored, scored_block, groups, score=True)
+    return _cut(decode, None, groups) + _cut(prefill, block, groups) + scores
 
 
 @dataclass(frozen=True)
@@ -215,14 +234,23 @@ class StepResult:
         return self.num_drafts or (0,) * len(self.sampled)
 
 
-def _cut(rows: Sequence[tuple[int, Row]], block: int | None, *, score: bool = False) -> list[Pass]:
+def _cut(
+    rows: Indexed,
+    block: int | None,
+    groups: Callable[[Indexed], Iterable[Indexed]],
+    *,
+    score: bool = False,
+) -> list[Pass]:
     if block is None:
-        return [_pass(rows, score=score)] if rows else []
-    parts = [(index, part) for index, row in rows for part in _blocks(row, block)]
-    return [_pass([part], score=score) for part in parts]
+        return [_pass(group, score=score) for group in groups(rows)] if rows else []
+    return [_pass([part], score=score) for part in _in_blocks(rows, block)]
 
 
-def _pass(rows: Sequence[tuple[int, Row]], *, score: bool) -> Pass:
+def _in_blocks(rows: Indexed, block: int) -> list[tuple[int, Row]]:
+    return [(index, part) for index, row in rows for part in _blocks(row, block)]
+
+
+def _pass(rows: Indexed, *, score: bool) -> Pass:
     return Pass(
         tuple(row for _, row in rows),
         tuple(i for i, row in rows if row.sample),

@@ -8,7 +8,8 @@ import torch
 from engine.config import PROMPT_TOKENS, SAMPLED_AT_ONCE, EngineConfig, step_tokens
 from engine.errors import GpuMemoryHeld
 from engine.gpu_arch import arch_number, arch_problem, unmeasured
-from transport.copy.region import PROBE, Region
+from engine.window_pages import num_work_pages
+from transport.copy.region import Region
 from transport.wire.layout import CacheLayout, PoolSize
 
 log = logging.getLogger(__name__)
@@ -172,7 +173,11 @@ class CacheDemand:
 
     @property
     def probe_bytes(self) -> int:
-        return Region.without_probe(self.layout, PROBE).size_bytes
+        return Region.of_probe(self.layout).size_bytes
+
+    @property
+    def num_work_pages(self) -> int:
+        return num_work_pages(self.layout, self.part.max_prompt_tokens)
 
     @property
     def slot_bytes(self) -> int:
@@ -210,6 +215,7 @@ def pools_that_fit(
         return PoolSize(num_pages, num_state_slots)
     layout = demand.layout
     taken = demand.part.working_bytes + demand.probe_bytes + demand.spread_bytes
+    taken += demand.num_work_pages * layout.window_page_bytes
     left = demand.part.free_bytes() - taken
     if num_pages is not None:
         left_for_slots = left - num_pages * layout.page_bytes
@@ -240,8 +246,13 @@ def memory_plan(weight_bytes: int, layout: CacheLayout, pools: PoolSize) -> str:
     return (
         f"weights {_gib(weight_bytes)}; {pools.num_pages} pages {_gib(pages)} = "
         f"{pools.num_pages * layout.page_size} tokens; {pools.num_state_slots} state slots "
-        f"{_gib(slots)} = that many sequences"
+        f"{_gib(slots)} = that many sequences{_work_pages(layout, pools)}"
     )
+
+
+def _work_pages(layout: CacheLayout, pools: PoolSize) -> str:
+    num_bytes = pools.num_work_pages * layout.window_page_bytes
+    return f"; {pools.num_work_pages} work pages {_gib(num_bytes)}" if num_bytes else ""
 
 
 def shortage(layout: CacheLayout, pools: PoolSize, *, small: bool) -> str:

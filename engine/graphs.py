@@ -2,7 +2,8 @@
 
 A batch runs in the smallest bucket that holds it; padding rows have state slot -1, which every
 kernel skips. A graph reads static memory: state slots and ends of the step, copied there before
-each replay, and one block table per state slot, to which only new pages are added.
+each replay, and one block table per state slot, to which only new pages are added. Those of window
+pages never change.
 Steps that several workers compute together (engine/spread) have graphs of their own. With such
 steps, states have a ring of one entry (kernels/state_ring.py): a local step applies the update that
 the last spread step has left in it.
@@ -19,7 +20,7 @@ from engine.block_tables import BlockTables
 from engine.config import DECODE_BUCKETS, MAX_DECODE_ROWS
 from engine.divided_gpu import DividedGpu
 from engine.graph_pool import Graph, GraphPool
-from engine.inputs import DraftRows, Inputs, Rows
+from engine.inputs import DraftRows, Inputs, Rows, ring_tables
 from engine.kernels.interface import Kernels
 from engine.kernels.shared_reads import rows_of_tile
 from engine.kernels.state_ring import StateRing
@@ -83,6 +84,12 @@ class DecodeGraphs:
         num_slots = next_token.shape[0]
         self.buckets = buckets_below(num_slots, buckets)
         self._tables = BlockTables(trunk.layout, num_slots, trunk.max_seq_len, self._device)
+        slots, width = torch.arange(num_slots, dtype=torch.int32), self._tables.ids.shape[1]
+        self._window_tables = (
+            ring_tables(slots.to(self._device), trunk.layout, width)
+            if trunk.layout.ring_pages
+            else None
+        )
         self._shared = trunk.shared_pages(self.buckets[-1])
         # State slots and ends.
         self._step = torch.zeros(2, self.buckets[-1], dtype=torch.int32, device=self._device)
@@ -185,6 +192,9 @@ class DecodeGraphs:
             sample_positions=step.ends,
             live=slots,
         )
+        if self._window_tables is not None:
+            tables = self._window_tables.index_select(0, slots.clamp(min=0))
+            inputs.window_rows = rows.in_windows(self._layout, tables), None
         if self._rings:
             inputs.drafts = DraftRows(
                 slots, (1,) * bucket, self._rings, num_stored=0 if spread else 1

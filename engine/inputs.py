@@ -1,11 +1,12 @@
 """The inputs of a forward pass as tensors: built once per pass, read by every layer."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 
 from engine import ragged
@@ -13,6 +14,7 @@ from engine.batch import Keep, Row
 from engine.kernels.shared_reads import SharedReads
 from engine.kernels.state_ring import StateRing
 from engine.upload import upload, upload_parts
+from engine.window_pages import PassPages
 from transport.wire.layout import CacheLayout
 
 T = TypeVar("T")
@@ -25,7 +27,8 @@ class Rows:
     ``state_slots`` [rows], ``ends`` [rows] (tokens in the cache after this pass) and
     ``block_tables`` [rows, pages] are int64 on the device; a short table is padded with its own
     first page. ``starts`` and ``lens`` are the same facts on the host, ``keeps`` the state that
-    each prefill row keeps (empty: no row keeps any), ``shared`` what decode rows read together. A
+    each prefill row keeps (empty: no row keeps any), ``shared`` what decode rows read together.
+    ``windowed``: the tables are those of window pages (engine/window_pages.py). A
     *KV row* is one token's ``[num_kv_heads, head_dim]`` when the page pool is viewed as ``[rows,
     kv_heads, head_dim]``. KV rows here are of K in the first attention layer; all others lie at a
     constant distance.
@@ -40,6 +43,7 @@ class Rows:
     page_rows: int
     keeps: tuple[Keep | None, ...] = ()
     shared: SharedReads | None = None
+    windowed: bool = False
     _behind: ragged.BehindHistory | None = field(default=None, init=False)
     _windows: dict[int, tuple[torch.Tensor, torch.Tensor | None]] = field(
         default_factory=dict, init=False
@@ -62,6 +66,11 @@ class Rows:
         size = layout.page_size
         page_rows = layout.num_attention_layers * 2 * size
         return cls(state_slots, ends, block_tables, starts, lens, size, page_rows, keeps, shared)
+
+    def in_windows(self, layout: CacheLayout, tables: torch.Tensor) -> "Rows":
+        """The same rows as layers with window pages see them: with the tables of these pages."""
+        page_rows = layout.num_window_layers * 2 * layout.page_size
+        return replace(self, block_tables=tables, page_rows=page_rows, shared=None, windowed=True)
 
     @cached_property
     def max_end(self) -> int:
@@ -199,7 +208,8 @@ class Inputs:
     ``sample_positions`` [sampled rows] is the index that each sampled token will have.
     ``live`` (integers [tokens] on the device) is negative for a token whose results are unused, so
     that it needs no experts; None: all are used. Padding rows come last, with state slot -1, end 0
-    and position -1. With ``drafts`` the decode rows are its sequences' tokens.
+    and position -1. With ``drafts`` the decode rows are its sequences' tokens. ``window_rows``:
+    ``decode`` and ``prefill`` with the tables of window pages, if the model has these.
     """
 
     prefill_ids: torch.Tensor
@@ -211,6 +221,7 @@ class Inputs:
     sample_positions: torch.Tensor
     live: torch.Tensor | None = None
     drafts: DraftRows | None = None
+    window_rows: tuple[Rows | None, Rows | None] | None = None
     _made: dict[str, Any] = field(default_factory=dict)
 
     def once(self, name: str, make: Callable[[], T]) -> T:
@@ -220,13 +231,27 @@ class Inputs:
         found: T = self._made[name]
         return found
 
+    @cached_property
+    def windowed(self) -> "Inputs":
+        """The same pass as layers with window pages see it."""
+        assert self.window_rows is not None, "a pass without window pages"
+        decode, prefill = self.window_rows
+        return replace(self, decode=decode, prefill=prefill)
+
     @property
     def num_decode(self) -> int:
         return len(self.decode.lens) if self.decode else 0
 
     @classmethod
-    def of(cls, rows: Sequence[Row], layout: CacheLayout, device: torch.device) -> "Inputs":
-        """Lay out ``rows``, whose decode rows come first; one transfer to the device."""
+    def of(
+        cls,
+        rows: Sequence[Row],
+        layout: CacheLayout,
+        device: torch.device,
+        windows: PassPages | None = None,
+    ) -> "Inputs":
+        """Lay out ``rows``, whose decode rows come first; one transfer to the device. ``windows``:
+        the window pages of the pass, if the model has these."""
         decode = [row for row in rows if row.token_ids is None]
         prefill = [row for row in rows if row.token_ids is not None]
         assert list(rows[: len(decode)]) == decode, "decode rows come first"
@@ -238,7 +263,7 @@ class Inputs:
             positions.extend(range(row.start, row.start + row.length))
             last_tokens.append(len(positions) - 1)
         sampled = [(i, row) for i, row in zip(last_tokens, rows, strict=True) if row.sample]
-        parts = [
+        parts: list[Sequence[int] | np.ndarray] = [
             ids,
             positions,
             [i for i, _ in sampled],
@@ -247,8 +272,10 @@ class Inputs:
             *_host_rows(decode, layout),
             *_host_rows(prefill, layout),
         ]
+        if windows is not None:
+            parts.append(_host_tables(windows.tables))
         tensors = upload_parts(parts, torch.int64, device)
-        return cls(
+        inputs = cls(
             prefill_ids=tensors[0],
             positions=tensors[1],
             sample_index=tensors[2],
@@ -257,6 +284,37 @@ class Inputs:
             decode=_device_rows(decode, layout, tensors[5:8]),
             prefill=_device_rows(prefill, layout, tensors[8:11]),
         )
+        if windows is not None:
+            inputs.window_rows = _window_rows(inputs, layout, tensors[11])
+        return inputs
+
+
+def _host_tables(tables: Sequence[np.ndarray]) -> np.ndarray:
+    """Tables one behind the other, each padded to the length of the longest."""
+    padded = np.zeros((len(tables), max(map(len, tables), default=0)), dtype=np.int64)
+    for row, table in zip(padded, tables, strict=True):
+        row[: len(table)] = table
+    return padded.ravel()
+
+
+def _window_rows(
+    inputs: Inputs, layout: CacheLayout, tables: torch.Tensor
+) -> tuple[Rows | None, Rows | None]:
+    """The decode and the prefill rows with the tables of window pages; ``tables``: of prompts."""
+    decode, prefill = inputs.decode, inputs.prefill
+    if decode is not None:
+        of_rings = ring_tables(decode.state_slots, layout, decode.block_tables.shape[1])
+        decode = decode.in_windows(layout, of_rings)
+    if prefill is not None:
+        prefill = prefill.in_windows(layout, tables.view(len(prefill.lens), -1))
+    return decode, prefill
+
+
+def ring_tables(state_slots: torch.Tensor, layout: CacheLayout, width: int) -> torch.Tensor:
+    """The window pages of the first ``width`` pages of sequences in these state slots, which write
+    to their slots' rings -> [state slots, width]."""
+    pages = torch.arange(width, device=state_slots.device, dtype=state_slots.dtype)
+    return state_slots[:, None] * layout.ring_pages + pages % layout.ring_pages
 
 
 def _host_rows(rows: Sequence[Row], layout: CacheLayout) -> list[list[int]]:

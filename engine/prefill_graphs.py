@@ -23,6 +23,7 @@ from engine.kernels.interface import Kernels
 from engine.kernels.triton_prefill_plan import HostPlan, PrefillPlan, padded_sizes
 from engine.model.model import Model, finished
 from engine.upload import aligned_starts
+from engine.window_pages import PassPages
 from transport.copy.tensors import CacheTensors
 from transport.wire.layout import CacheLayout
 
@@ -41,10 +42,11 @@ Buffer = TypeVar("Buffer", np.ndarray, torch.Tensor)
 @dataclass(frozen=True)
 class Shape:
     """The shape of one graph. ``lengths``: lengths of the static buffer's parts, int32. The last
-    row is always empty."""
+    row is always empty. ``windowed``: there are tables of window pages, too."""
 
     tokens: int
     rows: int
+    windowed: bool = False
 
     @cached_property
     def lengths(self) -> dict[str, int]:
@@ -58,6 +60,7 @@ class Shape:
             "sample_positions": self.rows,
             **padded_sizes(self.tokens, self.rows),
             "tables": (self.rows + 1) * self.pages,
+            "window_tables": (self.rows + 1) * self.pages * self.windowed,
         }
 
     @property
@@ -75,17 +78,19 @@ class Shape:
         places = zip(self.starts, self.lengths.items(), strict=False)
         return {name: buffer[start : start + length] for start, (name, length) in places}
 
-    def parts(self, rows: Sequence[Row], layout: CacheLayout) -> dict[str, np.ndarray]:
-        """``rows`` (possibly none) in the form of the static buffer: every part, padded."""
+    def parts(
+        self, rows: Sequence[Row], layout: CacheLayout, windows: PassPages | None = None
+    ) -> dict[str, np.ndarray]:
+        """``rows`` (possibly none) in the form of the static buffer: every part, padded.
+        ``windows``: their window pages, if the model has these."""
         sampled = [(i, row) for i, row in enumerate(rows) if row.sample]
         lens = [row.length for row in rows]
         ends = [row.start + row.length for row in rows]
         keeps = [row.keep for row in rows]
         plan = HostPlan.of([row.start for row in rows], lens, keeps=keeps)
-        tables = np.zeros((self.rows + 1, self.pages), dtype=np.int32)
-        for table, row, end in zip(tables, rows, ends, strict=False):
-            num_pages = layout.pages_for(end)
-            table[:num_pages] = row.block_table[:num_pages]
+        tables = [
+            row.block_table[: layout.pages_for(end)] for row, end in zip(rows, ends, strict=True)
+        ]
         positions = [np.arange(row.start, end) for row, end in zip(rows, ends, strict=True)]
         filled: dict[str, tuple[Sequence[int] | np.ndarray, int]] = {
             "ids": (np.concatenate([_NONE, *(np.array(row.token_ids) for row in rows)]), 0),
@@ -102,8 +107,17 @@ class Shape:
             parts[name][: len(values)] = values
         padded = vars(plan.padded(self.tokens, self.rows))
         return {**parts, **{name: array.ravel() for name, array in padded.items()}} | {
-            "tables": tables.ravel()
+            "tables": self._padded_tables(tables),
+            "window_tables": self._padded_tables(windows.tables if windows else ())
+            if self.windowed
+            else _NONE,
         }
+
+    def _padded_tables(self, tables: Sequence[Sequence[int] | np.ndarray]) -> np.ndarray:
+        padded = np.zeros((self.rows + 1, self.pages), dtype=np.int32)
+        for row, table in zip(padded, tables, strict=False):
+            row[: len(table)] = table
+        return padded.ravel()
 
 
 class PrefillGraphs:
@@ -123,7 +137,10 @@ class PrefillGraphs:
     ) -> None:
         self._model, self._cache, self._layout = model, cache, layout
         self._kernels, self._logits, self._hidden = kernels, logits, hidden
-        self.shapes = [Shape(tokens, rows) for tokens in sizes(max_tokens) for rows in ROWS]
+        windowed = layout.ring_pages > 0
+        self.shapes = [
+            Shape(tokens, rows, windowed) for tokens in sizes(max_tokens) for rows in ROWS
+        ]
         size = max(shape.starts[-1] for shape in self.shapes)
         self._static = torch.zeros(size, dtype=torch.int32, device=cache.kv.device)
         self._graphs: dict[Shape, Graph[Stepped]] = {}
@@ -153,10 +170,12 @@ class PrefillGraphs:
                 return shape
         return None
 
-    def launch(self, shape: Shape, rows: Sequence[Row]) -> Stepped:
-        """Enqueue a pass of ``rows``. Returns the tensors that sampling needs, which may be used by
-        work enqueued before the next launch."""
-        self._send(shape, rows)
+    def launch(
+        self, shape: Shape, rows: Sequence[Row], windows: PassPages | None = None
+    ) -> Stepped:
+        """Enqueue a pass of ``rows``, with their window pages if the model has these. Returns the
+        tensors that sampling needs, which may be used by work enqueued before the next launch."""
+        self._send(shape, rows, windows)
         logits, slots, positions = self._graphs[shape].replay()
         n = sum(row.sample for row in rows)
         return logits[:n], slots[:n], positions[:n]
@@ -166,10 +185,10 @@ class PrefillGraphs:
         assert self._hidden is not None, "no memory for all states"
         return self._hidden[: sum(row.length for row in rows)]
 
-    def _send(self, shape: Shape, rows: Sequence[Row]) -> None:
+    def _send(self, shape: Shape, rows: Sequence[Row], windows: PassPages | None = None) -> None:
         # A fresh pinned tensor per pass: the previous one may still be on its way.
         staged = _staged(shape)
-        parts = shape.parts(rows, self._layout)
+        parts = shape.parts(rows, self._layout, windows)
         for name, place in shape.split(staged.numpy()).items():
             place[:] = parts[name]
         self._static[: len(staged)].copy_(staged, non_blocking=True)
@@ -194,6 +213,9 @@ class PrefillGraphs:
             sample_positions=part["sample_positions"],
             live=part["positions"],
         )
+        if shape.windowed:
+            tables = part["window_tables"].view(shape.rows + 1, shape.pages)
+            inputs.window_rows = None, rows.in_windows(self._layout, tables)
         inputs.once("plan", lambda: PrefillPlan.from_parts(part))
         ids, every_token = part["ids"], self._hidden is not None
         hidden = finished(

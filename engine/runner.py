@@ -33,6 +33,7 @@ from engine.speculation import Drafts, Speculation
 from engine.spread.interface import Lending, Spreading
 from engine.step import Draw, Outcome, SampleRow, Step
 from engine.upload import reserve_pinned
+from engine.windows import windows_of
 from transport.copy.tensors import CacheTensors
 from transport.wire.layout import CacheLayout, PoolSize
 from transport.wire.sampling import SamplingParams
@@ -73,6 +74,7 @@ class Engine:
         self._model, self._kernels = model, kernels
         self._num_logits = self.num_ids
         self._scored_block = prompt_scores.scored_block(config.device, kernels.prefill_block)
+        self._windows = windows_of(layout, pools, cache)
         self._checks = Checks(layout, pools, model.config.max_position_embeddings)
         self._device = torch.device(config.device)
         self._graphs: DecodeGraphs | None = None
@@ -136,7 +138,8 @@ class Engine:
         loaded.ahead.note()
         log.info("the engine is ready after %s", phases)
         if config.poison:
-            for tensor in (engine.cache.kv, engine.cache.conv, engine.cache.recurrent):
+            cache = engine.cache
+            for tensor in (cache.kv, cache.conv, cache.recurrent, cache.window_pages):
                 tensor.fill_(float("nan"))
         return engine
 
@@ -164,12 +167,12 @@ class Engine:
         """
         self._checks.begin_at(state_slot, num_tokens)
         if from_slot != state_slot:
-            for states in (self.cache.conv, self.cache.recurrent):
+            for states in self.cache.states:
                 states[state_slot].copy_(states[from_slot])
 
     @torch.inference_mode()
     def copy_page(self, from_page: int, to_page: int) -> None:
-        """Copy a page of every layer, ordered between launches."""
+        """Copy a page, ordered between launches."""
         self.cache.kv[to_page].copy_(self.cache.kv[from_page])
 
     @torch.inference_mode()
@@ -184,7 +187,7 @@ class Engine:
         draws: list[tuple[Sequence[int], Outcome]] = []
         scores: list[tuple[tuple[int, ...], Scores]] = []
         apart = self._drafts is not None or self.spread is not None
-        for part in passes(batch, self._kernels.prefill_block, self._scored_block, apart=apart):
+        for part in self._passes(batch, self._scored_block, apart=apart):
             if self._drafts is not None and part.decodes:
                 owners, verified = self._drafts.launch(part.rows, batch.num_next_drafts)
                 draws.append(([part.sampled[i] for i in owners], verified))
@@ -240,19 +243,30 @@ class Engine:
 
     def poison_slot(self, state_slot: int) -> None:
         """Fill a freed state slot with NaN."""
-        self.cache.conv[state_slot] = self.cache.recurrent[state_slot] = float("nan")
+        for states in self.cache.states:
+            states[state_slot] = float("nan")
+
+    def _passes(
+        self, batch: ForwardBatch, scored_block: int | None = None, *, apart: bool
+    ) -> list[Pass]:
+        windows, block = self._windows, self._kernels.prefill_block
+        return passes(
+            batch, block, scored_block, apart=apart, longest=windows.longest, groups=windows.groups
+        )
 
     def _run(self, part: Pass) -> Draw | None:
         if self._graphs is not None and part.decodes:
             return self._sampler.sample(*self._graphs.launch(part.rows), _sampled(part))
+        windows = self._windows.begin(part.rows)
         if self._prefill_graphs is not None and (shape := self._prefill_graphs.shape_of(part.rows)):
-            stepped = self._prefill_graphs.launch(shape, part.rows)
+            stepped = self._prefill_graphs.launch(shape, part.rows, windows)
+            self._windows.end(windows)
             draw = self._sampler.sample(*stepped, _sampled(part)) if part.sampled else None
             if self._drafts is not None:
                 inputs = Inputs.of(part.rows, self.layout, self._device)
                 self._drafts.prefilled(part, inputs, self._prefill_graphs.hidden_of(part.rows))
             return draw
-        inputs = Inputs.of(part.rows, self.layout, self._device)
+        inputs = Inputs.of(part.rows, self.layout, self._device, windows)
         ids = inputs.prefill_ids
         if inputs.decode:
             fed = self._sampler.next_token.index_select(0, inputs.decode.state_slots)
@@ -261,19 +275,22 @@ class Engine:
         hidden = finished(
             self._model.forward(inputs, ids, self.cache, self._kernels, every_token=every_token)
         )
+        self._windows.end(windows)
         return self._drawn(hidden, inputs, part)
 
     def _in_parts(self, batch: ForwardBatch) -> Generator[None, None, Step]:
         """Enqueue a batch of prompts layer by layer; returns the launched batch."""
         draws: list[tuple[Sequence[int], Outcome]] = []
-        for part in passes(batch, self._kernels.prefill_block, apart=True):
+        for part in self._passes(batch, apart=True):
             assert not part.decodes, "steps are not overlapped"
             assert not part.scored, "scored prompts are not overlapped"
-            inputs = Inputs.of(part.rows, self.layout, self._device)
+            windows = self._windows.begin(part.rows)
+            inputs = Inputs.of(part.rows, self.layout, self._device, windows)
             hidden = yield from self._model.forward(
                 inputs, inputs.prefill_ids, self.cache, self._kernels,
                 every_token=self._drafts is not None,
             )  # fmt: skip
+            self._windows.end(windows)
             with self._sampler.apart():
                 draw = self._drawn(hidden, inputs, part)
             if draw is not None:
@@ -283,12 +300,14 @@ class Engine:
     def _run_scored(self, part: Pass) -> tuple[Draw | None, Scores]:
         """Run a pass of scored prompts; never in a graph, which keeps only the states of sampled
         tokens."""
-        inputs = Inputs.of(part.rows, self.layout, self._device)
+        windows = self._windows.begin(part.rows)
+        inputs = Inputs.of(part.rows, self.layout, self._device, windows)
         hidden = finished(
             self._model.forward(
                 inputs, inputs.prefill_ids, self.cache, self._kernels, every_token=True
             )
         )
+        self._windows.end(windows)
         scores = prompt_scores.score(hidden, part.rows, self._logits, self.num_ids)
         return self._sample_every(hidden, inputs, part), scores
 

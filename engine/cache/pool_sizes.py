@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import torch
+from msgspec.structs import replace
 
 from engine import gpu
 from engine.config import MAX_DECODE_ROWS, EngineConfig
@@ -10,6 +11,7 @@ from engine.kernels.state_ring import ring_bytes
 from engine.model.config import ModelConfig
 from engine.prefill_graphs import MAX_PROMPTS
 from engine.spread.memory import exchange_layout
+from engine.window_pages import num_work_pages
 from transport.copy.region import Region
 from transport.copy.tensors import CacheTensors
 from transport.wire.layout import CacheLayout, PoolSize
@@ -43,6 +45,9 @@ def sized_cache(
             spread_bytes=exchange_layout(model).size_bytes if takes_part else 0,
         )
         pools = gpu.pools_that_fit(demand, config.num_pages, config.num_state_slots)
+        # On the CPU a pass has a few tokens of a prompt (Kernels.prefill_block).
+        num_work = demand.num_work_pages if config.device == "cuda" else num_work_pages(layout, 0)
+        pools = replace(pools, num_work_pages=num_work)
         buffer = buffer_factory(Region.of(layout, pools).size_bytes)
         if config.device == "cuda":
             part.hold()

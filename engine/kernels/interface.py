@@ -113,7 +113,8 @@ class Kernels(Protocol):
         ``x @ in_proj.T`` is [tokens, (v | k | q | gate) heads * head_dim]; without a norm, a
         gate or a bias where ``weights`` has none, and within its ``window``. Norm and rotate k and
         q, write k and v to attention layer ``layer``'s pages, attend, times ``sigmoid(gate)``. kv
-        is the page pool [pages, layers, 2, page_size, kv_heads, head_dim]; inv_freq
+        is the page pool [pages, layers, 2, page_size, kv_heads, head_dim] or, with ``inputs`` as
+        layers with window pages see them, the window pages; inv_freq
         [rotary_dim / 2] float32 are the rotations per position, halves of ``rotary_dim`` paired.
         """
         ...

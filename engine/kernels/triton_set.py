@@ -390,7 +390,8 @@ class TritonKernels:
     def _rows(self, inputs: Inputs, kind: str) -> RowsOnGpu:
         rows = inputs.decode if kind == "decode" else inputs.prefill
         assert rows is not None, kind
-        return inputs.once(kind, lambda: RowsOnGpu.of(rows))
+        name = f"{kind} in windows" if rows.windowed else kind
+        return inputs.once(name, lambda: RowsOnGpu.of(rows))
 
     def _deep_rows(self, inputs: Inputs) -> DeepRows | None:
         """The prefill rows, if their attention is computed in pieces."""

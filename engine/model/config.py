@@ -13,6 +13,10 @@ from transport.wire.layout import CacheDtype, CacheLayout
 
 T = TypeVar("T", DeltaNet, Moe)
 
+MIN_WINDOWS = 4
+"""How many times as long as a window the longest sequence must be for window pages: below that,
+rings in all state slots would save too little."""
+
 
 @dataclass(frozen=True)
 class ModelConfig:
@@ -157,20 +161,35 @@ class ModelConfig:
             return self
         return replace(self, quantization=Quantization(), stored=FP8_BLOCKS)
 
+    @property
+    def ring_window(self) -> int | None:
+        """The window of the layers that have window pages in state slots instead of a part of each
+        page. None: all attention layers have a part, because none or all have a window, windows
+        differ, or the window is long (MIN_WINDOWS)."""
+        kinds = {mixer.window for mixer in self._mixers if isinstance(mixer, Attention)}
+        windows = [window for window in kinds if window is not None]
+        if len(kinds) != 2 or len(windows) != 1:
+            return None
+        [window] = windows
+        return window if window * MIN_WINDOWS <= self.max_position_embeddings else None
+
     def without_drafts(self) -> "ModelConfig":
         """The same model without its draft layer."""
         return replace(self, num_mtp_layers=0)
 
     def cache_layout(self, kv_dtype: CacheDtype, page_size: int) -> CacheLayout:
         """Shape of this model's pages and state slots; a draft layer's KV comes last in a page.
-        State slots of a model without DeltaNet layers are empty."""
+        State slots of a model without DeltaNet layers and windows are empty."""
         attention, num_attention = self.attention, self.num_attention_layers
         num_deltanet = len(self.layers) - num_attention
+        window = self.ring_window or 0
+        windows = [mixer.window for mixer in self._mixers if isinstance(mixer, Attention)]
+        num_windowed = windows.count(window)
         deltanet = self.deltanet if num_deltanet else None
         return CacheLayout(
             kv_dtype=kv_dtype,
             page_size=page_size,
-            num_attention_layers=num_attention + self.num_mtp_layers,
+            num_attention_layers=num_attention - num_windowed + self.num_mtp_layers,
             num_kv_heads=attention.num_key_value_heads,
             head_dim=attention.head_dim,
             num_deltanet_layers=num_deltanet,
@@ -179,4 +198,6 @@ class ModelConfig:
             num_v_heads=deltanet.linear_num_value_heads if deltanet else 0,
             k_dim=deltanet.linear_key_head_dim if deltanet else 0,
             v_dim=deltanet.linear_value_head_dim if deltanet else 0,
+            num_window_layers=num_windowed,
+            window=window,
         )

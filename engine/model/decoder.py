@@ -51,6 +51,7 @@ class Decoder:
 
     def __init__(self, config: ModelConfig, dtype: torch.dtype, device: torch.device) -> None:
         self.config = config
+        self._ring_window = config.ring_window
         self.plan = Plan(
             ignored=frozenset({"lm_head.weight"} if config.tie_word_embeddings else ())
         )
@@ -87,7 +88,7 @@ class Decoder:
         """
         weights, eps = self.weights, self.config.rms_norm_eps
         hidden, pending = self._embedded(ids, kernels), None
-        deltanet = attention = 0
+        deltanet = attention = windowed = 0
         for layer in weights.layers:
             mixer, mlp = layer.mixer, layer.mlp
             hidden, x = kernels.add_norm(hidden, pending, layer.input_norm, eps)
@@ -95,6 +96,11 @@ class Decoder:
                 conv, recurrent = cache.conv[:, deltanet], cache.recurrent[:, deltanet]
                 mixed = kernels.deltanet(x, mixer, eps, conv, recurrent, inputs, deltanet)
                 deltanet += 1
+            elif mixer.window is not None and mixer.window == self._ring_window:
+                mixed = kernels.attention(
+                    x, mixer, eps, mixer.inv_freq, cache.window_pages, windowed, inputs.windowed
+                )
+                windowed += 1
             else:
                 mixed = kernels.attention(
                     x, mixer, eps, mixer.inv_freq, cache.kv, attention, inputs

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from engine.cache.allocator import CacheAllocation, CacheAllocator
 from engine.cache.kept import KeptPrefix
 from engine.cache.slots import StateSlot
-from tests.transport.exporters import LAYOUT, own_cache
+from tests.transport.exporters import PLAIN as LAYOUT
+from tests.transport.exporters import own_cache
 from transport.wire.layout import PoolSize
 from transport.wire.prefix import PrefixKeys
 from transport.wire.token_ids import packed
@@ -27,7 +28,7 @@ class PrefixDevice:
     """Freed memory is poisoned."""
 
     def __init__(self, size: PoolSize) -> None:
-        self.cache = own_cache(size, seed=1)
+        self.cache = own_cache(size, 1, LAYOUT)
         self.allocator = CacheAllocator(size, page_size=PAGE, on_free=self._poison)
 
     def run(self, tokens: Sequence[int], prefix: KeptPrefix | None = None) -> CacheAllocation:

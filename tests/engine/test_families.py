@@ -14,6 +14,7 @@ from transformers import Gemma3TextConfig
 
 from engine.batch import Binding, ForwardBatch, Keep, Row
 from engine.config import EngineConfig
+from engine.kernels.reference import ReferenceKernels
 from engine.model.layers import Attention
 from engine.model.registry import FAMILIES, read_config
 from engine.model_folder import read_model
@@ -80,6 +81,16 @@ def test_mixed_batch(name: str) -> None:
         assert request.tokens == truth(name, len(request.prompt))
 
 
+@pytest.mark.parametrize("name", [name for name in SHAPES if "window" in name or "gemma" in name])
+def test_windows_in_passes_of_all_rows(name: str) -> None:
+    """As on GPUs: chunks may be longer than the ring of window pages."""
+    requests = [Request(prompt(length), NUM_TOKENS) for length in LENGTHS * 2]
+    engine = load_engine(family_checkpoint(name), kernels=ReferenceKernels())
+    Driver(engine, budget=600).run(requests)
+    for request in requests:
+        assert request.tokens == truth(name, len(request.prompt))
+
+
 @pytest.mark.parametrize("name", SHAPES)
 def test_handoff_to_another_engine(name: str) -> None:
     prefill, decode = (load_engine(family_checkpoint(name)) for _ in range(2))
@@ -90,7 +101,7 @@ def test_handoff_to_another_engine(name: str) -> None:
         prefill.bind(Binding(3, ids, (), GREEDY, UNLIMITED))
         tokens = [_sampled(prefill, Row(3, there, 0, ids))]
         filled = prefill.layout.pages_for(length)
-        copy_sequence(prefill.cache, there[:filled], 3, decode.cache, here[:filled], 7)
+        copy_sequence(prefill.cache, there[:filled], 3, decode.cache, here[:filled], 7, length)
         decode.bind(Binding(7, ids, tuple(tokens), GREEDY, UNLIMITED))
         assert _to_the_end(decode, 7, here, length, tokens) == truth(name, length)
 
@@ -127,8 +138,9 @@ def test_moved_while_it_decodes(name: str) -> None:
     there.bind(Binding(3, ids, (), GREEDY, UNLIMITED))
     tokens = [_sampled(there, Row(3, before, 0, ids))]
     _to_the_end(there, 3, before, len(ids), tokens, NUM_BEFORE)
-    filled = there.layout.pages_for(len(ids) + NUM_BEFORE - 1)
-    copy_sequence(there.cache, before[:filled], 3, here.cache, behind[:filled], 7)
+    num_tokens = len(ids) + NUM_BEFORE - 1
+    filled = there.layout.pages_for(num_tokens)
+    copy_sequence(there.cache, before[:filled], 3, here.cache, behind[:filled], 7, num_tokens)
     here.bind(Binding(7, ids, tuple(tokens), GREEDY, UNLIMITED))
     assert _to_the_end(here, 7, behind, len(ids), tokens) == truth(name, len(ids))
 

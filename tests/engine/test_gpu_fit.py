@@ -12,6 +12,7 @@ from engine.config import MAX_DECODE_ROWS, SAMPLED_AT_ONCE, EngineConfig
 from engine.errors import GpuMemoryHeld
 from engine.kernels.state_ring import ring_bytes
 from engine.model.registry import read_config
+from engine.window_pages import SPARE_PAGES
 from tests.engine.checkpoints import checkpoint
 from transport.copy.region import Region
 from transport.wire.layout import CacheLayout, PoolSize
@@ -93,7 +94,7 @@ def test_pages_take_what_is_left(hopper: pytest.MonkeyPatch) -> None:
     from engine.model.registry import read_config
 
     layout = read_config(checkpoint("per_expert")).cache_layout("bfloat16", 64)
-    probe = Region.without_probe(layout, gpu.PROBE).size_bytes
+    probe = Region.of_probe(layout).size_bytes
     slot_bytes = layout.state_slot_bytes + 300 * gpu.TABLE_BYTES
     sampled_bytes = 3 * 300 * (gpu.LOGITS_BYTES + gpu.SAMPLED_BYTES)
     free = 8 * GIB + probe + 4 * slot_bytes + sampled_bytes + 5 * layout.page_bytes + 7
@@ -115,7 +116,7 @@ def test_pages_take_what_is_left(hopper: pytest.MonkeyPatch) -> None:
 
 
 def left_for_cache(hopper: pytest.MonkeyPatch, num_bytes: int) -> None:
-    taken = 8 * GIB + Region.without_probe(FULL, gpu.PROBE).size_bytes
+    taken = 8 * GIB + Region.of_probe(FULL).size_bytes
     hopper.setattr(torch.cuda, "mem_get_info", lambda: (num_bytes + taken, 140 * GIB))
 
 
@@ -240,3 +241,24 @@ def test_torch_is_held_to_what_the_pools_leave(
     hopper.setattr(torch.cuda, "set_per_process_memory_fraction", held.append)
     gpu.GpuPart(1, None if limit is None else limit * GIB).hold()
     assert held == ([] if fraction is None else [fraction])
+
+
+@pytest.mark.parametrize("gib", [6, 20, 100])
+def test_windows_take_memory_in_slots_and_for_the_prompts_of_a_pass(
+    hopper: pytest.MonkeyPatch, gib: int
+) -> None:
+    """Gemma 3 12B: 8 of 48 layers in pages, 18 window pages of the others in each slot."""
+    layout = CacheLayout(
+        "bfloat16", 64, 8, 8, 256, 0, 0, 0, 0, 0, 0, num_window_layers=40, window=1024
+    )
+    demand = replace(DEMAND, layout=layout, num_ids=262_208, max_seq_len=131_072)
+    free = 8 * GIB + demand.probe_bytes + gib * GIB
+    hopper.setattr(torch.cuda, "mem_get_info", lambda: (free, 140 * GIB))
+    assert (layout.window_page_bytes, layout.ring_pages) == (20 << 20, 18)
+    assert demand.num_work_pages == 8192 // 64 + SPARE_PAGES
+    pools = gpu.pools_that_fit(demand, None, None)
+    slots = pools.num_state_slots
+    taken = slots * demand.slot_bytes + pools.num_pages * layout.page_bytes
+    taken += demand.num_work_pages * layout.window_page_bytes + demand.sampled_bytes(slots)
+    assert gib * GIB - 2 * layout.page_bytes < taken <= gib * GIB
+    assert pools.num_pages * 64 >= slots * gpu.TYPICAL_TOKENS

@@ -7,7 +7,7 @@ from engine.cache.eviction import GAP
 from engine.cache.host_tier import HostTier
 from tests.engine.late_host_copies import LateHostCopier
 from tests.engine.prefix_device import PAGE, PrefixDevice, keys_of
-from tests.transport.exporters import LAYOUT
+from tests.transport.exporters import PLAIN as LAYOUT
 from transport.copy.host_copy import ThreadHostCopier
 from transport.wire.layout import PoolSize
 

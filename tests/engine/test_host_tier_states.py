@@ -9,7 +9,7 @@ from engine.cache.host_tier import HostTier
 from engine.cache.kept import KeptPrefix
 from tests.engine.late_host_copies import LateHostCopier
 from tests.engine.prefix_device import PAGE, PrefixDevice, keys_of
-from tests.transport.exporters import LAYOUT
+from tests.transport.exporters import PLAIN as LAYOUT
 from transport.copy.pull import Pull
 from transport.wire.layout import PoolSize
 

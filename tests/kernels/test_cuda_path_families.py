@@ -2,6 +2,7 @@
 kernels, at small and odd widths."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import torch
 
 from engine.batch import Binding, ForwardBatch, Keep, Row
 from engine.config import EngineConfig
+from engine.cuda_parts import CudaParts
+from engine.kernels.reference import ReferenceKernels
 from engine.kernels.triton_dot import INTERPRETED
 from engine.kernels.triton_set import TritonKernels
 from engine.kernels.triton_support import unsupported
@@ -165,3 +168,52 @@ def test_a_prompt_behind_a_kept_prefix_of_pages(
     begun = Row(0, shared, 0, prompt[:64], sample=False, keep=Keep(64, kept))
     engine.launch(ForwardBatch((begun,))).result()
     assert first_token(1, Row(1, (*shared, *pages(1)[1:]), 64, prompt[64:])) == whole
+
+
+def test_prompts_longer_than_their_window_pages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A chunk of four pages, for a ring of three; a state is kept in its middle. The last chunks
+    and the other prompt run as graphs."""
+    write_config(tmp_path, "gemma3_text")
+    each = 6
+    settings = EngineConfig(
+        tmp_path, 3 * each, 3, load_format="dummy", dtype="float32", decode_buckets=(2,),
+        max_prompt_tokens=128,
+    )  # fmt: skip
+    long = tuple(range(20, 270)) + tuple(range(100, 150))
+    other = (*long[:128], *range(40, 110))
+    greedy = SamplingParams(temperature=0.0)
+
+    def ids(engine: Engine, *rows: Row) -> list[int | None]:
+        return [s[0].token_id for s in engine.launch(ForwardBatch(rows)).result().sampled if s]
+
+    def found(engine: Engine) -> list[int | None]:
+        mine, yours = tuple(range(each)), (0, 1, *range(each + 2, 2 * each))
+        engine.bind(Binding(0, long, (), greedy, StopRule(99)))
+        first = Row(0, mine, 0, long[:256], sample=False, keep=Keep(128, 2))
+        tokens = ids(engine, first) + ids(engine, Row(0, mine, 256, long[256:]))
+        engine.bind(Binding(1, other, (), greedy, StopRule(99)))
+        engine.restore(1, 2, 128)
+        tokens += ids(engine, Row(1, yours, 128, other[128:]))
+        for step in range(NUM_TOKENS):
+            tokens += ids(
+                engine, Row(0, mine, len(long) + step, None), Row(1, yours, len(other) + step, None)
+            )
+        return tokens
+
+    kernels = ReferenceKernels()
+    truth = found(
+        Engine.load(settings, lambda n: torch.zeros(n, dtype=torch.uint8), kernels=kernels)
+    )
+    assert len(truth) == 2 + 2 * NUM_TOKENS
+    assert len({*truth}) > 2, "weights that decide nothing"
+    cuda_path.on_the_cpu(monkeypatch)
+    engine = cuda_path.load(settings)
+    assert (engine.layout.ring_pages, engine.layout.num_window_layers) == (3, 1)
+    parts = CudaParts(
+        replace(settings, device="cuda"), engine._model, engine.cache, engine.layout,
+        engine._kernels, engine.num_ids, 0, None,
+    )  # fmt: skip
+    engine._prefill_graphs = parts.prefill_graphs()
+    assert found(engine) == truth

@@ -15,9 +15,14 @@ from transport.wire.memory_export import MemoryExport
 LAYOUT = CacheLayout("bfloat16", 16, 2, 2, 8, 3, 24, 3, 4, 8, 16, num_window_layers=3, window=20)
 
 
-def filled(buffer: torch.Tensor, size: PoolSize, seed: int) -> CacheTensors:
+PLAIN = LAYOUT.without_windows()
+
+
+def filled(
+    buffer: torch.Tensor, size: PoolSize, seed: int, layout: CacheLayout = LAYOUT
+) -> CacheTensors:
     """A cache of random content over ``buffer``."""
-    cache = CacheTensors.over(buffer, LAYOUT, size)
+    cache = CacheTensors.over(buffer, layout, size)
     generator = torch.Generator().manual_seed(seed)
     for tensor in (cache.kv, cache.conv, cache.recurrent, cache.window_pages):
         tensor.copy_(torch.randn(tensor.shape, generator=generator))
@@ -25,10 +30,10 @@ def filled(buffer: torch.Tensor, size: PoolSize, seed: int) -> CacheTensors:
     return cache
 
 
-def own_cache(size: PoolSize, seed: int) -> CacheTensors:
+def own_cache(size: PoolSize, seed: int, layout: CacheLayout = LAYOUT) -> CacheTensors:
     """A puller's cache, which nobody else opens."""
-    buffer = torch.empty(Region.of(LAYOUT, size).size_bytes, dtype=torch.uint8)
-    return filled(buffer, size, seed)
+    buffer = torch.empty(Region.of(layout, size).size_bytes, dtype=torch.uint8)
+    return filled(buffer, size, seed, layout)
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """Copy blocks of bytes from peers' memory into this process's: one launch for several handoffs.
 
-A cache consists of four kinds of blocks, each kind of one size: pages (``page_size`` tokens of the
-attention layers), conv states, recurrent states and window pages. Let S_b and D_b be the addresses of block b
-at its source and at its target, and n_b its size. Then the kernel computes
+A cache consists of four kinds of blocks, each kind of one size: pages (``page_size`` tokens of
+attention layers), conv states, recurrent states and window pages. Let S_b and D_b be the addresses
+of block b at its source and at its target, and n_b its size. Then the kernel computes
 
     D_b[i] = S_b[i]    for every block b of ``table`` and 0 <= i < n_b.
 

@@ -7,11 +7,10 @@ Each worker has one region: allocated and exported once, never freed while the p
     conv         [num_slots, *conv_shape]
     recurrent    [num_slots, *recurrent_shape] float32
     windows      [num_slots * ring_pages + num_work_pages, *window_page_shape]
-    probe        the first four parts once more, for ``PROBE`` pages and state slots
 
-The probe is a small cache that no request uses. The content of its first half is known, so a peer
-can pull it at any time, also while the pools are full, to test the path between the two
-(selftest.py).
+Behind them is the *probe*: the first four parts once more, for ``PROBE`` pages and state slots. No
+request uses it. The content of its first half is known, so a peer can pull it at any time, also
+while the pools are full, to test the path between the two (selftest.py).
 
 ``CacheLayout.num_slots`` counts the state slots and, for a model without states, the empty slots of
 kept prefixes. Layout and pool size determine the offsets, so exporter and puller do not send them.

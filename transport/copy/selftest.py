@@ -141,5 +141,6 @@ def _half(cache: CacheTensors, half: int) -> CacheTensors:
     probe, slot = cache.probe, slice(half, half + 1)
     assert probe is not None, "a worker's region has a probe"
     pages = slice(half * NUM_PAGES, (half + 1) * NUM_PAGES)
-    states = (states[slot] for states in probe.states)
-    return CacheTensors(probe.epochs[slot], probe.kv[pages], *states, probe.window_pages)
+    conv, recurrent, windows = (states[slot] for states in probe.states)
+    epochs, kv = probe.epochs[slot], probe.kv[pages]
+    return CacheTensors(epochs, kv, conv, recurrent, windows, probe.window_pages)
