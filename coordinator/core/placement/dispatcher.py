@@ -132,7 +132,7 @@ class Dispatcher:
             return None
         return choose_decode(idle, request, kept_at(request, self._registry))
 
-    def new_home(self, request: Request) -> Worker | None:
+    def move_target(self, request: Request) -> Worker | None:
         """The worker that has room for a request that is being decoded, to which it would move now.
         None while older requests wait for a worker."""
         if self._handoffs:
@@ -201,7 +201,7 @@ class Dispatcher:
         favoured, self._favoured = self._favoured, None
         # By now it may have been placed, or retried and quarantined.
         if favoured is not None and favoured in self._queue:
-            yield from self._placed(favoured, reserved)
+            yield from self._place(favoured, reserved)
         while (first := self._queue.next(skipped, blocked)) is not None:
             request, key = first, first.spec.key
             workers = self._candidates.to_compute(request)
@@ -219,7 +219,7 @@ class Dispatcher:
                     self._gathered_from = request.progress_at
                     return
                 filled.add(place.worker.instance)
-                self._placed_at(place, request)
+                self._note_placed(place, request)
                 yield request, place
             elif request.avoided:
                 reserved.update(worker.instance for worker in workers)
@@ -277,14 +277,14 @@ class Dispatcher:
         """The weights of the keys that have requests or handoffs waiting."""
         return self._queue.weights | {r.spec.key: r.spec.weight for r in self._handoffs}
 
-    def _placed(self, request: Request, reserved: set[str]) -> Iterator[tuple[Request, Place]]:
+    def _place(self, request: Request, reserved: set[str]) -> Iterator[tuple[Request, Place]]:
         """The request with its place, if it has one now."""
         place = self._choose(without(self._candidates.to_compute(request), reserved), request)
         if place is not None:
-            self._placed_at(place, request)
+            self._note_placed(place, request)
             yield request, place
 
-    def _placed_at(self, place: Place, request: Request) -> None:
+    def _note_placed(self, place: Place, request: Request) -> None:
         num_computed = request.num_tokens - place.reuse.num_tokens
         self._queue.placed(request, num_computed)
         self._border.note_prompt(place.worker, num_computed)

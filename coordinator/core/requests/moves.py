@@ -90,7 +90,7 @@ class Moves:
             if num_moving >= MAX_AT_ONCE:
                 return
             releases = worker.draining or self._dispatcher.releases(worker)
-            if not releases or self._dispatcher.new_home(request) is None:
+            if not releases or self._dispatcher.move_target(request) is None:
                 return
             num_moving += 1
             yield request
@@ -116,12 +116,12 @@ class Moves:
         num_free = load.free_pages + sum(layout.pages_for(r.num_tokens + 1) for r in moving)
         num_staying = load.num_sequences - len(moving)
         for request in sorted(self._movable(worker), key=_arrival, reverse=True):
-            home = self._dispatcher.new_home(request)
-            if home is None or num_free >= load.headroom * num_staying:
+            target = self._dispatcher.move_target(request)
+            if target is None or num_free >= load.headroom * num_staying:
                 return
             num_pages = layout.pages_for(request.num_tokens + 1)
-            kept_free = ROOM_FACTOR * home.load.headroom * (home.load.num_sequences + 1)
-            if home.load.free_pages - num_pages >= kept_free:
+            kept_free = ROOM_FACTOR * target.load.headroom * (target.load.num_sequences + 1)
+            if target.load.free_pages - num_pages >= kept_free:
                 yield request
                 num_free, num_staying = num_free + num_pages, num_staying - 1
 
@@ -133,8 +133,8 @@ class Moves:
         for request in sorted(self._movable(worker), key=_arrival, reverse=True):
             if num_moving >= MAX_TO_BALANCE:
                 return
-            home = self._dispatcher.new_home(request)
-            if home is None or not gains(request, weight(worker) - num_moving, home):
+            target = self._dispatcher.move_target(request)
+            if target is None or not gains(request, weight(worker) - num_moving, target):
                 return
             num_moving += 1
             yield request
