@@ -8,32 +8,18 @@ admitted.
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from engine.batch import Keep, Row, Sampled, StepResult
 from engine.cache.allocator import CacheAllocator
 from engine.sequence import Scheduled, Sequence
 from prefill.admission import Admission, WaitingPrompts
+from prefill.limits import PrefillLimits
 from prefill.pulls import PrefixPulls
 from prefill.reuse import PrefixReuse
 from transport.wire.layout import CHUNK_ALIGNMENT, CacheLayout
 from transport.wire.offers import PrefixName
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class PrefillLimits:
-    """Limits of one batch: ``max_batch_tokens`` tokens of ``max_batch_rows`` prompts."""
-
-    max_batch_tokens: int
-    max_batch_rows: int
-
-    def __post_init__(self) -> None:
-        if self.max_batch_tokens < CHUNK_ALIGNMENT:
-            raise ValueError(f"max_batch_tokens: {self.max_batch_tokens} < {CHUNK_ALIGNMENT}")
-        if self.max_batch_rows < 1:
-            raise ValueError(f"max_batch_rows: {self.max_batch_rows} < 1")
 
 
 class PrefillScheduler:

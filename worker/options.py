@@ -11,13 +11,13 @@ from typing import Annotated, Any, ClassVar, cast
 import torch
 import typer
 
-from colocated.limits import ColocatedLimits
 from decode.speculation import max_drafts
 from decode.spread_policy import DEFAULT as SPREAD
 from decode.spread_policy import spread_on
 from decode.spread_table import read
 from engine.config import PROMPT_TOKENS, Device, Dtype, EngineConfig, LoadFormat, Quantize
 from engine.gpu import gpu_name
+from prefill.limits import RoundLimits
 from transport.checkpoint_folder import (
     CONFIG,
     checkpoint_folder,
@@ -228,7 +228,7 @@ class Options:
             any_role=self._any_role(),
         )
 
-    def _limits(self, device: Device) -> ColocatedLimits:
+    def _limits(self, device: Device) -> RoundLimits:
         raise NotImplementedError
 
     def _max_prompt_tokens(self) -> int:

@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from colocated.limits import ColocatedLimits
 from engine.config import PROMPT_TOKENS, Device
-from prefill.scheduler import PrefillLimits
+from prefill.limits import PrefillLimits, RoundLimits
 from transport.wire.layout import CHUNK_ALIGNMENT
 from worker.options import Options, option
 from worker.settings import HandoffSettings
@@ -61,10 +60,10 @@ class PrefillOptions(PromptOptions):
     verify_handoff: VerifyHandoff = False
     any_role: AnyRole = False
 
-    def _limits(self, device: Device) -> ColocatedLimits:
+    def _limits(self, device: Device) -> RoundLimits:
         prompts = self._prompts(device)
         beside = BESIDE_DECODE if self.any_role else prompts.max_batch_tokens
-        return ColocatedLimits(prompts, beside)
+        return RoundLimits(prompts, beside)
 
     def _handoff(self) -> HandoffSettings:
         return HandoffSettings(offer_ttl_s=self.offer_ttl, verify=self.verify_handoff)
@@ -87,11 +86,11 @@ class DecodeOptions(Options):
     max_tokens_beside_decode: MaxTokensBesideDecode = BESIDE_DECODE
     any_role: AnyRole = False
 
-    def _limits(self, device: Device) -> ColocatedLimits:
+    def _limits(self, device: Device) -> RoundLimits:
         tokens = self.max_tokens_beside_decode
         # In a burst too, other sequences are decoded here, unless the role is assigned.
         most = BATCH_TOKENS[device] if self.any_role else max(tokens, CHUNK_ALIGNMENT)
-        return ColocatedLimits(PrefillLimits(most, STANDBY_ROWS), tokens)
+        return RoundLimits(PrefillLimits(most, STANDBY_ROWS), tokens)
 
     def _handoff(self) -> HandoffSettings:
         return HandoffSettings(pull_timeout_s=self.pull_timeout, verify=self.verify_handoff)
@@ -108,5 +107,5 @@ class ColocatedOptions(PromptOptions):
 
     max_tokens_beside_decode: MaxTokensBesideDecode = BESIDE_DECODE
 
-    def _limits(self, device: Device) -> ColocatedLimits:
-        return ColocatedLimits(self._prompts(device), self.max_tokens_beside_decode)
+    def _limits(self, device: Device) -> RoundLimits:
+        return RoundLimits(self._prompts(device), self.max_tokens_beside_decode)

@@ -4,12 +4,12 @@ import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from colocated.limits import ColocatedLimits
 from decode.spread_policy import DEFAULT as SPREAD
 from decode.spread_policy import require_spread
 from decode.spread_table import StepTable
 from engine.cache.prefix_policy import MIN_SAVED_TOKENS
 from engine.config import EngineConfig
+from prefill.limits import RoundLimits
 from transport.wire.channel_keys import ChannelKeys
 from transport.wire.layout import CHUNK_ALIGNMENT
 from transport.wire.messages import Role
@@ -63,7 +63,7 @@ class ServingSettings:
 
     instance: str
     capabilities: Capabilities
-    limits: ColocatedLimits
+    limits: RoundLimits
     handoff: HandoffSettings = field(default_factory=HandoffSettings)
     prefix_cache: PrefixCacheSettings = field(default_factory=PrefixCacheSettings)
     lookahead: int = 0
@@ -95,7 +95,7 @@ class WorkerSettings:
     role: Role
     coordinator: str
     engine: EngineConfig
-    limits: ColocatedLimits
+    limits: RoundLimits
     handoff: HandoffSettings = field(default_factory=HandoffSettings)
     lookahead: int = 0
     threads: int = 0

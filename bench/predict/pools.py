@@ -10,7 +10,7 @@
 
 A colocated worker has no step 3. It computes a batch of prompts after each decode step, and decodes
 nothing meanwhile. Beside running sequences a batch has at most ``TOKENS_BESIDE_DECODE`` tokens,
-except in a burst (colocated/limits.py).
+except in a burst (prefill/limits.py).
 
 ``keep_open`` keeps a number of requests open: a client sends the next one when it has the last
 token. ``replay`` sends the requests of a plan at their times. Memory is not modelled: it limits
@@ -26,15 +26,14 @@ from bench.measures import percentile
 from bench.predict.decoders import Clock, Decoders
 from bench.predict.steps import Slower, Steps
 from bench.setups import Setup
-from colocated.limits import ColocatedLimits
 from coordinator.core.settings import PlacementLimits
 from decode.spread_table import Curve, between
-from prefill.scheduler import PrefillLimits
+from prefill.limits import PrefillLimits, RoundLimits
 
 MAX_TOKENS_AHEAD = PlacementLimits.max_tokens_ahead
 MAX_BATCH_TOKENS, MAX_BATCH_ROWS, TOKENS_BESIDE_DECODE = 8_192, 16, 2_048
 """The defaults of workers on GPUs (worker/role_options.py)."""
-LIMITS = ColocatedLimits(PrefillLimits(MAX_BATCH_TOKENS, MAX_BATCH_ROWS), TOKENS_BESIDE_DECODE)
+LIMITS = RoundLimits(PrefillLimits(MAX_BATCH_TOKENS, MAX_BATCH_ROWS), TOKENS_BESIDE_DECODE)
 SHORT_LEN, CONTEXT_LEN = 1_024, 1_536
 """Tokens of the prompts, and mean tokens of the sequences, whose times the tables have."""
 

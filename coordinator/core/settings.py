@@ -53,7 +53,7 @@ class PlacementLimits:
     """Most prompt tokens placed at a prefill worker and not computed yet."""
     max_tokens_ahead_generating: int = 65_536
     """Most prompt tokens placed at a worker that continues to decode, and not computed yet. Such a
-    worker computes a burst in large batches only as far as it knows of it (colocated/limits.py)."""
+    worker computes a burst in large batches only as far as it knows of it (prefill/limits.py)."""
     prefill_watermark: float = 0.9
     """A prefill worker gets no more prompts beyond this share of its pages."""
 

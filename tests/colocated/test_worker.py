@@ -4,9 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from colocated.limits import ColocatedLimits
 from engine.batch import ForwardBatch
-from prefill.scheduler import PrefillLimits
+from prefill.limits import PrefillLimits, RoundLimits
 from tests.simulation.fake_engine import FakeEngine, FakeStep, expected_output
 from tests.worker.made import make_worker
 from transport.wire.layout import PoolSize
@@ -45,7 +44,7 @@ class Bench:
             SimpleNamespace(send=self.sent.append),
             "colocated",
             instance="c-1",
-            limits=ColocatedLimits(PrefillLimits(256, 4), beside),
+            limits=RoundLimits(PrefillLimits(256, 4), beside),
             lookahead=lookahead,
             prefix_cache=PrefixCacheSettings(enabled=False),  # all prompts begin alike
             clock=lambda: 0.0,
@@ -232,4 +231,4 @@ def test_a_cancel_of_what_is_over_is_counted_as_stale() -> None:
 
 def test_limits_name_their_setting() -> None:
     with pytest.raises(ValueError, match=r"^max_tokens_beside_decode"):
-        ColocatedLimits(PrefillLimits(256, 4), 63)
+        RoundLimits(PrefillLimits(256, 4), 63)

@@ -12,9 +12,10 @@ from engine.cache.allocator import CacheAllocator
 from engine.cache.host_tier import HostTier
 from engine.cache.kept import KeptPrefix
 from engine.sequence import Scheduled, Sequence
+from prefill.limits import PrefillLimits
 from prefill.pulls import PrefixPulls
 from prefill.reuse import PrefixReuse
-from prefill.scheduler import PrefillLimits, PrefillScheduler
+from prefill.scheduler import PrefillScheduler
 from tests.engine.late_host_copies import LateHostCopier
 from transport.copy.host_copy import NoHostMemory
 from transport.copy.pull import Copied, Wanted

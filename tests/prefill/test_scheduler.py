@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 from engine.batch import Sampled, StepResult
 from engine.cache.allocator import CacheAllocator
 from engine.sequence import Scheduled, Sequence
+from prefill.limits import PrefillLimits
 from prefill.offers import Offers
-from prefill.scheduler import PrefillLimits, PrefillScheduler
+from prefill.scheduler import PrefillScheduler
 from transport.wire.layout import CHUNK_ALIGNMENT, CacheLayout, PoolSize
 from transport.wire.sampling import SamplingParams, StopRule
 from transport.wire.token_ids import packed

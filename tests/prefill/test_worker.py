@@ -2,8 +2,7 @@
 
 from types import SimpleNamespace
 
-from colocated.limits import ColocatedLimits
-from prefill.scheduler import PrefillLimits
+from prefill.limits import PrefillLimits, RoundLimits
 from tests.simulation.fake_engine import FakeEngine
 from tests.worker.made import make_worker
 from transport.wire.layout import PoolSize
@@ -16,7 +15,7 @@ def test_orders_about_what_is_over_are_dropped_and_counted() -> None:
     sent: list = []
     pool = make_worker(
         FakeEngine(PoolSize(8, 4)), SimpleNamespace(send=sent.append), "prefill", instance="p-1",
-        limits=ColocatedLimits(PrefillLimits(128, 4), 128), clock=lambda: 0.0,
+        limits=RoundLimits(PrefillLimits(128, 4), 128), clock=lambda: 0.0,
     )  # fmt: skip
 
     def prefilled(name: str) -> Prefilled:
@@ -46,7 +45,7 @@ def test_the_last_chunk_of_a_prompt_is_announced_when_it_is_launched() -> None:
     engine = FakeEngine(PoolSize(40, 4))
     pool = make_worker(
         engine, SimpleNamespace(send=sent.append), "prefill", instance="p-1",
-        limits=ColocatedLimits(PrefillLimits(128, 4), 128), clock=lambda: 0.0,
+        limits=RoundLimits(PrefillLimits(128, 4), 128), clock=lambda: 0.0,
     )  # fmt: skip
     pool.handle(Prefill("r", 1, 1, to_wire(packed([7] * 200)), 200, SamplingParams(), StopRule(9)))
     pool.step()

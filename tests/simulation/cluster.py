@@ -9,7 +9,6 @@ from collections import Counter
 from dataclasses import replace
 from types import SimpleNamespace
 
-from colocated.limits import ColocatedLimits
 from coordinator.core.contract import SequenceRequest, Token
 from coordinator.core.effects import Crossed, Effect, Emit, Ended, Moved, Retried, Send
 from coordinator.core.pools import Pools, Size
@@ -18,7 +17,7 @@ from coordinator.core.requests.lifecycle import Lifecycle
 from coordinator.core.settings import BreakerSettings, HubSettings, PlacementLimits, RetryLimits
 from coordinator.core.soft_pools import SoftPools
 from coordinator.core.workers.registry import Registry
-from prefill.scheduler import PrefillLimits
+from prefill.limits import PrefillLimits, RoundLimits
 from tests.coordinator.counted import assert_counted
 from tests.engine.late_host_copies import LateHostCopier
 from tests.simulation.fake_engine import (
@@ -144,7 +143,7 @@ class Cluster:
         if self.host_blocks and self.prefix_cache.enabled:
             node.host = LateHostCopier(engine.cache, 1, self.host_blocks)
         beside = 128 if role == "prefill" else self.rng.choice([64, 128])
-        limits = ColocatedLimits(PrefillLimits(128, 4), beside)
+        limits = RoundLimits(PrefillLimits(128, 4), beside)
         if kind is OverlappingEngine:
             limits = OverlappingLimits(PrefillLimits(128, 4), 1)
         node.pool = make_worker(

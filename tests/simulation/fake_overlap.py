@@ -6,15 +6,15 @@ behind all that the first queue had when it began.
 
 from dataclasses import dataclass, field
 
-from colocated.limits import ColocatedLimits
 from engine.batch import ForwardBatch, StepResult
+from prefill.limits import RoundLimits
 from tests.simulation.fake_engine import FakeEngine, FakeStep
 
 NUM_PARTS = 3
 """Calls of ``enqueue`` that it takes."""
 
 
-class OverlappingLimits(ColocatedLimits):
+class OverlappingLimits(RoundLimits):
     """Overlaps all prompts while there are sequences: their tests are many, and prompts short."""
 
     def __post_init__(self) -> None:

@@ -4,10 +4,9 @@ import time
 from collections.abc import Callable
 from types import SimpleNamespace
 
-from colocated.limits import ColocatedLimits
 from decode.speculation import DraftPolicy
 from engine.runner import Engine
-from prefill.scheduler import PrefillLimits
+from prefill.limits import PrefillLimits, RoundLimits
 from transport.copy.host_copy import HostCopier
 from transport.copy.pull import CopyStream, NoPeers
 from transport.wire.messages import Role
@@ -17,7 +16,7 @@ from worker.settings import HandoffSettings, PrefixCacheSettings, ServingSetting
 from worker.spread.group import Group
 from worker.worker import Worker
 
-LIMITS = ColocatedLimits(PrefillLimits(256, 4), 64)
+LIMITS = RoundLimits(PrefillLimits(256, 4), 64)
 
 
 def make_worker(
@@ -26,7 +25,7 @@ def make_worker(
     role: Role,
     *,
     instance: str = "w-1",
-    limits: ColocatedLimits = LIMITS,
+    limits: RoundLimits = LIMITS,
     handoff: HandoffSettings | None = None,
     puller: CopyStream | None = None,
     lookahead: int = 0,

@@ -2,8 +2,7 @@
 
 from types import SimpleNamespace
 
-from colocated.limits import ColocatedLimits
-from prefill.scheduler import PrefillLimits
+from prefill.limits import PrefillLimits, RoundLimits
 from tests.simulation.fake_engine import expected_output
 from tests.simulation.fake_overlap import OverlappingEngine
 from tests.worker.made import make_worker
@@ -24,7 +23,7 @@ class Site:
         self.engine = OverlappingEngine(PoolSize(60, 8))
         self.worker = make_worker(
             self.engine, SimpleNamespace(send=self.sent.append, in_socket_s=0.0), "colocated",
-            limits=ColocatedLimits(PrefillLimits(128, 4), BESIDE), clock=lambda: 0.0,
+            limits=RoundLimits(PrefillLimits(128, 4), BESIDE), clock=lambda: 0.0,
             prefix_cache=PrefixCacheSettings(enabled=False),
         )  # fmt: skip
 

@@ -8,17 +8,16 @@ from unittest.mock import Mock
 import pytest
 import torch
 
-from colocated.limits import ColocatedLimits
 from engine import gpu
 from engine.config import EngineConfig
 from engine.gpu import Gpu
-from prefill.scheduler import PrefillLimits
+from prefill.limits import PrefillLimits, RoundLimits
 from transport.wire.errors import ChannelRefused
 from worker import start
 from worker.gpu_locks.claim import GpuClaim, NoFreeGpu, claim_gpu
 from worker.gpu_locks.folder import LockFolder
 
-LIMITS = ColocatedLimits(PrefillLimits(64, 1), 64)
+LIMITS = RoundLimits(PrefillLimits(64, 1), 64)
 SEEN = [Gpu(0, "GPU-aa"), Gpu(1, "GPU-bb")]
 
 

@@ -1,16 +1,29 @@
-"""Limits on the prompt tokens that a colocated worker computes per round."""
+"""Limits on the prompt tokens that a worker of any role computes per round."""
 
 from dataclasses import dataclass
 
-from prefill.scheduler import PrefillLimits
 from transport.wire.layout import CHUNK_ALIGNMENT
 
 
 @dataclass(frozen=True)
-class ColocatedLimits:
-    """Limits of a batch of prompts. ``prompts`` always applies. While sequences are decoded a batch
-    has at most ``max_tokens_beside_decode`` tokens, which bounds how long they wait for their next
-    token.
+class PrefillLimits:
+    """Limits of one batch: ``max_batch_tokens`` tokens of ``max_batch_rows`` prompts."""
+
+    max_batch_tokens: int
+    max_batch_rows: int
+
+    def __post_init__(self) -> None:
+        if self.max_batch_tokens < CHUNK_ALIGNMENT:
+            raise ValueError(f"max_batch_tokens: {self.max_batch_tokens} < {CHUNK_ALIGNMENT}")
+        if self.max_batch_rows < 1:
+            raise ValueError(f"max_batch_rows: {self.max_batch_rows} < 1")
+
+
+@dataclass(frozen=True)
+class RoundLimits:
+    """Limits of the batch of prompts of a round. ``prompts`` always applies. While sequences are
+    decoded a batch has at most ``max_tokens_beside_decode`` tokens, which bounds how long they wait
+    for their next token.
 
     That second bound is off in a burst, when several prompts wait, and more than an eighth as many
     as sequences run: small batches, with a step behind each, take twice the time per token, so
