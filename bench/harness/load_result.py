@@ -5,7 +5,7 @@ from typing import Any
 
 from bench.harness.figures.goodput import attainment
 from bench.harness.figures.outcome import Outcome
-from bench.harness.figures.summary import details, other_tokenizer, summary, wall
+from bench.harness.figures.summary import details, problems, summary, wall
 from bench.harness.load_settings import SHARES, LoadSettings
 from bench.measures import spread_ms
 
@@ -46,6 +46,12 @@ class Run:
             "client_was_late": sum(one > LATE_S for one in late),
         }
 
+    def problems(self, *, refusals: bool = True) -> list[str]:
+        """Failures. ``refusals`` False: a 503 is none, as an overloaded server should refuse."""
+        num_refused = sum(outcome.record.status == 503 for outcome in self.outcomes)
+        name = f"{self.rate:.3g} requests/s"
+        return problems(name, self.json(), 0 if refusals else num_refused)
+
 
 @dataclass
 class Load:
@@ -63,7 +69,7 @@ class Load:
         return {**fixed, "run": run.json(), **details(run.outcomes, run.begin_s)}
 
     def problems(self) -> list[str]:
-        return [problem for run in self.runs for problem in problems(run)]
+        return [problem for run in self.runs for problem in run.problems()]
 
     def headline(self) -> dict[str, Any]:
         if not self.runs:
@@ -78,20 +84,6 @@ class Load:
             "tpot_p99_ms": tpot and tpot["p99"],
             "failed": found["failed"],
         }
-
-
-def problems(run: Run, *, refusals: bool = True) -> list[str]:
-    """Failures of one rate. ``refusals`` False: a 503 is no failure, as an overloaded server should
-    refuse requests."""
-    bad = [o for o in run.outcomes if not o.ok and (refusals or o.record.status != 503)]
-    kinds = sorted({str(outcome.record.failure) for outcome in bad})
-    at = f"{run.rate:.3g} requests/s"
-    found = [f"{at}: {len(bad)} of {len(run.outcomes)} failed ({', '.join(kinds)})"] if bad else []
-    if run.outcomes:
-        found += [f"{at}: {each}" for each in other_tokenizer(summary(run.outcomes))]
-    if run.num_planned > len(run.outcomes):
-        found.append(f"{at}: {run.num_planned - len(run.outcomes)} never sent")
-    return found
 
 
 def line(run: Run) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 from bench.harness.figures.goodput import Bounds, search
 from bench.harness.figures.outcome import failures
-from bench.harness.load_result import Run, problems
+from bench.harness.load_result import Run
 from bench.harness.load_settings import SHARES, LoadSettings
 from bench.harness.run_control import RunControl
 
@@ -46,7 +46,7 @@ class Sweep:
         found = [
             problem
             for _, run in sorted(self.trials.items())
-            for problem in problems(run, refusals=False)
+            for problem in run.problems(refusals=False)
         ]
         for share, bounds in self.bounds().items():
             if bounds.met is None:

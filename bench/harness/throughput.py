@@ -14,7 +14,7 @@ from bench.harness.client.record import Failure
 from bench.harness.conduct import Session
 from bench.harness.figures.latency import in_bursts
 from bench.harness.figures.outcome import Outcome
-from bench.harness.figures.summary import details, other_tokenizer, summary
+from bench.harness.figures.summary import details, problems, summary
 from bench.harness.loops import closed_loop
 from bench.harness.options import CountedTarget
 from bench.harness.server_info import find_tokens
@@ -59,12 +59,7 @@ class Throughput:
         found = []
         for level in self.levels:
             name = f"level {level['concurrency']}"
-            if level["failed"]:
-                kinds = ", ".join(f"{n} {kind}" for kind, n in level["failures"].items())
-                found.append(f"{name}: {level['failed']} of {level['requests']} failed ({kinds})")
-            found += [f"{name}: {each}" for each in other_tokenizer(level)]
-            if level["not_sent"]:
-                found.append(f"{name}: {level['not_sent']} never sent")
+            found += problems(name, level)
             if level["warm_up_failures"]:
                 found.append(f"{name}: warm-up failed: {level['warm_up_failures'][0]}")
         return found

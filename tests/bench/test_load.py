@@ -96,7 +96,7 @@ def test_half_of_the_answers_dropped(serve_stub: ServeStub, tmp_path: Path) -> N
     run = found["results"]["run"]
     assert status == 1
     assert (run["failed"], run["attained"]) == (10, 0.5)
-    assert "10 of 20 failed (dropped)" in found["problems"][0]
+    assert "10 of 20 failed (10 dropped)" in found["problems"][0]
 
 
 def test_a_sweep_finds_the_highest_rate_that_meets_the_targets(

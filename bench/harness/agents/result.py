@@ -8,7 +8,7 @@ from typing import Any
 
 from bench.harness.agents.settings import Shape
 from bench.harness.figures.outcome import Outcome
-from bench.harness.figures.summary import details, other_tokenizer, summary
+from bench.harness.figures.summary import details, problems, summary
 from bench.harness.load_settings import LoadSettings
 from bench.measures import spread_ms
 
@@ -58,13 +58,7 @@ class AgentsLevel:
         }
 
     def problems(self) -> list[str]:
-        outcomes, at = self.outcomes, f"{self.num_agents} agents"
-        bad = [outcome for outcome in outcomes if not outcome.ok]
-        kinds = ", ".join(sorted({str(outcome.record.failure) for outcome in bad}))
-        found = [f"{at}: {len(bad)} of {len(outcomes)} requests failed ({kinds})"] if bad else []
-        if num_missing := self.num_planned - len(outcomes):
-            found.append(f"{at}: {num_missing} of {self.num_planned} turns never sent")
-        return found + [f"{at}: {each}" for each in other_tokenizer(self.json())]
+        return problems(f"{self.num_agents} agents", self.json())
 
 
 @dataclass

@@ -70,7 +70,20 @@ def details(outcomes: Sequence[Outcome], zero_s: float) -> dict[str, Any]:
     }
 
 
-def other_tokenizer(found: dict[str, Any]) -> list[str]:
+def problems(name: str, found: dict[str, Any], num_refused: int = 0) -> list[str]:
+    """Why the run of a level or a rate is not good. ``found``: its ``summary``, with ``not_sent``.
+    ``num_refused``: failures that count as none."""
+    bad = []
+    if failed := found["failed"] - num_refused:
+        kinds = ", ".join(f"{number} {kind}" for kind, number in found["failures"].items())
+        bad.append(f"{name}: {failed} of {found['requests']} failed ({kinds})")
+    bad += [f"{name}: {each}" for each in _other_tokenizer(found)]
+    if found["not_sent"]:
+        bad.append(f"{name}: {found['not_sent']} never sent")
+    return bad
+
+
+def _other_tokenizer(found: dict[str, Any]) -> list[str]:
     """A problem if the server's usage has far more or fewer prompt tokens than were sent: it has
     another tokenizer, so it was given another load. ``found``: a ``summary``. Short prompts are not
     judged, as a chat template may add to them."""

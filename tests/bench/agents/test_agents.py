@@ -112,8 +112,8 @@ def test_an_agent_whose_turn_failed_sends_no_more_and_all_is_counted(
     assert status == 1
     assert run["failed"] == sum(turn["failed"] for turn in turns) > 0
     assert run["not_sent"] == 12 - run["requests"] > 0
-    assert "requests failed (dropped)" in found["problems"][0]
-    assert "of 12 turns never sent" in found["problems"][1]
+    assert " dropped)" in found["problems"][0]
+    assert "never sent" in found["problems"][1]
 
 
 def test_the_deep_shape_lets_the_contexts_be_computed_before_the_clock_runs(
@@ -251,7 +251,7 @@ def test_figures_by_turn_are_over_requests_without_a_failure() -> None:
     assert run["ttft_growth"] == pytest.approx(3)
     assert run["not_sent"] == 1
     assert known().problems() == [
-        "2 agents: 1 of 5 requests failed (stalled)", "2 agents: 1 of 6 turns never sent",
+        "2 agents: 1 of 5 failed (1 stalled)", "2 agents: 1 never sent"
     ]  # fmt: skip
 
 
