@@ -15,8 +15,8 @@ from typing import Annotated, Any
 
 import typer
 
-from bench.harness.html.charts import COLOURS, Chart, Line
-from bench.plot_frame import bars, drawn, framed, measured, read
+from bench.harness.html.charts import COLOURS, Line
+from bench.plot_frame import bars, drawn, framed, measured, plotted, read
 from bench.plots_of_services import agent_turns, faults, predicted_pools, scale
 from bench.plots_of_steps import (
     decode_step,
@@ -34,10 +34,9 @@ RESULTS = BENCH / "results"
 def throughput(baton: dict[str, Path], others: Sequence[str], references: Path) -> str:
     """Tokens per second over requests at once: result files of ``baton bench throughput`` by the
     name of their line, and ``others`` by their names in ``references``."""
-    lines, notes, documents = [], [], {}
+    lines, notes, documents = [], [], read(baton.values())
     for name, file in baton.items():
-        document = documents[file.name] = json.loads(file.read_text())
-        levels = document["results"]["levels"]
+        levels = documents[file.name]["results"]["levels"]
         points = [(level["concurrency"], level["total_tok_s"]) for level in levels]
         lines.append(Line(name, points))
     known = {entry["name"]: entry for entry in json.loads(references.read_text())["references"]}
@@ -48,15 +47,13 @@ def throughput(baton: dict[str, Path], others: Sequence[str], references: Path) 
             f"{name}: {known[name]['hardware']}, {known[name]['source']}; recorded "
             f"{known[name]['recorded']} in {references.name}, raw output not kept"
         )
-    ticks = sorted({int(x) for line in lines for x, _ in line.points})
-    chart = Chart(
-        lines, "requests at once", "prompt + output tokens/s", x_ticks=ticks, log_y=True
-    ).svg()
     settings = next(iter(documents.values()))["settings"]
     lengths = f"{settings['input_len']:,} tokens in, {settings['output_len']:,} out"
-    title = f"Qwen3.5-35B-A3B, BF16, random weights, {lengths}, 4 × H200"
-    first = f"Baton: through HTTP, no drafts, {measured(documents)}"
-    return framed(chart, title, [first, *notes])
+    return plotted(
+        lines, "requests at once", "prompt + output tokens/s",
+        f"Qwen3.5-35B-A3B, BF16, random weights, {lengths}, 4 × H200",
+        "Baton: through HTTP, no drafts", documents, *notes, log_y=True,
+    )  # fmt: skip
 
 
 PERCENTILES = {"p50": "itl_p50_ms", "p99": "itl_p99_ms", "max": "itl_max_ms"}

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
-from bench.harness.html.charts import COLOURS, GREY, STYLE, embedded, matplotlib
+from bench.harness.html.charts import COLOURS, GREY, STYLE, Chart, Line, embedded, matplotlib
 
 WIDTH, CHART_HEIGHT, LINE_HEIGHT, NOTE_LEN = 640, 340, 15, 100
 DARK = ("#58a6ff", "#ff8c42", "#3fb950", "#e78ac3", "#e6b450", "#79c0ff", "#bc8cff", "#d19a86")
@@ -34,6 +34,17 @@ def drawn(draw: Callable[[Any], None], **style: str) -> str:
         draw(figure)
         figure.savefig(out, format="svg", transparent=True, metadata={"Date": None})
     return embedded(out.getvalue())
+
+
+def plotted(
+    lines: Sequence[Line], x_label: str, y_label: str, title: str, note: str,
+    documents: Mapping[str, Any], *more_notes: str, **chart: Any,
+) -> str:  # fmt: skip
+    """Lines as a file of their own. Behind ``note`` stands when ``documents`` were measured.
+    ``chart``: more of ``Chart``, whose ticks are the values of x if no others are given."""
+    ticks = chart.pop("x_ticks", sorted({x for line in lines for x, _ in line.points}))
+    figure = Chart(lines, x_label, y_label, x_ticks=ticks, **chart).svg()
+    return framed(figure, title, [f"{note}, {measured(documents)}", *more_notes])
 
 
 def bars(
@@ -95,7 +106,7 @@ def _css(values: dict[str, str], names: Sequence[str]) -> str:
     return " ".join(f"--{name}: {values[name]};" for name in names)
 
 
-def measured(documents: dict[str, Any]) -> str:
+def measured(documents: Mapping[str, Any]) -> str:
     """When result documents were measured, at which commit, and their files."""
     days = sorted({document["environment"]["at"][:10] for document in documents.values()})
     commits = sorted({document["environment"]["commit"] for document in documents.values()})

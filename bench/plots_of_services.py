@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.harness.html.charts import Chart, Line
-from bench.plot_frame import bars, framed, measured, read
+from bench.harness.html.charts import Line
+from bench.plot_frame import bars, framed, measured, plotted, read
 
 KINDS = {
     "a worker killed": ("worker killed",),
@@ -35,10 +35,12 @@ def agent_turns(files: dict[str, Path], prefixes: Sequence[int]) -> str:
             points = [(turn["turn"], turn["ttft_ms"]["p50"]) for turn in run["by_turn"]]
             label = f"{prefix:,} tokens shared, {name}"
             lines.append(Line(label, points, quiet=number > 0, colour=colour))
-    chart = Chart(lines, "turn", "TTFT, ms", log_y=True).svg()
     gpu = next(iter(documents.values()))["environment"]["gpus"][0].partition(",")[0]
-    notes = [f"Qwen3.5-35B-A3B, BF16, random weights, {gpu}, {measured(documents)}"]
-    return framed(chart, "Time to the first token of an agent that adds 256 tokens a turn", notes)
+    return plotted(
+        lines, "turn", "TTFT, ms",
+        "Time to the first token of an agent that adds 256 tokens a turn",
+        f"Qwen3.5-35B-A3B, BF16, random weights, {gpu}", documents, log_y=True, x_ticks=(),
+    )  # fmt: skip
 
 
 def predicted_pools(files: dict[str, Path]) -> str:
@@ -67,16 +69,14 @@ def predicted_pools(files: dict[str, Path]) -> str:
 def scale(file: Path) -> str:
     """Memory of the coordinator over the requests that are open at once, from a result of
     ``baton bench scale``."""
-    document = json.loads(file.read_text())
-    levels = document["results"]["by_level"]
+    documents = read([file])
+    found = documents[file.name]
+    levels, settings = found["results"]["by_level"], found["settings"]
     points = [(each["level"], each["coordinator"]["memory_mib"]["most"]) for each in levels]
-    ticks = [each["level"] for each in levels]
-    line = Line("most memory", points)
-    chart = Chart([line], "requests open at once", "MiB", x_ticks=ticks).svg()
-    low, high = document["settings"]["input_len"]
-    lengths = f"{low} to {high} tokens in, {document['settings']['output_len']} out"
-    notes = [f"{lengths}, two CPU cores, {measured({file.name: document})}"]
-    return framed(chart, "Memory of the coordinator", notes)
+    low, high = settings["input_len"]
+    note = f"{low} to {high} tokens in, {settings['output_len']} out, two CPU cores"
+    line, title = Line("most memory", points), "Memory of the coordinator"
+    return plotted([line], "requests open at once", "MiB", title, note, documents)
 
 
 def faults(file: Path) -> str:

@@ -1,49 +1,48 @@
 """Plots of single GPUs and groups: decode steps by batch, weights, drafts and members; prefill."""
 
-import json
 from pathlib import Path
 from typing import Any
 
-from bench.harness.html.charts import Chart, Line
-from bench.plot_frame import framed, measured, read
+from bench.harness.html.charts import Line
+from bench.plot_frame import plotted, read
 
 
 def decode_step(file: Path) -> str:
     """Milliseconds of a decode step over the batch, beside vLLM's and the floor: a step's bytes at
     the speed of a device copy. ``file``: a result of ``bench.step``, which has their ratios."""
-    document = json.loads(file.read_text())
+    documents = read([file])
+    document = documents[file.name]
     batches = document["batches"]
     ratios = {"vLLM 0.25.1, offline": "times_vllm", "floor: reading the bytes": "times_floor"}
     lines = [Line("Baton", [(each["batch"], each["step_ms"]) for each in batches])]
     for name, ratio in ratios.items():
         points = [(each["batch"], each["step_ms"] / each[ratio]) for each in batches]
         lines.append(Line(name, points, quiet=True))
-    ticks = [each["batch"] for each in batches]
-    chart = Chart(lines, "sequences", "ms per decode step", x_ticks=ticks).svg()
-    lengths = f"{document['input_len']:,} tokens in, {document['output_len']:,} out"
-    notes = [
-        f"No drafts, {lengths}, {measured({file.name: document})}",
+    return plotted(
+        lines, "sequences", "ms per decode step",
+        "A decode step of one H200, Qwen3.5-35B-A3B, BF16, random weights",
+        f"No drafts, {document['input_len']:,} tokens in, {document['output_len']:,} out",
+        documents,
         "vLLM: the same load and kind of GPU, its own CUDA graphs; raw output not kept",
-    ]
-    return framed(chart, "A decode step of one H200, Qwen3.5-35B-A3B, BF16, random weights", notes)
+    )  # fmt: skip
 
 
 def spread_step(file: Path) -> str:
     """Milliseconds of local steps and of steps that two members compute together, over the
     sequences of both, from a result of ``bench.spread_step --table``."""
-    document = json.loads(file.read_text())
+    documents = read([file])
     lines = [
         Line(
             name,
-            [(2 * each, ms) for members, each, drafts, ms in document["steps"]
+            [(2 * each, ms) for members, each, drafts, ms in documents[file.name]["steps"]
              if (members, drafts) == (of, 0)],
         )
         for name, of in (("two local steps, at the same time", 1), ("one spread step", 2))
     ]  # fmt: skip
-    ticks = [x for x, _ in lines[0].points]
-    chart = Chart(lines, "sequences of both GPUs together", "ms per step", x_ticks=ticks).svg()
-    notes = [f"1,024 tokens of context, no drafts, {measured({file.name: document})}"]
-    return framed(chart, "A decode step of two H200s, Qwen3.5-35B-A3B, BF16, random weights", notes)
+    title = "A decode step of two H200s, Qwen3.5-35B-A3B, BF16, random weights"
+    note = "1,024 tokens of context, no drafts"
+    x_label = "sequences of both GPUs together"
+    return plotted(lines, x_label, "ms per step", title, note, documents)
 
 
 def quantised_steps(files: dict[str, Path]) -> str:
@@ -54,13 +53,10 @@ def quantised_steps(files: dict[str, Path]) -> str:
         Line(name, [(each["batch"], each["step_ms"]) for each in documents[file.name]["batches"]])
         for name, file in files.items()
     ]
-    ticks = sorted({x for line in lines for x, _ in line.points})
-    chart = Chart(lines, "sequences", "ms per decode step", x_ticks=ticks).svg()
     one = next(iter(documents.values()))
-    lengths = f"{one['input_len']:,} tokens in, {one['output_len']:,} out"
-    notes = [f"No drafts, {lengths}, {measured(documents)}"]
+    note = f"No drafts, {one['input_len']:,} tokens in, {one['output_len']:,} out"
     title = "A decode step by the format of weights, Qwen3.5-35B-A3B, random weights"
-    return framed(chart, title, notes)
+    return plotted(lines, "sequences", "ms per decode step", title, note, documents)
 
 
 def quality_and_speed(quality: Path, gpus: dict[str, dict[str, Path]], batch: int) -> str:
@@ -77,12 +73,13 @@ def quality_and_speed(quality: Path, gpus: dict[str, dict[str, Path]], batch: in
         ]
         labels = ["as stored, BF16" if name == "none" else name for name in by_format]
         lines.append(Line(gpu, points, labels=labels))
-    chart = Chart(lines, "mean KL divergence, 0.0001 nats a token", "tokens per second").svg()
-    notes = [
-        f"Speed: Qwen3.5-35B-A3B, random weights, {batch} sequences, {measured(steps)}",
+    return plotted(
+        lines, "mean KL divergence, 0.0001 nats a token", "tokens per second",
+        "Speed and quality by --quantize",
+        f"Speed: Qwen3.5-35B-A3B, random weights, {batch} sequences", steps,
         f"Divergence: the bundled model reading held-out problems on a CPU, {quality.name}",
-    ]
-    return framed(chart, "Speed and quality by --quantize", notes)
+        x_ticks=(),
+    )  # fmt: skip
 
 
 def _tokens_per_s(document: dict[str, Any], batch: int) -> float:
@@ -93,7 +90,8 @@ def _tokens_per_s(document: dict[str, Any], batch: int) -> float:
 def drafts(file: Path, acceptance: float) -> str:
     """Tokens per second with 1, 2 and 3 drafts over those without drafts, by the batch, from a
     result of ``bench.speculation`` (retired)."""
-    document = json.loads(file.read_text())
+    documents = read([file])
+    document = documents[file.name]
     steps = [each for each in document["steps"] if each["acceptance"] == acceptance]
     numbers = sorted({each["drafts"] for each in steps if each["drafts"] in ("1", "2", "3")})
     lines = [
@@ -103,13 +101,12 @@ def drafts(file: Path, acceptance: float) -> str:
         )
         for number in numbers
     ]
-    ticks = [x for x, _ in lines[0].points]
-    chart = Chart(lines, "sequences", "times the tokens/s without drafts", x_ticks=ticks).svg()
-    notes = [
+    return plotted(
+        lines, "sequences", "times the tokens/s without drafts",
+        "Drafts of K tokens, Qwen3.5-35B-A3B, random weights",
         f"Acceptance of {acceptance} given, not measured; {document['input_len']:,} tokens in, one "
-        f"H200, BF16, {measured({file.name: document})}"
-    ]
-    return framed(chart, "Drafts of K tokens, Qwen3.5-35B-A3B, random weights", notes)
+        "H200, BF16", documents,
+    )  # fmt: skip
 
 
 def first_tokens(files: dict[str, Path]) -> str:
@@ -121,11 +118,9 @@ def first_tokens(files: dict[str, Path]) -> str:
         found = documents[file.name]["single_prompts_ms"]
         points = [(int(tokens), ms) for tokens, ms in found.items()]
         lines.append(Line(name, [(tokens, ms) for tokens, ms in points if _whole_power(tokens)]))
-    ticks = [x for x, _ in lines[0].points]
-    chart = Chart(lines, "tokens of the prompt", "ms", x_ticks=ticks, log_y=True).svg()
-    notes = [f"One H200, BF16, {measured(documents)}"]
     title = "One prompt from launch to first token, Qwen3.5-35B-A3B, random weights"
-    return framed(chart, title, notes)
+    note = "One H200, BF16"
+    return plotted(lines, "tokens of the prompt", "ms", title, note, documents, log_y=True)
 
 
 def _whole_power(number: int) -> bool:
