@@ -180,6 +180,14 @@ class CacheDemand:
         return num_work_pages(self.layout, self.part.max_prompt_tokens)
 
     @property
+    def tokens_each(self) -> int:
+        """Tokens for which each state slot leaves pages: TYPICAL_TOKENS, or as many as take the
+        memory of its window pages, so that long contexts find room beside many short ones."""
+        window_bytes = self.layout.ring_pages * self.layout.window_page_bytes
+        as_much = window_bytes // self.layout.page_bytes * self.layout.page_size
+        return min(max(TYPICAL_TOKENS, as_much), self.max_seq_len)
+
+    @property
     def slot_bytes(self) -> int:
         """Bytes of a state slot with its tables."""
         return self.layout.state_slot_bytes + self.num_ids * TABLE_BYTES + self.ring_bytes
@@ -206,7 +214,7 @@ def pools_that_fit(
 ) -> PoolSize:
     """The pools; a size that is None is computed from the memory that is free after the weights.
 
-    State slots: DEFAULT_SLOTS, or as many as leave each sequence pages for TYPICAL_TOKENS, or as
+    State slots: DEFAULT_SLOTS, or as many as leave each sequence pages for ``tokens_each``, or as
     many as fit beside the given ``num_pages``. Pages take the rest, but not more than the sequences
     of all slots can fill. Raises ValueError with the numbers if nothing is left for a pool; two
     given sizes are not checked.
@@ -226,8 +234,7 @@ def pools_that_fit(
                 f"{_gib(left)} left for the cache, and no state slot fits"
             )
         return PoolSize(num_pages, slots)
-    tokens_each = min(TYPICAL_TOKENS, demand.max_seq_len)
-    slots = num_state_slots or demand.slots_in(left, tokens_each)
+    slots = num_state_slots or demand.slots_in(left, demand.tokens_each)
     left -= demand.sampled_bytes(slots)
     slots_bytes = slots * demand.slot_bytes
     pages = (left - slots_bytes) // layout.page_bytes

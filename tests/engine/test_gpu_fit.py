@@ -261,4 +261,5 @@ def test_windows_take_memory_in_slots_and_for_the_prompts_of_a_pass(
     taken = slots * demand.slot_bytes + pools.num_pages * layout.page_bytes
     taken += demand.num_work_pages * layout.window_page_bytes + demand.sampled_bytes(slots)
     assert gib * GIB - 2 * layout.page_bytes < taken <= gib * GIB
-    assert pools.num_pages * 64 >= slots * gpu.TYPICAL_TOKENS
+    assert demand.tokens_each == 90 * 64
+    assert pools.num_pages * layout.page_bytes >= slots * 18 * layout.window_page_bytes
