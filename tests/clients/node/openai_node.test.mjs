@@ -100,9 +100,22 @@ test("a chat whole and streamed", async () => {
   assert.equal(text, whole.choices[0].message.content);
 });
 
+test("a response in the background", async () => {
+  const asked = { model: MODEL, input: QUESTION, temperature: 0 };
+  const whole = await client.responses.create(asked);
+  let response = await client.responses.create({ ...asked, background: true });
+  const end = Date.now() + 30_000;
+  while (["queued", "in_progress"].includes(response.status)) {
+    assert.ok(Date.now() < end, `${response.status} after 30 s`);
+    response = await client.responses.retrieve(response.id);
+  }
+  assert.equal(response.status, "completed");
+  assert.equal(response.output_text, whole.output_text);
+});
+
 test("errors have their types", async () => {
   await assert.rejects(
-    client.responses.create({ model: MODEL, input: "Hi", background: true }),
-    (error) => error instanceof OpenAI.BadRequestError && error.param === "background",
+    client.responses.create({ model: MODEL, input: "Hi", conversation: "conv_1" }),
+    (error) => error instanceof OpenAI.BadRequestError && error.param === "conversation",
   );
 });
