@@ -33,7 +33,8 @@ from tests.kernels.test_cuda_path_families import write_config
 pytestmark = pytest.mark.skipif(not INTERPRETED, reason="for Triton's interpreter")
 
 PROMPTS = (tuple(range(40, 61)), (5, 6, 7))
-NUM_TOKENS = 3
+NUM_TOKENS = 2  # a prompt's, and that of a decode step
+NUM_TOKENS_WITH_DRAFTS = 3
 VOCAB = 576  # a multiple of 64, so that lm_head can be in NVFP4
 
 
@@ -53,9 +54,9 @@ def settings(folder: Path) -> EngineConfig:
     return EngineConfig(folder, 8, 2, dtype="float32")
 
 
-def answers(engine: Engine) -> list[list[int]]:
-    requests = [Request(prompt, NUM_TOKENS, GREEDY) for prompt in PROMPTS]
-    Driver(engine).run(requests)
+def answers(engine: Engine, num_tokens: int = NUM_TOKENS, num_drafts: int = 0) -> list[list[int]]:
+    requests = [Request(prompt, num_tokens, GREEDY) for prompt in PROMPTS]
+    Driver(engine, num_drafts=lambda: num_drafts).run(requests)
     return [request.tokens for request in requests]
 
 
@@ -145,15 +146,13 @@ def test_steps_with_drafts_give_the_tokens_of_steps_without(
 ) -> None:
     """The draft layer's experts are in BF16, as the official conversion keeps them."""
     config = replace(settings(folder), quantize="nvfp4", max_drafts=2, decode_buckets=(2,))
-    truth = answers(as_on_a_gpu(config, monkeypatch))
+    truth = answers(as_on_a_gpu(config, monkeypatch), NUM_TOKENS_WITH_DRAFTS)
     cuda_path.on_the_cpu(monkeypatch)
     engine = cuda_path.load(config)
     assert engine._model.weights.mtp is not None
     assert isinstance(engine._model.weights.mtp.layer.mlp, MoeWeights)
     assert isinstance(engine._model.weights.mtp.layer.mlp.down, Matrix)
-    requests = [Request(prompt, NUM_TOKENS, GREEDY) for prompt in PROMPTS]
-    Driver(engine, num_drafts=lambda: 2).run(requests)
-    assert [request.tokens for request in requests] == truth
+    assert answers(engine, NUM_TOKENS_WITH_DRAFTS, num_drafts=2) == truth
 
 
 def groups(form: str, **weights: Any) -> dict[str, Any]:
