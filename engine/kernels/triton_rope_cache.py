@@ -16,6 +16,9 @@ import triton.language as tl
 from engine.kernels.triton_head import load_dims, tile_width, within
 from engine.kernels.triton_overlap import overlap, wait_for_inputs
 
+MAX_ALONE = 128
+"""Most tokens for which each token has a program of its own per head."""
+
 
 def rope_cache(
     projected: torch.Tensor,
@@ -99,7 +102,7 @@ def _launch(
     assert rotary_dim <= head_dim, (rotary_dim, head_dim)
     if num_tokens == 0:
         return
-    tokens_each = 1 if num_tokens <= 128 else 16
+    tokens_each = 1 if num_tokens <= MAX_ALONE else 16
     _rope_kernel[(2 * num_kv_heads + num_heads, triton.cdiv(num_tokens, tokens_each))](
         projected, weight, inv_freq, positions,
         positions if token_rows is None else token_rows, block_tables, kv if q is None else q, kv,

@@ -18,7 +18,12 @@ from engine import draft_graphs, gpu, loading
 from engine.config import EngineConfig
 from engine.cuda_parts import CudaParts
 from engine.graph_pool import GraphPool
-from engine.kernels import triton_conv_linear, triton_linear
+from engine.kernels import (
+    triton_attention_decode,
+    triton_conv_linear,
+    triton_linear,
+    triton_rope_cache,
+)
 from engine.kernels.triton_fp8 import BLOCK_K as FP8_K
 from engine.kernels.triton_rows import Tiles
 from engine.kernels.triton_set import TritonKernels
@@ -74,6 +79,7 @@ def on_the_cpu(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(gpu, "free_bytes", lambda: 0)
     patch.setattr(gpu, "graphs_plan", lambda *_: "")
     without_pinned_memory(patch)
+    few_programs(patch)
 
 
 def without_pinned_memory(patch: pytest.MonkeyPatch) -> None:
@@ -88,12 +94,21 @@ def without_pinned_memory(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(torch, "empty", unpinned)
 
 
+def few_programs(patch: pytest.MonkeyPatch) -> None:
+    """Compute attention with less programs than fill a GPU, each of which does more: an interpreted
+    one takes time even where it finds nothing to do."""
+    patch.setattr(triton_attention_decode, "SHARED_PROGRAMS", 4)
+    patch.setattr(triton_attention_decode, "programs_for", lambda _: 2)
+    patch.setattr(triton_rope_cache, "MAX_ALONE", 2)
+
+
 def widen_tiles(patch: pytest.MonkeyPatch) -> None:
     """The interpreter's time is that of programs and their rounds: few of both in linear layers."""
 
     def tiles_of(num_tokens: int, w: Matrix, splits: int, *_: bool) -> Tiles:
         rows = RUN if w.packed is not None else FP8_K.value if w.num_fp8 else 256
-        return Tiles(rows, min(512, w.shape[1] // splits), 2, 4, True)
+        k = w.shape[1] // splits
+        return Tiles(rows, min(512, k & -k), 2, 4, True)  # a power of two that divides it
 
     for kernels in (triton_linear, triton_conv_linear):
         patch.setattr(kernels, "tiles_of", tiles_of)

@@ -75,7 +75,7 @@ SHAPES: dict[str, dict[str, Any]] = {
         },
     },
 }  # fmt: skip
-NUM_SLOTS, PAGES_EACH, NUM_TOKENS = 2, 3, 4
+NUM_SLOTS, PAGES_EACH, NUM_TOKENS = 2, 3, 2
 PROMPTS = ((5, 6, 7, 8), tuple(range(40, 110)))
 
 
@@ -138,6 +138,7 @@ def test_the_tokens_are_those_of_the_reference(
     truth = tokens(Engine.load(settings, lambda n: torch.zeros(n, dtype=torch.uint8)))
     assert len({*truth[0], *truth[1]}) > 2, "weights that decide nothing"
     cuda_path.on_the_cpu(monkeypatch)
+    cuda_path.widen_tiles(monkeypatch)
     engine = cuda_path.load(settings)
     assert isinstance(engine._kernels, TritonKernels)
     assert engine._graphs is not None
@@ -154,6 +155,7 @@ def test_a_prompt_behind_a_kept_prefix_of_pages(
         decode_buckets=(NUM_SLOTS,),
     )  # fmt: skip
     cuda_path.on_the_cpu(monkeypatch)
+    cuda_path.widen_tiles(monkeypatch)
     engine, prompt, kept = cuda_path.load(settings), PROMPTS[1], NUM_SLOTS + 1
     shared = pages(0)[:1]
 

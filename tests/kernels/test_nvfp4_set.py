@@ -47,6 +47,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     drawn_checkpoint(plain)
     monkeypatch.setattr(triton_moe, "MAX_UNPACKED_TOKENS", 16)
     cuda_path.widen_tiles(monkeypatch)
+    cuda_path.few_programs(monkeypatch)
     return plain
 
 
