@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from engine.batch import Binding, ForwardBatch, Row
+from engine.batch import Binding, ForwardBatch, Keep, Row
 from engine.runner import Engine
 from transport.wire.sampling import SamplingParams, StopRule
 
@@ -109,6 +109,23 @@ def whole_and_in_chunks(forced: Forced, prompt: list[int], slot: int) -> list[to
     for start in range(0, len(prompt), 448):
         chunk = prompt[start : start + 448]
         forced.prefill(slot + 1, chunk, start, last=start + 448 >= len(prompt))
+    return forced.logits[-2:]
+
+
+def whole_and_behind_kept(
+    forced: Forced, prompt: list[int], slot: int, place: int = 2048
+) -> list[torch.Tensor]:
+    """The logits behind ``prompt`` computed in one pass at ``slot``, which keeps the state behind
+    ``place`` tokens in the slot before it, and computed behind that state at the next slot."""
+    forced.bind(slot, prompt)
+    keeping = Row(slot, pages(slot), 0, tuple(prompt), keep=Keep(place, slot - 1))
+    forced.engine.launch(ForwardBatch((keeping,))).result()
+    forced.bind(slot + 1, prompt)
+    forced.engine.restore(slot + 1, slot - 1, place)
+    shared = place // forced.engine.layout.page_size
+    table = (*pages(slot)[:shared], *pages(slot + 1)[shared:])
+    behind = Row(slot + 1, table, place, tuple(prompt[place:]))
+    forced.engine.launch(ForwardBatch((behind,))).result()
     return forced.logits[-2:]
 
 

@@ -17,6 +17,7 @@ from tests.gpu.teacher_forced import (
     alone_and_among,
     kl,
     teacher_forced,
+    whole_and_behind_kept,
     whole_and_in_chunks,
 )
 
@@ -78,6 +79,13 @@ def test_a_prompt_in_chunks_equals_the_prompt_in_one_piece(
 ) -> None:
     whole, parts = whole_and_in_chunks(forced, texts[4][:1000], len(PROMPT_LENS))
     assert kl(whole, parts).item() <= MAX_KL
+
+
+def test_a_prompt_behind_a_kept_state_equals_the_prompt_in_one_piece(
+    forced: Forced, texts: list[list[int]]
+) -> None:
+    whole, behind = whole_and_behind_kept(forced, texts[-1][: PROMPT_LENS[-1]], len(PROMPT_LENS))
+    assert kl(whole, behind).item() <= MAX_KL
 
 
 def test_a_decode_row_does_not_depend_on_its_batch(forced: Forced, texts: list[list[int]]) -> None:
