@@ -2,6 +2,7 @@
 
 import os
 import platform
+import shlex
 import subprocess
 import sys
 import time
@@ -17,7 +18,7 @@ PACKAGES = ("torch", "transformers", "uvicorn", "uvloop", "pyzmq", "redis")
 
 def describe(arguments: Sequence[str], module: str = "bench") -> dict[str, Any]:
     """The environment of a benchmark that is a module of this repository."""
-    return describe_command(" ".join([f"python -m {module}", *without_folders(arguments)]))
+    return describe_command(f"python -m {module} {shlex.join(without_folders(arguments))}".rstrip())
 
 
 def describe_command(command: str) -> dict[str, Any]:

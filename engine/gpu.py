@@ -277,9 +277,12 @@ def shortage(layout: CacheLayout, pools: PoolSize, *, small: bool) -> str:
 
 
 def free_bytes() -> int:
-    """Bytes of the GPU's memory that neither torch nor another process holds."""
+    """Bytes of the GPU's memory that neither torch nor another process holds, and that torch may
+    take (``GpuPart.hold``)."""
     torch.cuda.empty_cache()
-    return int(torch.cuda.mem_get_info()[0])
+    free, total = torch.cuda.mem_get_info()
+    allowed = total * torch.cuda.get_per_process_memory_fraction() - torch.cuda.memory_reserved()
+    return int(min(free, allowed))
 
 
 def graphs_plan(free_before: int, graphs: str) -> str:
