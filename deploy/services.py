@@ -79,12 +79,38 @@ def services(
     clients' keys.
     """
     endpoint = f"ipc://{run_dir / 'coordinator.sock'}"
-    num_workers = settings.num_prefill + settings.num_decode + settings.num_colocated
-    num_threads = threads_of(0, num_workers, usable_cores())
+    shared = _shared_settings(settings, run_dir, inherited)
+    keys = {name: shared.pop(name) for name in API_KEYS & shared.keys()}
+    password = {name: shared.pop(name) for name in _REDIS_PASSWORDS & shared.keys()}
+    if settings.redis_url is None:  # a Redis that is started here has no password
+        password = {}
+    redis = [_redis(run_dir, inherited)] if settings.redis_url is None else []
+    coordinator = shared | _coordinator_settings(settings, port, endpoint) | keys | password
+    worker = shared | _worker_settings(settings, endpoint, inherited)
+    workers = [
+        _python_service(f"{role}-{i + 1}", role, worker)
+        for role, number in settings.num_workers.items()
+        for i in range(number)
+    ]
+    return [*redis, _python_service("coordinator", "coordinator", coordinator, listen_fd), *workers]
+
+
+def _python_service(
+    name: str, module: str, env: Mapping[str, str], listen_fd: int | None = None
+) -> Service:
+    env = {**env, "BATON_SERVICE_NAME": name}
+    return Service(name, (sys.executable, "-m", module), env, listen_fd)
+
+
+def _shared_settings(
+    settings: UpSettings, run_dir: Path, inherited: Mapping[str, str]
+) -> dict[str, str]:
+    """The environment of the coordinator and of every worker."""
+    num_workers = sum(settings.num_workers.values())
     # PYTHONSAFEPATH: a folder named "decode" in the current directory is not imported.
     path = [inherited.get("PYTHONPATH", ""), str(_CODE)]
     shared = {
-        "BATON_THREADS": str(num_threads),
+        "BATON_THREADS": str(threads_of(0, num_workers, usable_cores())),
         **inherited,
         "PYTHONPATH": os.pathsep.join(filter(None, path)),
         "PYTHONSAFEPATH": "1",
@@ -109,7 +135,11 @@ def services(
         shared["BATON_DRAFT_ACCEPTANCE"] = str(settings.draft_acceptance)
     if not (inherited.get(CHANNEL_SECRET) or inherited.get(f"{CHANNEL_SECRET}_FILE")):
         shared[CHANNEL_SECRET] = secrets.token_hex(32)
-    for_coordinator = {
+    return shared
+
+
+def _coordinator_settings(settings: UpSettings, port: int, endpoint: str) -> dict[str, str]:
+    return {
         "BATON_HOST": settings.host,
         "BATON_PORT": str(port),
         "BATON_BIND": endpoint,
@@ -117,39 +147,21 @@ def services(
         "BATON_POOLS": settings.pools_mode,
         "BATON_TARGET_TTFT_MS": f"{settings.target_ttft_ms:g}",
         "BATON_TARGET_TPOT_MS": f"{settings.target_tpot_ms:g}",
-        **{name: shared.pop(name) for name in API_KEYS & shared.keys()},
     }
-    password = {name: shared.pop(name) for name in _REDIS_PASSWORDS & shared.keys()}
-    if settings.redis_url is not None:  # a Redis that is started here has no password
-        for_coordinator |= password
-    for_worker = {"BATON_COORDINATOR": endpoint}
+
+
+def _worker_settings(
+    settings: UpSettings, endpoint: str, inherited: Mapping[str, str]
+) -> dict[str, str]:
+    found = {"BATON_COORDINATOR": endpoint}
     if settings.device == "cpu":
         # So many tokens keep a core busy, and the first prompts of a burst end before the others.
         for name, tokens in (("MAX_BATCH_TOKENS", "256"), ("MAX_TOKENS_BESIDE_DECODE", "128")):
-            for_worker[f"BATON_{name}"] = inherited.get(f"BATON_{name}", tokens)
+            found[f"BATON_{name}"] = inherited.get(f"BATON_{name}", tokens)
         # By default a thread that waits for another one spins, also on a core that the other one,
         # the coordinator or another program wants.
-        for_worker["OMP_WAIT_POLICY"] = inherited.get("OMP_WAIT_POLICY", "PASSIVE")
-    numbers = {
-        "prefill": settings.num_prefill,
-        "decode": settings.num_decode,
-        "colocated": settings.num_colocated,
-    }
-    workers = [(f"{role}-{i + 1}", role) for role, number in numbers.items() for i in range(number)]
-    redis = [] if settings.redis_url is not None else [_redis(run_dir, inherited)]
-    return redis + [
-        Service(
-            name=name,
-            argv=(sys.executable, "-m", module),
-            env={
-                **shared,
-                **(for_coordinator if module == "coordinator" else for_worker),
-                "BATON_SERVICE_NAME": name,
-            },
-            listen_fd=listen_fd if module == "coordinator" else None,
-        )
-        for name, module in [("coordinator", "coordinator"), *workers]
-    ]
+        found["OMP_WAIT_POLICY"] = inherited.get("OMP_WAIT_POLICY", "PASSIVE")
+    return found
 
 
 def _redis(run_dir: Path, inherited: Mapping[str, str]) -> Service:

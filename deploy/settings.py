@@ -61,6 +61,15 @@ class UpSettings:
     drain_timeout_s: float
 
     @property
+    def num_workers(self) -> dict[str, int]:
+        """The number of workers of each role."""
+        return {
+            "prefill": self.num_prefill,
+            "decode": self.num_decode,
+            "colocated": self.num_colocated,
+        }
+
+    @property
     def pools(self) -> str:
         """The number of workers of each role, to show: "2 prefill, 6 decode"."""
         if self.num_colocated:
