@@ -93,16 +93,15 @@ def ratios(values: Sequence[float | None]) -> list[float | None]:
     return [value / first if value is not None and first else None for value in values]
 
 
-def level_ratios(sides: Sequence[Side]) -> dict[int, list[float | None]]:
-    """The ratios to the first side, for every level that any side has."""
-    levels = sorted({level for side in sides for level in side.tok_s})
-    return {level: ratios([side.tok_s.get(level) for side in sides]) for level in levels}
-
-
-def rate_ratios(sides: Sequence[Side], level: int) -> list[Ratio | None]:
-    """The ratio of each side's total tok/s to the first side's, with its spread."""
-    rates = [side.rates.get(level, []) for side in sides]
-    return [ratio(rates[0], each) for each in rates]
+def level_ratios(sides: Sequence[Side]) -> dict[int, list[Ratio | None]]:
+    """The ratio of each side's total tok/s to the first side's, for every level that any side
+    has."""
+    rates = [side.rates for side in sides]
+    levels = sorted(set().union(*rates))
+    return {
+        level: [ratio(rates[0].get(level, []), each.get(level, [])) for each in rates]
+        for level in levels
+    }
 
 
 def differences(sides: Sequence[Side]) -> list[str]:
@@ -133,27 +132,22 @@ def score(files: Files, correctness: Correctness = None) -> None:
     raise typer.Exit(not all(scores))
 
 
-def compare(files: Files, correctness: Correctness = None, html: Path | None = None) -> None:
+def compare(files: Files, correctness: Correctness = None) -> None:
     """Every level of two or more results, with ratios to the first, and their spread where a run
     was repeated."""
     if len(files) < 2:
         raise typer.BadParameter("files: a comparison takes at least two")
     sides = _sides(files, correctness or [])
     _show(sides)
-    names = [side.name for side in sides]
-    if html is not None:
-        from bench.harness.html.page import write_page
-
-        write_page(html, [(side.name, found) for side in sides for found in side.documents])
-    found: dict[str, Any] = {"kind": "compare", "names": names}
-    found["ratios"] = {str(level): each for level, each in level_ratios(sides).items()}
+    found: dict[str, Any] = {"kind": "compare", "names": [side.name for side in sides]}
+    by_level = level_ratios(sides)
+    found["ratios"] = {
+        str(level): [each and each.median for each in row] for level, row in by_level.items()
+    }
     if any(len(side.documents) > 1 for side in sides):
         found["spread"] = {
-            str(level): [
-                None if each is None else [each.lowest, each.highest]
-                for each in rate_ratios(sides, level)
-            ]
-            for level in level_ratios(sides)
+            str(level): [each and [each.lowest, each.highest] for each in row]
+            for level, row in by_level.items()
         }
     found["score_ratios"] = ratios([side.score() for side in sides])
     typer.echo(result_file.one_line(found))
@@ -204,11 +198,11 @@ def _show(sides: Sequence[Side]) -> None:
     names = [side.name for side in sides]
     columns = ["at once", *[f"{n} tok/s" for n in names], *[f"× {n}" for n in names[1:]]]
     table = Table(*columns, box=None)
-    for at in level_ratios(sides):
+    for at, row in level_ratios(sides).items():
         table.add_row(
             str(at),
             *_rates(side.tok_s.get(at) for side in sides),
-            *["–" if each is None else str(each) for each in rate_ratios(sides, at)[1:]],
+            *["–" if each is None else str(each) for each in row[1:]],
         )
     scores = [side.score() for side in sides]
     score_ratios = ["–" if value is None else f"{value:.3f}" for value in ratios(scores)[1:]]

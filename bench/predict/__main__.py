@@ -20,7 +20,8 @@ import typer
 from bench import environment
 from bench.harness.options import int_list
 from bench.harness.score import WEIGHTS, weighted
-from bench.predict.pools import Level, Node, predict
+from bench.predict.node import Level, Node
+from bench.predict.pools import predict
 from bench.predict.tables import STEPS, Table
 from bench.result_file import ResultFileBad, document, load, save
 from bench.setups import Setup

@@ -11,15 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 from math import inf
 
-from bench.predict.pools import (
-    MAX_TOKENS_AHEAD,
-    Batch,
-    Chunk,
-    Node,
-    Request,
-    Simulation,
-    Worker,
-)
+from bench.predict.node import Node, Request
+from bench.predict.pools import MAX_TOKENS_AHEAD, Batch, Chunk, Simulation, Worker
 from bench.setups import Setup
 from coordinator.core.pool_meter import FIRST_ANSWER_S, NEWEST_ANSWER, SHORTEST_S
 from coordinator.core.pool_policy import LOOK_S, PoolLoad, PoolPolicy, PoolTargets

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from bench.harness.workload.plan import Planned
 from bench.measures import percentile
 from bench.predict.changing import Changing, simulation
-from bench.predict.pools import Node, Request
+from bench.predict.node import Node, Request
 from bench.setups import Setup
 
 PRECISION = 0.02

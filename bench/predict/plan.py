@@ -28,7 +28,7 @@ from bench import environment
 from bench.harness.workload.traces import read_trace
 from bench.predict.changing import Changing
 from bench.predict.goodput import Goodput, Targets, Trace, cached_lens
-from bench.predict.pools import Node
+from bench.predict.node import Node
 from bench.predict.tables import STEPS, Table
 from bench.result_file import document, save
 from bench.setups import Setup

@@ -18,8 +18,8 @@ import typer
 from bench import environment
 from bench.measures import percentile
 from bench.predict.changing import Changing, simulation
+from bench.predict.node import Node, Request
 from bench.predict.plan import set_ups
-from bench.predict.pools import Node, Request
 from bench.predict.tables import STEPS, Table
 from bench.result_file import document, save
 from bench.setups import Setup

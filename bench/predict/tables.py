@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.predict.pools import Node
+from bench.predict.node import Node
 from bench.predict.steps import EXPERT_S, Local, Spread
 from decode.spread_table import Curve
 

@@ -5,8 +5,9 @@ from pathlib import Path
 from bench.harness.workload.traces import read_trace
 from bench.predict.changing import Changing, ChangingPools
 from bench.predict.goodput import Targets, Trace, cached_lens
+from bench.predict.node import Level, Request
 from bench.predict.plan import found_for
-from bench.predict.pools import Level, Request, predict
+from bench.predict.pools import predict
 from bench.predict.sessions import Sessions
 from bench.predict.shift import main as write_shift
 from bench.predict.shift import shift

@@ -43,7 +43,8 @@ def test_wrong_answers_score_nothing_and_a_missing_level_has_no_score() -> None:
 def test_ratios_are_to_the_first() -> None:
     sides = [Side("a", [throughput_document()]), Side("b", [throughput_document(2.0)])]
     assert ratios([side.score() for side in sides]) == pytest.approx([1, 2], rel=1e-3)
-    assert level_ratios(sides)[64] == pytest.approx([1, 2], rel=1e-3)
+    medians = [each and each.median for each in level_ratios(sides)[64]]
+    assert medians == pytest.approx([1, 2], rel=1e-3)
     assert ratios([4.0, None, 2.0]) == [1.0, None, 0.5]
 
 
@@ -71,10 +72,9 @@ def test_the_commands(tmp_path: Path) -> None:
     assert status == 0
     assert json.loads(out)["ratios"] == pytest.approx([1, 0.5], rel=1e-3)
     assert "score" in err
-    status, out, _ = run("compare", theirs, ours, "--html", str(tmp_path / "c.html"))
+    status, out, _ = run("compare", theirs, ours)
     assert status == 0
     assert json.loads(out)["ratios"]["64"] == pytest.approx([1, 2], rel=1e-3)
-    assert "Levels: ours" in (tmp_path / "c.html").read_text()
     drawn = tmp_path / "figures"
     status, out, _ = run(
         "report", ours, theirs, "--out", str(tmp_path / "r.html"), "--figures", str(drawn),

@@ -9,8 +9,9 @@ from typer.testing import CliRunner
 from bench.harness.workload.plan import Planned
 from bench.predict.__main__ import compared
 from bench.predict.goodput import Targets, Trace, cached_lens
+from bench.predict.node import Level, Node, Request
 from bench.predict.plan import fewest_gpus, found_for
-from bench.predict.pools import Level, Node, Request, Simulation, predict
+from bench.predict.pools import Simulation, predict
 from bench.predict.steps import Local
 from bench.predict.tables import RESULTS, Table
 from bench.setups import Setup

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from bench.predict.__main__ import compared
-from bench.predict.pools import Level, Node, predict
+from bench.predict.node import Level, Node
+from bench.predict.pools import predict
 from bench.predict.steps import Local, Spread
 from bench.predict.tables import RESULTS, STEPS, Table
 from bench.setups import Setup
