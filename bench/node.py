@@ -35,17 +35,25 @@ from bench.environment import ROOT
 from bench.setups import Setup
 
 MODES = ("plain", "spread", "drafts")
-KINDS = ("doctor", "handoff", "handoff-long", "levels", "interference", "crowd", "soak")
+LOAD = "deploy.cli bench throughput --url URL --tokenizer MODEL SAMPLING OPTIONS --out"
+STAGES = "bench.handoff_stages --redis-url REDIS --min-prompt LENGTH --out"
+COMMANDS: Mapping[str, tuple[float, Sequence[str]]] = {
+    "doctor": (240.0, ["deploy.cli doctor --device DEVICE --port 0"]),
+    "handoff": (90.0, [f"{LOAD} SENT", f"{STAGES} OUT"]),
+    "handoff-long": (90.0, [f"{LOAD} SENT", f"{STAGES} OUT"]),
+    "levels": (300.0, [f"{LOAD} OUT"]),
+    "interference": (160.0, ["bench.interference --url URL --setup SETUP OPTIONS --out OUT"]),
+    "crowd": (250.0, [f"{LOAD} OUT"]),
+    "soak": (360.0, ["tests.soak.handoffs OPTIONS --setting dead_after=60 --out OUT -- UP"]),
+}
+"""By kind of part, in the order in which they run: the seconds that each command may take, and the
+commands as arguments of ``python -m``. The last one writes OUT, or prints the result."""
+KINDS = tuple(COMMANDS)
 OF_MODE: Mapping[str, Collection[str]] = {
     "plain": KINDS[1:],
     "spread": ("levels", "crowd"),
     "drafts": ("handoff", "handoff-long", "levels"),
 }
-LIMIT_S = {
-    "doctor": 240.0, "handoff": 90.0, "handoff-long": 90.0, "levels": 300.0, "interference": 160.0,
-    "crowd": 250.0, "soak": 360.0,
-}  # fmt: skip
-"""Seconds after which a part is given up, without the start of its stack."""
 OPTIONS = {
     "full": {
         "handoff": "--levels 1 --requests 32 --input-len 1024 --output-len 128 --spot-checks 0",
@@ -111,6 +119,11 @@ class Part:
         """The stack that it shares with other parts; None: it needs none, or starts its own."""
         return None if self.kind in ("doctor", "soak") else self.served
 
+    @property
+    def limit_s(self) -> float:
+        """Seconds that each of its commands may take."""
+        return COMMANDS[self.kind][0]
+
 
 def wanted(
     setups: Sequence[Setup], modes: Collection[str], kinds: Collection[str]
@@ -140,40 +153,25 @@ class Node:
     up: Sequence[str]
     options: Mapping[str, str]
 
-    def commands(self, part: Part, out: Path, running: stack.Stack | None) -> list[list[str]]:
-        """The commands of a part, as arguments of ``python -m``. The last one writes ``out``."""
-        options, limit_s = self.options.get(part.kind, "").split(), str(LIMIT_S[part.kind])
-        url = running.url if running else ""
-        throughput = [
-            "deploy.cli", "bench", "throughput", "--url", url, "--tokenizer", str(self.model),
-            "--time-limit-s", limit_s, *PLAIN_SAMPLING, *options, "--out",
-        ]  # fmt: skip
-        match part.kind:
-            case "doctor":
-                return [["deploy.cli", "doctor", "--device", self.device, "--port", "0"]]
-            case "soak":
-                limits = ["--start-s", limit_s, "--run-s", limit_s, "--setting", "dead_after=60"]
-                command = ["tests.soak.handoffs", *options, *limits, "--out", str(out)]
-                return [[*command, "--", *self.up, *part.served.arguments()]]
-            case "interference":
-                setup = ["--setup", part.served.setup.name]
-                return [["bench.interference", "--url", url, *setup, *options, "--out", str(out)]]
-            case "handoff" | "handoff-long":
-                assert running is not None
-                redis_url = stack.setting(running.pids()["coordinator"], "BATON_REDIS_URL")
-                stages = ["bench.handoff_stages", "--redis-url", redis_url, "--out", str(out)]
-                least = options[options.index("--input-len") + 1]
-                sent = out.with_name("sent.json")
-                return [[*throughput, str(sent)], [*stages, "--min-prompt", least]]
-            case _:
-                return [[*throughput, str(out)]]
-
     def measure(self, part: Part, file: Path, running: stack.Stack | None) -> None:
         """Run a part's commands; ``file`` gets the result if all end well. Raises CommandFailed."""
+        options = self.options.get(part.kind, "").split()
+        words: dict[str, Sequence[str]] = {
+            "DEVICE": [self.device], "MODEL": [str(self.model)], "SAMPLING": PLAIN_SAMPLING,
+            "OPTIONS": options, "SETUP": [part.served.setup.name],
+            "UP": [*self.up, *part.served.arguments()],
+        }  # fmt: skip
+        if running is not None:
+            redis_url = stack.setting(running.pids()["coordinator"], "BATON_REDIS_URL")
+            words |= {"URL": [running.url], "REDIS": [redis_url]}
+        if part.kind.startswith("handoff"):
+            words["LENGTH"] = [options[options.index("--input-len") + 1]]
         with tempfile.TemporaryDirectory() as folder:
             out = Path(folder) / file.name
-            for command in self.commands(part, out, running):
-                ended = run(command, LIMIT_S[part.kind])
+            words |= {"OUT": [str(out)], "SENT": [str(out.with_name("sent.json"))]}
+            for template in COMMANDS[part.kind][1]:
+                command = [word for each in template.split() for word in words.get(each, [each])]
+                ended = run(command, part.limit_s)
                 if ended.exit_code:
                     raise CommandFailed(f"{command[0]} ended with {ended.exit_code}: {ended.said}")
             found = out.read_text() if out.exists() else ended.said
@@ -208,7 +206,7 @@ def main(
     to_do = [part for part in plan if not files[part].exists()]
     for part in plan:
         state = "to do" if part in to_do else "done before"
-        typer.echo(f"{part.name:>34}  at most {LIMIT_S[part.kind]:4.0f} s  {state}", err=True)
+        typer.echo(f"{part.name:>34}  at most {part.limit_s:4.0f} s  {state}", err=True)
     if not plan_only:
         raise typer.Exit(0 if run_all(node, to_do, files) else 1)
 

@@ -99,7 +99,7 @@ def test_parts_share_a_stack_and_have_their_results_in_files(site: Site, tmp_pat
     assert (tmp_path / "t-split-1-1-levels.json").read_text() == "result 0"
     stages = site.commands[2]
     assert stages[:3] == ["bench.handoff_stages", "--redis-url", "BATON_REDIS_URL of 7"]
-    assert stages[-2:] == ["--min-prompt", "64"]
+    assert stages[3:5] == ["--min-prompt", "64"]
     soak = site.commands[8]
     assert soak[soak.index("--") :].count("split") == 1
 
