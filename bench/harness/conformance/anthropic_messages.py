@@ -6,8 +6,8 @@ from typing import Any, Literal
 import msgspec
 
 from bench.harness.conformance.check import ADD_PARAMETERS, ANTHROPIC, SUM, recommended
-from bench.harness.conformance.server import Answer, Server, require
-from bench.harness.conformance.typed_events import names, require_order, typed_events
+from bench.harness.conformance.server import Answer, Server, require, require_order
+from bench.harness.conformance.stream_events import names
 
 MESSAGES = "/v1/messages"
 _HEADERS = {"anthropic-version": "2023-06-01"}
@@ -83,7 +83,7 @@ async def stop(server: Server) -> str:
 
 
 async def stream(server: Server) -> str:
-    events = typed_events(await _ask(server, stream=True))
+    events = (await _ask(server, stream=True)).typed_events()
     order = [name for name in names(events) if name != "ping"]
     require_order(order, _OF_TEXT)
     require(order[-1] == "message_stop", f"the last event is {order[-1]!r}")
@@ -101,7 +101,7 @@ async def tools(server: Server) -> None:
     require(len(calls) == 1, f"the content is {found.content}")
     require((calls[0].input or {}).keys() == {"a", "b"}, f"the input is {calls[0].input}")
     require(found.stop_reason == "tool_use", f"stop_reason is {found.stop_reason!r}")
-    events = typed_events(await _ask(server, stream=True, **fields))
+    events = (await _ask(server, stream=True, **fields)).typed_events()
     pieces = [
         event.data["delta"]["partial_json"]
         for event in events

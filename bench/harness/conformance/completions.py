@@ -106,7 +106,7 @@ def only_prompt(answer: Answer) -> None:
 
 async def stream(server: Server) -> str:
     answer = await server.complete(TEXT, stream=True, max_tokens=8)
-    found, problems = answer.chunks(), answer.events().problems
+    found, problems = answer.chunks(), answer.stream().chat_problems
     require(not problems, "; ".join(problems))
     require(found[0].choice.text, f"the first chunk is {found[0]}")
     whole = (await server.complete(TEXT, max_tokens=8)).completion().text

@@ -21,7 +21,7 @@ _ASK_S = 0.1
 async def at_once(server: Server) -> str:
     questions = [_QUESTION.format(number) for number in range(2, 2 + AT_ONCE)]
     answers = await asyncio.gather(*(server.chat(q, max_tokens=24, stream=True) for q in questions))
-    problems = [problem for answer in answers for problem in answer.events().problems]
+    problems = [problem for answer in answers for problem in answer.stream().chat_problems]
     require(not problems, "; ".join(problems[:3]))
     texts = [streamed_text(answer.chunks()) for answer in answers]
     ids = {chunk.id for answer in answers for chunk in answer.chunks()}

@@ -6,8 +6,15 @@ from typing import Any, Literal
 import msgspec
 
 from bench.harness.conformance.check import ADD_PARAMETERS, SUM, recommended
-from bench.harness.conformance.server import Answer, NotOffered, Server, Violation, require
-from bench.harness.conformance.typed_events import names, require_order, typed_events
+from bench.harness.conformance.server import (
+    Answer,
+    NotOffered,
+    Server,
+    Violation,
+    require,
+    require_order,
+)
+from bench.harness.conformance.stream_events import names
 
 RESPONSES = "/v1/responses"
 _TOOL = {
@@ -93,7 +100,7 @@ async def cut_off(server: Server) -> None:
 
 
 async def stream(server: Server) -> str:
-    events = typed_events(await _ask(server, stream=True))
+    events = (await _ask(server, stream=True)).typed_events()
     order = names(events)
     require(order[0] == _FIRST, f"the first event is {order[0]!r}")
     require(order[-1] in _LATER, f"the last event is {order[-1]!r}")
@@ -115,7 +122,8 @@ async def tools(server: Server) -> None:
     arguments = json.loads(calls[0].arguments or "")
     require(arguments.keys() == {"a", "b"}, f"the arguments are {arguments}")
     require(calls[0].call_id, f"no call_id in {calls[0]}")
-    events = typed_events(await _ask(server, tools=[_TOOL], tool_choice=choice, stream=True))
+    answer = await _ask(server, tools=[_TOOL], tool_choice=choice, stream=True)
+    events = answer.typed_events()
     wanted = ("response.function_call_arguments.delta", "response.function_call_arguments.done")
     missing = [name for name in wanted if name not in names(events)]
     require(not missing, f"no {missing} in {names(events)}")

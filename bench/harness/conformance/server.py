@@ -10,7 +10,7 @@ import msgspec
 
 from bench.harness.client.client import Client
 from bench.harness.client.exchange import Exchange
-from bench.harness.conformance.chat_events import ChatEvents
+from bench.harness.conformance.stream_events import Event, Stream
 
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
@@ -150,17 +150,36 @@ class Answer:
     def completion(self, *, optional: bool = False) -> Completion:
         return self.ok(optional=optional).read(Completion)
 
-    def events(self) -> ChatEvents:
-        return ChatEvents.parse(self.body)
+    def stream(self) -> Stream:
+        return Stream.read(self.body)
+
+    def typed_events(self) -> Sequence[Event]:
+        """The events of a stream of /v1/responses or /v1/messages, whose ``type`` is their name.
+        Raises Violation for a malformed one."""
+        kind = self.ok(optional=True).headers.get("content-type", "")
+        require(kind.startswith("text/event-stream"), f"content-type is {kind!r}")
+        stream = self.stream()
+        require(stream.events, f"a stream without events: {self}")
+        require(not stream.problems, "; ".join(stream.problems[:3]))
+        for event in stream.events:
+            same = event.name == event.data.get("type")
+            require(same, f"event {event.name!r} and type differ: {event.data!r:.120}")
+        return stream.events
 
     def chunks(self) -> list[Completion]:
         """The chunks of a stream with status 200, whatever its form. Raises Violation if one of
         them is an error."""
-        found = self.ok().events().chunks
+        found = [event.data for event in self.ok().stream().events]
         require(found, f"a stream without events: {self}")
         for chunk in found:
             require("error" not in chunk, f"an error in the stream: {chunk!r}")
         return msgspec.convert(found, list[Completion])
+
+
+def require_order(found: Sequence[str], wanted: Sequence[str]) -> None:
+    """Raise Violation unless ``found`` has the names ``wanted`` in this order."""
+    places = [found.index(name) if name in found else -1 for name in wanted]
+    require(-1 not in places and places == sorted(places), f"the events are {found}")
 
 
 def streamed_text(chunks: Sequence[Completion]) -> str:

@@ -47,7 +47,7 @@ def in_pieces(found: Chunks) -> str:
 
 
 def form(answer: Answer) -> None:
-    problems = answer.ok().events().problems
+    problems = answer.ok().stream().chat_problems
     require(not problems, "; ".join(problems))
 
 

@@ -2,14 +2,15 @@
 
 import pytest
 
-from bench.harness.conformance.chat_events import ChatEvents
+from bench.harness.conformance.stream_events import Stream
 
 GOOD = b'data: {"a":1}\n\ndata: {"b":2}\n\ndata: [DONE]\n\n'
 
 
 def test_a_stream_in_good_form_has_no_problem() -> None:
-    found = ChatEvents.parse(GOOD)
-    assert (found.chunks, found.done, found.problems) == (({"a": 1}, {"b": 2}), True, ())
+    found = Stream.read(GOOD)
+    assert [event.data for event in found.events] == [{"a": 1}, {"b": 2}]
+    assert (found.done, found.chat_problems) == (True, [])
 
 
 @pytest.mark.parametrize(
@@ -29,8 +30,8 @@ def test_a_stream_in_good_form_has_no_problem() -> None:
     ],
 )
 def test_what_strict_clients_die_of_is_named(body: bytes, named: str) -> None:
-    assert any(named in problem for problem in ChatEvents.parse(body).problems)
+    assert any(named in problem for problem in Stream.read(body).chat_problems)
 
 
 def test_lines_may_end_in_crlf() -> None:
-    assert ChatEvents.parse(GOOD.replace(b"\n", b"\r\n")).problems == ()
+    assert Stream.read(GOOD.replace(b"\n", b"\r\n")).chat_problems == []
