@@ -6,7 +6,6 @@ the memory that nvidia-smi lists.
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 from unittest.mock import patch
 
 import torch
@@ -22,18 +21,9 @@ PAGE_LEN = 64
 NUM_IDS = 248_077
 MAX_LEN = 262_144
 MAX_DRAFTS = 3
+MAX_ROWS = 512
+"""The most rows of logits in a pass of a decode or colocated worker."""
 CUDA_CONTEXT_BYTES = int(1.0963 * 2**30)
-
-
-class Role(NamedTuple):
-    """``max_rows``: the most rows of logits in a pass. ``decodes``: it verifies drafts."""
-
-    name: str
-    max_rows: int
-    decodes: bool
-
-
-ROLES = (Role("decode, colocated", 512, True), Role("prefill", 32, False))
 GPUS_MIB = {"80 GB": 81_559, "141 GB": 143_771}
 """Memory of an H100 and of an H200 as nvidia-smi lists it."""
 
@@ -44,6 +34,7 @@ WEIGHTS: dict[str, Callable[[ModelConfig], ModelConfig]] = {
     "NVFP4": lambda config: config.rounded().packing(),
     "NVFP4, lm_head too": lambda config: config.rounded(lm_head=True).packing(),
 }
+SHOWN = ("BF16", "FP8", "NVFP4")
 
 
 @cache
@@ -55,14 +46,14 @@ def model(kind: str, *, drafts: bool) -> tuple[CacheLayout, int]:
     return config.cache_layout("bfloat16", PAGE_LEN), weights.num_bytes
 
 
-def pools(total_bytes: int, role: Role, kind: str, *, drafts: bool) -> PoolSize:
+def pools(total_bytes: int, kind: str, *, drafts: bool) -> PoolSize:
     """State slots and pages of a worker that has the GPU to itself."""
     layout, weights_bytes = model(kind, drafts=drafts)
-    max_drafts = MAX_DRAFTS if drafts and role.decodes else 0
+    max_drafts = MAX_DRAFTS if drafts else 0
     demand = gpu.CacheDemand(
         layout,
         NUM_IDS,
-        role.max_rows,
+        MAX_ROWS,
         MAX_LEN,
         gpu.GpuPart(),
         max_drafts,
@@ -77,15 +68,14 @@ def pools(total_bytes: int, role: Role, kind: str, *, drafts: bool) -> PoolSize:
 
 
 def rows() -> list[str]:
-    """The rows of the table: sequences and tokens by role, without drafts and with them."""
+    """The rows of the table: sequences and tokens, without drafts and with them."""
     found = []
     for name, mib in GPUS_MIB.items():
-        for weights in WEIGHTS:
+        for weights in SHOWN:
             cells = [f"{name}, {weights}"]
-            for role in ROLES:
-                for drafts in (False, True):
-                    fit = pools(mib << 20, role, weights, drafts=drafts)
-                    cells.append(f"{fit.num_state_slots}; {fit.num_pages * PAGE_LEN:,}")
+            for drafts in (False, True):
+                fit = pools(mib << 20, weights, drafts=drafts)
+                cells.append(f"{fit.num_state_slots}; {fit.num_pages * PAGE_LEN:,}")
             found.append(f"| {' | '.join(cells)} |")
     return found
 
