@@ -40,6 +40,10 @@ DRAWINGS = (
     "layers.svg",
     "triage.svg",
     "apis.svg",
+    "families.svg",
+    "proxy.svg",
+    "start.svg",
+    "words.svg",
 )
 ENVIRONMENT = {"at": "2026-01-02T03:04:05+00:00", "commit": "abc1234"}
 
