@@ -1,11 +1,13 @@
-"""``python -m tests.engine.compile_kernels [--arch 90] [--model MODEL] [NAME...]``: do the kernels
-compile for a GPU of this architecture (80: Ampere, 89: Ada, 90: Hopper, 100 and 120: Blackwell)?
+"""``python -m tests.engine.compile_kernels [--arch 90] [--model MODEL] [--one-each] [NAME...]``: do
+the kernels compile for a GPU of this architecture (80: Ampere, 89: Ada, 90: Hopper, 100 and 120:
+Blackwell)?
 
 No GPU is needed: what prompts, decode steps, spread ones and those with drafts launch, in BF16 and
 in FP8, with packed experts, behind deep contexts, and for other model families, is compiled to
 machine code, with its shared memory printed, and launched nowhere. With NAMEs only kernels whose
 names contain one; with a MODEL of tests/gpu/family_configs.py only what its prompts and decode
-steps launch. All take some minutes, so tests run it for one model (test_other_gpus.py).
+steps launch; with --one-each only the first variant of each kernel. All take some minutes, so tests
+run it for one model (test_other_gpus.py).
 TRITON_INTERPRET must be off.
 """
 
@@ -69,9 +71,9 @@ MAX_DRAFTS, MAX_SEQ_LEN = 2, 4096
 class Compiled:
     """Stands in for JITFunction.run."""
 
-    def __init__(self, names: list[str], target: GPUTarget) -> None:
+    def __init__(self, names: list[str], target: GPUTarget, *, one_each: bool) -> None:
         self._backend, self._target = make_backend(target), target
-        self._names, self._seen = names, set[str]()
+        self._names, self._one_each, self._seen = names, one_each, set[str]()
         self._binders: dict[Any, Any] = {}
         self.failed = list[str]()
 
@@ -85,7 +87,7 @@ class Compiled:
             )
         kwargs |= {"debug": False, "instrumentation_mode": ""}
         bound, variant, options = self._binders[function](*args, **kwargs)
-        key = f"{name} {variant} {options}"
+        key = name if self._one_each else f"{name} {variant} {options}"
         if key in self._seen:
             return
         self._seen.add(key)
@@ -299,9 +301,9 @@ def launch_everything(arch: int) -> None:
         launch_pieces()
 
 
-def main(names: list[str], arch: int, model: str | None) -> int:
+def main(names: list[str], arch: int, model: str | None, *, one_each: bool) -> int:
     torch.set_num_threads(1)
-    compiled = Compiled(names, GPUTarget("cuda", arch, 32))
+    compiled = Compiled(names, GPUTarget("cuda", arch, 32), one_each=one_each)
     jit.JITFunction.run = lambda self, *args, **kwargs: compiled.launch(self, *args, **kwargs)
     noted.without_arithmetic()
     torch.Tensor.pin_memory = lambda self, *_: self  # type: ignore[assignment,method-assign]
@@ -326,5 +328,6 @@ if __name__ == "__main__":
     parser.add_argument("names", nargs="*")
     parser.add_argument("--arch", type=int, default=90)
     parser.add_argument("--model", choices=(*NAMED, *OTHERS))
+    parser.add_argument("--one-each", action="store_true")
     given = parser.parse_args()
-    sys.exit(main(given.names, given.arch, given.model))
+    sys.exit(main(given.names, given.arch, given.model, one_each=given.one_each))

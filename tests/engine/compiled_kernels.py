@@ -1,11 +1,13 @@
-"""``python -m tests.engine.compiled_kernels [none|fp8|nvfp4|MODEL]``: which kernels do batches need
-that were not warm, with such weights, or for a model of tests/gpu/family_configs.py?
+"""``python -m tests.engine.compiled_kernels KIND...``: which kernels do batches need that were not
+warm, with weights in none, fp8 or nvfp4, or for a model of tests/gpu/family_configs.py?
 
-Prints one line for each. Nothing is computed: instead of being launched, a kernel's variant (what
-Triton would compile for) is noted, on the CPU, as for a Hopper GPU. TRITON_INTERPRET must be off.
+Prints one line for each. Each KIND has a process of its own, and all share their imports. Nothing
+is computed: instead of being launched, a kernel's variant (what Triton would compile for) is noted,
+on the CPU, as for a Hopper GPU. TRITON_INTERPRET must be off.
 """
 
 import json
+import multiprocessing
 import random
 import sys
 import tempfile
@@ -242,10 +244,15 @@ def main(kind: str) -> None:
             for batch in first_tokens(9):
                 engine.launch(batch).result()
     for cold in sorted(variants.seen - warm):
-        print(cold)
+        print(f"{kind}: {cold}")
     pieces = any("_rest_kernel" in each for each in warm)
     assert pieces != is_family, "pieces are for the full-size model"
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else "none")
+    for kind in sys.argv[1:]:
+        process = multiprocessing.get_context("fork").Process(target=main, args=(kind,))
+        process.start()
+        process.join()
+        if process.exitcode:
+            sys.exit(f"{kind}: exit code {process.exitcode}")

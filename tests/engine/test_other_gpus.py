@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 LIMIT_S = 300.0
 ARCHS = [80, 86, 89, 90, 100, 120] if ALL else [80, 120]
 """Of an ordinary run: without e4m3 and programmatic launch, and with both in the least shared
-memory."""
+memory. For the first one variant of each kernel is compiled then."""
 MODELS = ["qwen3.5-9b", "qwen3.5-122b-a10b"] if ALL else ["qwen3.5-9b"]
 """Heads of 256 dimensions with DeltaNet and dense layers; the most heads of a KV head, with
 experts."""
@@ -24,13 +24,14 @@ experts."""
 @pytest.mark.parametrize("model", MODELS)
 def test_the_kernels_of_a_model_compile(model: str, arch: int, tmp_path: Path) -> None:
     """Without --model, all others too."""
+    one_each = ["--one-each"] if arch == 80 and not ALL else []
     found = subprocess.run(
         [
             sys.executable, "-m", "tests.engine.compile_kernels",
-            "--arch", str(arch), "--model", model,
+            "--arch", str(arch), "--model", model, *one_each,
         ],
         env=os.environ | {"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)},
         cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S,
     )  # fmt: skip
     assert found.returncode == 0, f"{found.stdout[-2000:]}\n{found.stderr[-2000:]}"
-    assert found.stdout.count("B shared") > 30, found.stdout
+    assert found.stdout.count("B shared") > (20 if one_each else 30), found.stdout
