@@ -5,9 +5,11 @@ import random
 import pytest
 
 from engine.batch import ForwardBatch, Row
+from engine.kernels.reference import ReferenceKernels
 from engine.overlap import Overlap
 from tests.engine.checkpoints import checkpoint, with_draft_layer
 from tests.engine.driver import load_engine
+from tests.engine.families import family_checkpoint
 from tests.engine.overlapped import generate
 
 
@@ -17,6 +19,16 @@ def test_tokens_are_those_of_a_prompt_before_the_steps(max_drafts: int) -> None:
     prompts = [tuple(draw.choices(range(250), k=length)) for length in (9, 40, 70)]
     folder = with_draft_layer("per_expert") if max_drafts else checkpoint("per_expert")
     engine = load_engine(folder, load_format="dummy", max_drafts=max_drafts)
+    engine.overlap = Overlap(None)
+    before = generate(engine, prompts[:2], prompts[2], beside=False)
+    assert generate(engine, prompts[:2], prompts[2], beside=True) == before
+
+
+def test_window_pages_beside_steps() -> None:
+    """The prompt is longer than the ring of its slot."""
+    draw = random.Random(3)
+    prompts = [tuple(draw.choices(range(250), k=length)) for length in (70, 130, 700)]
+    engine = load_engine(family_checkpoint("gemma3_text"), kernels=ReferenceKernels())
     engine.overlap = Overlap(None)
     before = generate(engine, prompts[:2], prompts[2], beside=False)
     assert generate(engine, prompts[:2], prompts[2], beside=True) == before
