@@ -26,7 +26,7 @@ from engine.kernels.interface import Kernels
 from engine.model.model import Model, finished
 from engine.overlap import Overlap, OverlappedBatch
 from engine.phases import Phases
-from engine.prefill_graphs import PrefillGraphs
+from engine.prefill_graphs import PrefillGraphs, Shape
 from engine.prompt_scores import Scores
 from engine.sampler import Sampler
 from engine.speculation import Drafts, Speculation
@@ -210,7 +210,7 @@ class Engine:
         """
         assert self.overlap is not None, "an engine without a divided GPU"
         self._checks.check(batch)
-        return self.overlap.begin(self._in_parts(batch))
+        return self.overlap.begin(self._run_in_parts(batch))
 
     def warm_up(self) -> None:
         """Run every kind of batch once, so that no request waits for a kernel to be compiled.
@@ -255,84 +255,81 @@ class Engine:
         )
 
     def _run(self, part: Pass) -> Draw | None:
+        """Compute a pass and sample; None if no row samples."""
         if self._graphs is not None and part.decodes:
             return self._sampler.sample(*self._graphs.launch(part.rows), _sampled(part))
-        windows = self._windows.begin(part.rows)
         if self._prefill_graphs is not None and (shape := self._prefill_graphs.shape_of(part.rows)):
-            stepped = self._prefill_graphs.launch(shape, part.rows, windows)
-            self._windows.end(windows)
-            draw = self._sampler.sample(*stepped, _sampled(part)) if part.sampled else None
-            if self._drafts is not None:
-                inputs = Inputs.of(part.rows, self.layout, self._device)
-                self._drafts.prefilled(part, inputs, self._prefill_graphs.hidden_of(part.rows))
-            return draw
-        inputs = Inputs.of(part.rows, self.layout, self._device, windows)
-        ids = inputs.prefill_ids
-        if inputs.decode:
-            fed = self._sampler.next_token.index_select(0, inputs.decode.state_slots)
-            ids = torch.cat((fed, ids)) if inputs.prefill else fed
+            return self._replay_prompts(self._prefill_graphs, shape, part)
         every_token = self._drafts is not None
-        hidden = finished(
-            self._model.forward(inputs, ids, self.cache, self._kernels, every_token=every_token)
-        )
-        self._windows.end(windows)
-        return self._drawn(hidden, inputs, part)
+        hidden, inputs = finished(self._forward(part, every_token=every_token))
+        return self._sample(hidden, inputs, part, every_token=every_token)
 
-    def _in_parts(self, batch: ForwardBatch) -> Generator[None, None, Step]:
+    def _run_in_parts(self, batch: ForwardBatch) -> Generator[None, None, Step]:
         """Enqueue a batch of prompts layer by layer; returns the launched batch."""
         draws: list[tuple[Sequence[int], Outcome]] = []
+        every_token = self._drafts is not None
         for part in self._passes(batch, apart=True):
             assert not part.decodes, "steps are not overlapped"
             assert not part.scored, "scored prompts are not overlapped"
-            windows = self._windows.begin(part.rows)
-            inputs = Inputs.of(part.rows, self.layout, self._device, windows)
-            hidden = yield from self._model.forward(
-                inputs, inputs.prefill_ids, self.cache, self._kernels,
-                every_token=self._drafts is not None,
-            )  # fmt: skip
-            self._windows.end(windows)
+            hidden, inputs = yield from self._forward(part, every_token=every_token)
             with self._sampler.apart():
-                draw = self._drawn(hidden, inputs, part)
+                draw = self._sample(hidden, inputs, part, every_token=every_token)
             if draw is not None:
                 draws.append((part.sampled, draw))
         return Step(len(batch.rows), tuple(draws))
 
     def _run_scored(self, part: Pass) -> tuple[Draw | None, Scores]:
-        """Run a pass of scored prompts; never in a graph, which keeps only the states of sampled
-        tokens."""
+        """Compute a pass of scored prompts; never in a graph, which keeps only the states of
+        sampled tokens."""
+        hidden, inputs = finished(self._forward(part, every_token=True))
+        scores = prompt_scores.score(hidden, part.rows, self._logits, self.num_ids)
+        return self._sample(hidden, inputs, part, every_token=True), scores
+
+    def _replay_prompts(self, graphs: PrefillGraphs, shape: Shape, part: Pass) -> Draw | None:
+        """Compute a pass of prompts by a graph, and sample."""
+        windows = self._windows.begin(part.rows)
+        stepped = graphs.launch(shape, part.rows, windows)
+        self._windows.end(windows)
+        draw = self._sampler.sample(*stepped, _sampled(part)) if part.sampled else None
+        if self._drafts is not None:
+            inputs = Inputs.of(part.rows, self.layout, self._device)
+            self._drafts.prefilled(part, inputs, graphs.hidden_of(part.rows))
+        return draw
+
+    def _forward(
+        self, part: Pass, *, every_token: bool
+    ) -> Generator[None, None, tuple[torch.Tensor, Inputs]]:
+        """Compute a pass without a graph, layer by layer -> the hidden states of its sampled
+        tokens, or of ``every_token``."""
         windows = self._windows.begin(part.rows)
         inputs = Inputs.of(part.rows, self.layout, self._device, windows)
-        hidden = finished(
-            self._model.forward(
-                inputs, inputs.prefill_ids, self.cache, self._kernels, every_token=True
-            )
+        ids = inputs.prefill_ids
+        if inputs.decode:
+            fed = self._sampler.next_token.index_select(0, inputs.decode.state_slots)
+            ids = torch.cat((fed, ids)) if inputs.prefill else fed
+        hidden = yield from self._model.forward(
+            inputs, ids, self.cache, self._kernels, every_token=every_token
         )
         self._windows.end(windows)
-        scores = prompt_scores.score(hidden, part.rows, self._logits, self.num_ids)
-        return self._sample_every(hidden, inputs, part), scores
+        return hidden, inputs
 
-    def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        return self._model.logits(hidden, self._num_logits, self._kernels)
-
-    def _drawn(self, hidden: torch.Tensor, inputs: Inputs, part: Pass) -> Draw | None:
-        """Sample from the states of the sampled tokens; with a draft layer, from those of every
-        token."""
-        if self._drafts is None:
-            return self._sample(hidden, inputs, part)
-        return self._sample_every(hidden, inputs, part)
-
-    def _sample_every(self, hidden: torch.Tensor, inputs: Inputs, part: Pass) -> Draw | None:
-        """``_sample`` from the hidden states of every token, which the draft layer needs too."""
-        draw = self._sample(hidden.index_select(0, inputs.sample_index), inputs, part)
+    def _sample(
+        self, hidden: torch.Tensor, inputs: Inputs, part: Pass, *, every_token: bool
+    ) -> Draw | None:
+        """Sample from the ``hidden`` states that ``_forward`` returned. The draft layer takes those
+        of every token."""
+        draw = None
+        if part.sampled:
+            sampled = hidden.index_select(0, inputs.sample_index) if every_token else hidden
+            draw = self._sampler.sample(
+                self._logits(sampled), inputs.sample_slots, inputs.sample_positions, _sampled(part)
+            )
         if self._drafts is not None:
             self._drafts.prefilled(part, inputs, hidden)
         return draw
 
-    def _sample(self, hidden: torch.Tensor, inputs: Inputs, part: Pass) -> Draw | None:
-        if not part.sampled:
-            return None
-        slots, positions = inputs.sample_slots, inputs.sample_positions
-        return self._sampler.sample(self._logits(hidden), slots, positions, _sampled(part))
+    def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self._model.logits(hidden, self._num_logits, self._kernels)
 
 
 def cuda_parts(*args: Any) -> "CudaParts":
