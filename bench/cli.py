@@ -14,6 +14,7 @@ from bench.harness.correctness.outcome import CorrectnessSettings
 from bench.harness.correctness.run import correctness
 from bench.harness.gpu.run import gpu
 from bench.harness.gpu.settings import GpuSettings, served
+from bench.harness.interference import InterferenceSettings, interference
 from bench.harness.load_settings import LoadSettings
 from bench.harness.loader import load
 from bench.harness.options import CountedTarget, Target, command
@@ -107,6 +108,9 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "gpu": command(
         GpuSettings, gpu, Target, serve=served, url=None, give_up_after=20, time_limit_s=3600.0,
         out=Path("gpu.json"),
+    ),
+    "interference": command(
+        InterferenceSettings, interference, CountedTarget, out=Path("interference.json"), **PACED
     ),
     "score": score.score,
     "compare": score.compare,

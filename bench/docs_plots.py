@@ -61,8 +61,8 @@ PHASES = {"quiet": "alone", "disturbed": "beside arriving prompts"}
 
 
 def interference(files: Sequence[Path]) -> str:
-    """Percentiles of the gaps between tokens, from results of ``bench.interference``: for each
-    set-up and percentile a bar for the streams alone, and one beside arriving prompts."""
+    """Percentiles of the gaps between tokens, from results of ``baton bench interference``: for
+    each set-up and percentile a bar for the streams alone, and one beside arriving prompts."""
     documents = read(files)
     setups: dict[str, Any] = {}
     for document in documents.values():

@@ -36,13 +36,16 @@ from bench.setups import Setup
 
 MODES = ("plain", "spread", "drafts")
 LOAD = "deploy.cli bench throughput --url URL --tokenizer MODEL SAMPLING OPTIONS --out"
+INTERFERENCE = (
+    "deploy.cli bench interference --url URL --tokenizer MODEL --setup SETUP OPTIONS --out OUT"
+)
 STAGES = "bench.handoff_stages --redis-url REDIS --min-prompt LENGTH --out"
 COMMANDS: Mapping[str, tuple[float, Sequence[str]]] = {
     "doctor": (240.0, ["deploy.cli doctor --device DEVICE --port 0"]),
     "handoff": (90.0, [f"{LOAD} SENT", f"{STAGES} OUT"]),
     "handoff-long": (90.0, [f"{LOAD} SENT", f"{STAGES} OUT"]),
     "levels": (300.0, [f"{LOAD} OUT"]),
-    "interference": (160.0, ["bench.interference --url URL --setup SETUP OPTIONS --out OUT"]),
+    "interference": (160.0, [INTERFERENCE]),
     "crowd": (250.0, [f"{LOAD} OUT"]),
     "soak": (360.0, ["tests.soak.handoffs OPTIONS --setting dead_after=60 --out OUT -- UP"]),
 }
@@ -59,8 +62,6 @@ OPTIONS = {
         "handoff": "--levels 1 --requests 32 --input-len 1024 --output-len 128 --spot-checks 0",
         "handoff-long": "--levels 8 --requests 32 --input-len 8192 --output-len 32 --spot-checks 0",
         "levels": "--levels 1,2,4,8,16,32,64 --requests 64 --rounds 2",
-        "interference": "--streams 32 --stream-prompt 1024 --stream-tokens 1024 --arrivals 40 "
-        "--arrival-prompt 8192 --every-s 0.25",
         "crowd": "--levels 256,512 --requests 512 --rounds 1 --spot-checks 0",
         "soak": "--handoffs 300 --kills 4 --concurrency 16 --max-prompt 32768 --max-output 64",
     },
@@ -68,13 +69,14 @@ OPTIONS = {
         "handoff": "--levels 1 --requests 8 --input-len 64 --output-len 16 --spot-checks 0",
         "handoff-long": "--levels 4 --requests 8 --input-len 512 --output-len 16 --spot-checks 0",
         "levels": "--levels 1,2,4 --requests 8 --rounds 2 --input-len 64 --output-len 32",
-        "interference": "--streams 4 --stream-prompt 64 --stream-tokens 200 --arrivals 8 "
-        "--arrival-prompt 512 --every-s 0.25 --num-ids 1000",
+        "interference": "--num-streams 4 --stream-prompt 64 --stream-tokens 200 --num-arrivals 8 "
+        "--arrival-prompt 512 --every-s 0.25",
         "crowd": "--levels 8 --requests 8 --rounds 1 --input-len 64 --output-len 32",
         "soak": "--handoffs 40 --kills 4 --concurrency 6 --max-prompt 512 --max-output 16",
     },
 }
-"""By ``--size``: the full-size model on GPUs, and the bundled one on two cores."""
+"""By ``--size``: the full-size model on GPUs, and the bundled one on two cores. What is not given
+is the command's own default."""
 
 
 @dataclass(frozen=True)

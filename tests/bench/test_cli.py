@@ -9,7 +9,7 @@ from deploy.cli import app
 
 COMMANDS = (
     "throughput", "load", "score", "compare", "report",
-    "correctness", "conformance", "scale", "gpu",
+    "correctness", "conformance", "scale", "gpu", "interference",
 )  # fmt: skip
 GPU_MODULES = ("profile_step", "step")
 HEAVY = ("torch", "transformers", "tokenizers", "uvloop", "numpy")

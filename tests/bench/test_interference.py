@@ -3,8 +3,17 @@
 import pytest
 
 from bench.harness.client.record import Arrival, Record
-from bench.interference import Load, measure
-from bench.token_gaps import NotMeasured, figures, gaps_within, pace, steady, touching
+from bench.harness.figures.token_gaps import (
+    NotMeasured,
+    figures,
+    gaps_within,
+    pace,
+    steady,
+    touching,
+)  # fmt: skip
+from bench.harness.interference import InterferenceSettings, measure
+from tests.bench.letters import Letters
+from tests.bench.sessions import session
 from tests.bench.stub import Behaviour, Stub
 
 
@@ -42,9 +51,9 @@ def test_ttft_is_of_prompts_that_came_and_began_while_all_streams_ran() -> None:
 
 
 async def test_a_long_prompt_is_computed_before_anything_is_measured() -> None:
-    load = Load(2, 8, 40, 3, 50, 1, 0.02, 676)
-    async with Stub(Behaviour(0.02, 0.005)) as stub:
-        found = await measure(stub.url, load)
+    settings = InterferenceSettings(2, 8, 40, 3, 50, 1, 0.02)
+    async with Stub(Behaviour(0.02, 0.005)) as stub, session(stub.url) as given:
+        found = await measure(settings, Letters(), given)
         lengths = [len(served.body["prompt"]) for served in stub.served]
     assert sorted(lengths[:3]) == [8, 8, 50]
     assert lengths[3:5] == [8, 8]

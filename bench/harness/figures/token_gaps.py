@@ -1,9 +1,10 @@
 """Gaps between the tokens of streams that run at the same time, and gaps while long prompts arrive
-(bench/interference.py)."""
+(bench/harness/interference.py)."""
 
 from collections.abc import Sequence
 from typing import Any
 
+from bench.harness.cannot_measure import CannotMeasure
 from bench.harness.client.record import Record
 from bench.measures import columns_ms
 
@@ -11,8 +12,8 @@ Span = tuple[float, float]
 """(begin, end) in seconds of one clock."""
 
 
-class NotMeasured(Exception):
-    """The server gives no answers, or there was no time in which all streams ran."""
+class NotMeasured(CannotMeasure):
+    """A request failed, or there was no time in which all streams ran."""
 
 
 def figures(
