@@ -127,34 +127,48 @@ class Lockstep:
         self._forgive(others)
         seen = [self._seen(place, record) for place, record in enumerate(others)]
         if self.record.stance is not Stance.COMMITTED:
-            self._num_lenders = sum(
-                each is not None and each.stance is not Stance.UNAVAILABLE and not trial
-                for each in map(self._of_this_generation, lenders)
-            )
-            stays_unavailable = (
-                not willing
-                or now < self._unavailable_until
-                or bool(self._missed)
-                or (self._was_aborted and not all(map(self._has_ended, lenders)))
-            )
             self.record = replace(self.record, rows=rows, drafts=drafts, acceptance=acceptance)
-            self._say(Stance.UNAVAILABLE if stays_unavailable else Stance.WILLING)
-            present = self._present(seen)
-            if stays_unavailable or len(present) < len(seen) or not self._wants(present):
+            if not self._commit(seen, lenders, now, willing=willing):
                 return self._local()
-            number = _highest([mine := self.record, *present])
-            if self._num_in_a_row and number > mine.round:
-                return self._local()
-            wait_s = self._times.step_s if self._num_in_a_row else self._times.enter_s
-            self._wait_until = now + wait_s
-            self._commit_to(number)
         return self._agree(seen, others, now)
+
+    def _commit(
+        self,
+        seen: Sequence[Record | None],
+        lenders: Sequence[Record | None],
+        now: float,
+        *,
+        willing: bool,
+    ) -> bool:
+        """Commit to a round if this member and all others would take part in it. False: they do
+        not, and the next step is a local one."""
+        here = [self._of_this_generation(each) for each in lenders if not self.record.trial]
+        self._num_lenders = sum(
+            each is not None and each.stance is not Stance.UNAVAILABLE for each in here
+        )
+        stays_unavailable = (
+            not willing
+            or now < self._unavailable_until
+            or bool(self._missed)
+            or (self._was_aborted and not all(map(self._has_ended, lenders)))
+        )
+        self._say(Stance.UNAVAILABLE if stays_unavailable else Stance.WILLING)
+        present = self._present(seen)
+        if stays_unavailable or len(present) < len(seen) or not self._wants(present):
+            return False
+        number = _highest([mine := self.record, *present])
+        if self._num_in_a_row and number > mine.round:
+            return False
+        wait_s = self._times.step_s if self._num_in_a_row else self._times.enter_s
+        self._wait_until = now + wait_s
+        self._commit_to(number)
+        return True
 
     @property
     def holds_prompts(self) -> bool:
-        """Whether prompts wait while this member takes part in steps of the group: no longer than
-        until the next window, or until the group computes local steps. Where it has no sequences
-        they do not wait."""
+        """True if prompts wait while this member takes part in steps of the group: until the next
+        window at the latest, or until the group computes local steps. Without sequences they do not
+        wait."""
         in_step = self._num_in_a_row > 0 and self.record.last_rows > 0
         return in_step and self.record.round % WINDOW != 0
 
@@ -190,7 +204,7 @@ class Lockstep:
             self._back_off(now)
 
     def _has_ended(self, lender: Record | None) -> bool:
-        """Whether it has no step of this generation under way."""
+        """True if a lender has no step of this generation under way."""
         if lender is None:
             return False
         others = lender.generation != self.record.generation
@@ -212,7 +226,7 @@ class Lockstep:
         return self._policy.enters(loads, len(loads) + self._num_lenders)
 
     def _commit_to(self, number: int) -> None:
-        """With the rows and drafts that the record has."""
+        """Commit to a round with the rows and drafts that the record has."""
         self.record = replace(
             self.record, round=number, stance=Stance.COMMITTED, lenders=self._num_lenders
         )

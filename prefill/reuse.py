@@ -61,9 +61,8 @@ class PrefixReuse:
 
     def waits(self, sequence: Sequence, filling: Iterable[Sequence]) -> bool:
         """True if a prompt being filled will soon keep a prefix of the sequence that is much longer
-        than any kept now, so that it should not be computed or copied twice. The end of their
-        common prefix is added to the places where that prompt keeps states, unless it has passed
-        there."""
+        than any kept now, so that it should not be computed or copied twice. That prompt is made to
+        keep it, if it still can."""
         if sequence.keys is None:
             return False
         if sequence.awaited is not None and _is_coming(*sequence.awaited):
@@ -74,14 +73,15 @@ class PrefixReuse:
         worth = max(worth, on_host.num_tokens if on_host else 0)
         sequence.awaited = None
         for other in filling:
-            place = self._shared_soon(other, sequence)
+            place = self._let_keep(other, sequence)
             if place >= worth:
                 sequence.awaited = other, place
                 return True
         return False
 
-    def _shared_soon(self, other: Sequence, sequence: Sequence) -> int:
-        """Length of the longest common prefix that ``other`` is going to keep; 0: none."""
+    def _let_keep(self, other: Sequence, sequence: Sequence) -> int:
+        """Let ``other`` keep its common prefix with the sequence, unless it has passed the end of
+        that. Returns the length of the longest common prefix that it is going to keep; 0: none."""
         if other.keys is None or (other.pulling is not None and not other.making):
             return 0
         shared = common_pages(other, sequence) * self._layout.page_size
