@@ -25,6 +25,8 @@ T = TypeVar("T")
 G = TypeVar("G", bound="Target")
 S = TypeVar("S", bound="Settings")
 LIMIT_OF = {"request_limit_s": "request_s", "request_s": "request_s", "limit_s": "time_limit_s"}
+WAITS = {"first_byte_s": math.inf, "stall_s": math.inf, "request_s": 300.0}
+"""Deadlines of a command that sets no others."""
 
 
 class Settings:
@@ -88,32 +90,6 @@ class CountedTarget(Target):
 
 
 @dataclass(frozen=True)
-class Limits:
-    """Deadlines of requests, and when a whole run ends."""
-
-    connect_s: Annotated[float, typer.Option(help="Seconds to a connection.")] = 10.0
-    first_byte_s: Annotated[
-        float | None, typer.Option(help="Seconds to the first byte; as --request-s if not given.")
-    ] = None
-    stall_s: Annotated[
-        float | None,
-        typer.Option(help="Seconds of silence within a response; as --request-s if not given."),
-    ] = None
-    request_s: Annotated[float, typer.Option(help="Seconds for a whole request.")] = 300.0
-    give_up_after: Annotated[int, typer.Option(help="Failures in a row that end the run.")] = 16
-    time_limit_s: Annotated[float, typer.Option(help="Seconds for the whole run.")] = 14_400.0
-
-    def resolve(self) -> tuple[Deadlines, Patience]:
-        """The limits as the client and the run use them. Raises ValueError naming the setting."""
-        first_byte_s = self.request_s if self.first_byte_s is None else self.first_byte_s
-        stall_s = self.request_s if self.stall_s is None else self.stall_s
-        return (
-            Deadlines(self.connect_s, first_byte_s, stall_s, self.request_s),
-            Patience(self.give_up_after, self.time_limit_s),
-        )
-
-
-@dataclass(frozen=True)
 class Output:
     out: Annotated[Path | None, typer.Option(help="Where the result (JSON) goes.")] = None
     html: Annotated[Path | None, typer.Option(help="Where a report goes.")] = None
@@ -128,16 +104,17 @@ def command(
     serve: Callable[[S, str | None], AbstractContextManager[str]] | None = None,
     **defaults: Any,
 ) -> Callable[..., None]:
-    """A function for typer with the options of the target, of ``settings``, of the limits and of
-    the output. ``defaults`` replace the defaults of fields. ``serve`` starts a server if needed,
+    """A function for typer with the options of the target, of ``settings``, of the deadlines and
+    of the output. ``defaults`` replace the defaults of fields. ``serve`` starts a server if needed,
     and gives its URL for as long as it is entered."""
-    parts = (target_type, settings, Limits, Output)
+    parts = (target_type, settings, Deadlines, Patience, Output)
+    defaults = WAITS | defaults
 
     def run(**values: Any) -> None:
         try:
             target, where = _made(target_type, values), _made(Output, values)
-            bounds, chosen = _made(Limits, values), _made(settings, values)
-            deadlines, patience = bounds.resolve()
+            deadlines, patience = _made(Deadlines, values), _made(Patience, values)
+            chosen = _made(settings, values)
             if target.url is not None:
                 target.endpoint(target.url)
         except ValueError as error:

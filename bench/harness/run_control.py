@@ -9,6 +9,9 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Annotated
+
+from typer import Option
 
 from bench.harness.client.client import Client
 from bench.harness.client.exchange import Exchange
@@ -20,8 +23,8 @@ INTERRUPTED = "interrupted"
 class Patience:
     """A run ends after ``give_up_after`` failures in a row, or after ``time_limit_s``."""
 
-    give_up_after: int = 16
-    time_limit_s: float = 4 * 3600.0
+    give_up_after: Annotated[int, Option(help="Failures in a row that end the run.")] = 16
+    time_limit_s: Annotated[float, Option(help="Seconds for the whole run.")] = 14_400.0
 
     def __post_init__(self) -> None:
         if self.give_up_after < 1:

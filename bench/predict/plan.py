@@ -38,11 +38,14 @@ SLOWER = 1.1
 MOST_GPUS = 64
 
 
-def set_ups(num_gpus: int) -> Iterator[Setup]:
-    """All set-ups of so many GPUs."""
+def set_ups(num_gpus: int, auto: PoolTargets | None = None) -> Iterator[Setup | Changing]:
+    """All set-ups of so many GPUs; ``auto``: also pools that follow the load for these targets,
+    which begin with a quarter of prefill workers."""
     yield Setup(0, num_gpus)
     for num_prefill in range(1, num_gpus):
         yield Setup(num_prefill, num_gpus - num_prefill)
+    if auto is not None and num_gpus > 1:
+        yield Changing(num_gpus, max(1, num_gpus // 4), auto)
 
 
 Found = dict[Setup | Changing, tuple[Goodput, Goodput]]
@@ -54,13 +57,11 @@ def found_for(
 ) -> Found:
     """The set-ups of so many GPUs, the best one first. ``auto``: also pools that follow the
     load."""
-    slower, compared = node.slower(SLOWER), list[Setup | Changing](set_ups(num_gpus))
-    if auto and num_gpus > 1:
-        wanted = PoolTargets(targets.ttft_s, targets.tpot_s)
-        compared.append(Changing(num_gpus, max(1, num_gpus // 4), wanted))
+    slower = node.slower(SLOWER)
+    wanted = PoolTargets(targets.ttft_s, targets.tpot_s) if auto else None
     found = {
         setup: (trace.goodput(node, setup, targets), trace.goodput(slower, setup, targets))
-        for setup in compared
+        for setup in set_ups(num_gpus, wanted)
     }
     return dict(sorted(found.items(), key=lambda each: -each[1][0].requests_per_s))
 

@@ -83,9 +83,8 @@ def main(
     """Print the output tokens per second of each fixed set-up, and of pools that change."""
     table, load = Table.read(step or STEPS), Sessions(sessions, turns, cached, new, output, shared)
     targets = PoolTargets(target_ttft_ms / 1e3, target_tpot_ms / 1e3)
-    compared: list[Setup | Changing] = [*set_ups(gpus), Changing(gpus, max(1, gpus // 4), targets)]
     found = {}
-    for setup in compared:
+    for setup in set_ups(gpus, targets):
         found[setup.name] = figures = load.figures(table.node(), setup)
         print(
             f"{setup.name:12} {figures.output_tok_s:8.0f} output tokens a second, TTFT p50 "

@@ -17,7 +17,7 @@ from bench.harness.client.required import RequestFailed, at_once, one_by_one
 from tests.bench.raw_server import HEAD, STREAM, chunk, event, serving
 
 ASK = completion("m", [1, 2, 3], max_tokens=2)
-SHORT = Deadlines(connect_s=5, first_byte_s=0.2, stall_s=0.2, total_s=5)
+SHORT = Deadlines(connect_s=5, first_byte_s=0.2, stall_s=0.2, request_s=5)
 
 
 async def ask(pieces: list[bytes], what: Ask = ASK, deadlines: Deadlines | None = None) -> Record:
@@ -155,7 +155,7 @@ async def test_what_came_before_a_failure_is_kept() -> None:
 
 async def test_a_total_deadline_ends_a_response_that_trickles() -> None:
     pieces = [HEAD, *[chunk(event("a", 1))] * 3, b"hang", b""]
-    record = await ask(pieces, deadlines=Deadlines(stall_s=5, total_s=0.2))
+    record = await ask(pieces, deadlines=Deadlines(stall_s=5, request_s=0.2))
     assert record.failure == Failure.TIMEOUT
 
 

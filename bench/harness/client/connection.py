@@ -48,7 +48,7 @@ class Connection(asyncio.Protocol):
         self._ends_with_connection = True
         exchange.sent_at_s = perf_counter()
         self._transport.write(request)
-        self._total = self._loop.call_later(self._deadlines.total_s, self._too_long)
+        self._total = self._loop.call_later(self._deadlines.request_s, self._too_long)
         self._silence = self._loop.call_later(self._deadlines.first_byte_s, self._no_answer)
         try:
             await self._done
@@ -153,7 +153,7 @@ class Connection(asyncio.Protocol):
             self._fail(Failure.STALLED, f"silent for {limit:g} s after {exchange.num_bytes} bytes")
 
     def _too_long(self) -> None:
-        limit = self._deadlines.total_s
+        limit = self._deadlines.request_s
         got = self._exchange.num_bytes if self._exchange else 0
         self._fail(Failure.TIMEOUT, f"not complete within {limit:g} s; {got} bytes came")
 

@@ -3,7 +3,10 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Annotated
 from urllib.parse import urlsplit
+
+from typer import Option
 
 _PORTS = {"http": 80, "https": 443}
 
@@ -71,14 +74,21 @@ def endpoint(url: str, *, api_key: str | None = None, verify_tls: bool = True) -
 @dataclass(frozen=True)
 class Deadlines:
     """Longest waits of a request, in seconds. ``first_byte_s`` includes the server's queue, so it
-    is long by default. ``stall_s``: the silence between two pieces of a response."""
+    is long by default. ``first_byte_s`` and ``stall_s`` are ``request_s`` if they are infinite."""
 
-    connect_s: float = 10.0
-    first_byte_s: float = 300.0
-    stall_s: float = 60.0
-    total_s: float = 900.0
+    connect_s: Annotated[float, Option(help="Seconds to a connection.")] = 10.0
+    first_byte_s: Annotated[
+        float, Option(help="Seconds to the first byte; inf: as --request-s.")
+    ] = 300.0
+    stall_s: Annotated[
+        float, Option(help="Seconds of silence within a response; inf: as --request-s.")
+    ] = 60.0
+    request_s: Annotated[float, Option(help="Seconds for a whole request.")] = 900.0
 
     def __post_init__(self) -> None:
-        for name in ("connect_s", "first_byte_s", "stall_s", "total_s"):
+        for name in ("first_byte_s", "stall_s"):
+            if getattr(self, name) == math.inf:
+                object.__setattr__(self, name, self.request_s)
+        for name in ("connect_s", "first_byte_s", "stall_s", "request_s"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ValueError(f"{name}: {getattr(self, name)} is not above 0, or not finite")

@@ -23,7 +23,7 @@ def question(body: dict[str, Any]) -> str:
 def ask(say: Say, **settings: Any) -> Outcome:
     async def run() -> Outcome:
         with oracle(say) as (url, _):
-            limits = Deadlines(first_byte_s=2.0, stall_s=2.0, total_s=2.0)
+            limits = Deadlines(first_byte_s=2.0, stall_s=2.0, request_s=2.0)
             async with session(url, "oracle", limits) as given:
                 asked = CorrectnessSettings("bundled", **settings)
                 return await ask_bundled(asked, given, PROBLEMS)
