@@ -9,7 +9,7 @@ from engine.config import EngineConfig
 from engine.kernels.triton_support import unsupported
 from engine.model.config import ModelConfig
 from engine.model.registry import build, read_config
-from engine.quantized.packed import packed_names
+from engine.quantized.packed import drawn_names, packed_names
 
 
 def read_model(config: EngineConfig) -> tuple[ModelConfig, list[checkpoint.Entry]]:
@@ -66,7 +66,10 @@ def _as_stored(
     """The model of a quantised checkpoint: on a GPU with weights that stay packed. Raises
     ValueError for a GPU and weights that no kernel computes with."""
     plan = build(model, config.torch_dtype, torch.device("meta")).plan
-    names = packed_names(plan, entries, model.stored)
+    if config.load_format == "dummy":
+        names = drawn_names(plan, model.stored)
+    else:
+        names = packed_names(plan, entries, model.stored)
     model = model.packed(names)
     if config.device != "cuda":
         return model

@@ -25,6 +25,10 @@ MOST = 15
 """The largest number and zero point."""
 LEAST_SCALE = 0x3000
 """The bits of the least scale, as a bfloat16."""
+HALF = 0x3F00 - LEAST_SCALE
+"""The bits of the scale 0.5."""
+MEAN_SQUARE = sum((number - 8) ** 2 for number in range(MOST + 1)) / (MOST + 1)
+"""The mean of the squares of numbers less a zero point of 8 or 7."""
 
 
 class Int4Experts(IntegerExperts):
@@ -62,6 +66,12 @@ class Int4Experts(IntegerExperts):
         self.scales[expert, :, rows] = halves.view(torch.int32).t()
         factors = torch.exp2(top.float())
         self.matrix_scales[expert, rows.start // run : rows.stop // run] = factors
+
+    def draw(self, generator: torch.Generator) -> None:
+        """As ``PackedExperts``, with the zero points 8 and 7 in turn and one scale."""
+        self.words.view(torch.int16).random_(-(1 << 15), 1 << 15, generator=generator)
+        self.scales.fill_(HALF | 8 << 12 | (HALF | 7 << 12) << 16)
+        self.matrix_scales.fill_(2 * (self.shape[-1] * MEAN_SQUARE) ** -0.5)
 
     def dequantised(self) -> torch.Tensor:
         """The values, float32 [experts, rows, k]."""

@@ -17,6 +17,8 @@ from engine.model.packed_experts import COLUMNS, WORDS, IntegerExperts
 
 ZERO = 128
 """The number of 0."""
+MEAN_SQUARE = sum((number - ZERO) ** 2 for number in range(2 * ZERO)) / (2 * ZERO)
+"""The mean of the squares of numbers less ``ZERO``."""
 
 
 class Int8Experts(IntegerExperts):
@@ -45,6 +47,13 @@ class Int8Experts(IntegerExperts):
         wide = scales.float().repeat_interleave(repeats, 1)
         self.scales[expert, :, rows] = wide.view(torch.int32).t()
         self.matrix_scales[expert, rows.start // run : rows.stop // run] = 1
+
+    def draw(self, generator: torch.Generator) -> None:
+        """As ``PackedExperts``, with the same scale everywhere."""
+        self.words.random_(-(1 << 31), 1 << 31, generator=generator)
+        scale = (self.shape[-1] * MEAN_SQUARE) ** -0.5
+        self.scales.view(torch.float32).fill_(scale)
+        self.matrix_scales.fill_(1)
 
     def dequantised(self) -> torch.Tensor:
         """The values, float32 [experts, rows, k]."""

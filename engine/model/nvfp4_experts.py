@@ -80,7 +80,7 @@ class Nvfp4Experts(PackedExperts):
         self.matrix_scales[0, rows.start // run : rows.stop // run] = matrix_scale * MATRIX_FACTOR
 
     def draw(self, generator: torch.Generator) -> None:
-        """Fill with random codes whose values have a variance of 1 / k."""
+        """As ``PackedExperts``."""
         self.words.random_(-(1 << 15), 1 << 15, generator=generator)
         self.scales.fill_(EXPONENT * 0x08080808 - (1 << 32))
         self.matrix_scales.fill_((self.shape[-1] * MEAN_SQUARE) ** -0.5 * MATRIX_FACTOR)

@@ -54,6 +54,10 @@ class PackedExperts(ABC):
         return self.words.nbytes + self.scales.nbytes + self.matrix_scales.nbytes
 
     @abstractmethod
+    def draw(self, generator: torch.Generator) -> None:
+        """Fill with random values that have a variance of 1 / k."""
+
+    @abstractmethod
     def dequantised(self) -> torch.Tensor:
         """The values, float32 [experts, rows, k]."""
 

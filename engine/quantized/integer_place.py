@@ -53,7 +53,8 @@ class IntegerPlace:
             )
 
     def draw(self, generator: torch.Generator) -> None:
-        raise AssertionError("dummy weights are no integers")
+        if self.first == 0:
+            self.into.draw(generator)
 
     def _ordered(self, source: torch.Tensor) -> torch.Tensor:
         return source if self.order is None else self.order.ordered(source)

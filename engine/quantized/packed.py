@@ -9,7 +9,7 @@ import torch
 
 from engine.checkpoint import Entry
 from engine.errors import CheckpointError
-from engine.model.quantization import PREFIX, PackedKind, PackedNames
+from engine.model.quantization import PREFIX, PackedKind, PackedNames, Quantization
 from engine.plan import Plan, Target
 from engine.quantized.format import Format, Part, Stored, require
 from engine.quantized.integer_place import IntegerPlace
@@ -80,6 +80,19 @@ def packed_names(plan: Plan, entries: Sequence[Entry], stored: Stored) -> Packed
         for kind, names in found.items()
         for whole in plan.targets
         if whole in names or (whole in plan.split and names.issuperset(plan.split[whole]))
+    )
+
+
+def drawn_names(plan: Plan, stored: Stored) -> PackedNames:
+    """``packed_names`` of dummy weights: all that a checkpoint in this form may store packed, as
+    most do."""
+    kinds = [kind for form in stored.formats if (kind := _kind(form)) is not None]
+    return PackedNames(
+        (name, kinds[0])
+        for name, target in plan.targets.items()
+        if kinds
+        and (name in plan.split or len(target.shape) == 2)
+        and Quantization.is_converted_officially(name)
     )
 
 

@@ -1,5 +1,6 @@
 """The Triton kernel set over a model with experts in NVFP4, against their values in PyTorch."""
 
+import json
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass, replace
 from itertools import product
@@ -36,6 +37,16 @@ PROMPTS = (tuple(range(40, 61)), (5, 6, 7))
 NUM_TOKENS = 2  # a prompt's, and that of a decode step
 NUM_TOKENS_WITH_DRAFTS = 3
 VOCAB = 576  # a multiple of 64, so that lm_head can be in NVFP4
+
+
+def groups(form: str, **weights: Any) -> dict[str, Any]:
+    """What a configuration of compressed-tensors says of weights, and its method."""
+    scheme = {"config_groups": {"group_0": {"weights": weights}}}
+    return {"quant_method": "compressed-tensors", "format": form} | scheme
+
+
+AWQ = {"quant_method": "awq", "bits": 4, "group_size": 64, "zero_point": True}
+INT8 = groups("pack-quantized", num_bits=8, type="int", strategy="channel", symmetric=True)
 
 
 @pytest.fixture
@@ -125,13 +136,22 @@ def packed_matrices(weights: Any) -> list[Matrix]:
     return [f for field in fields(weights) for f in packed_matrices(getattr(weights, field.name))]
 
 
+@pytest.mark.parametrize("stored", [None, AWQ, INT8], ids=["nvfp4", "int4", "int8"])
 def test_a_model_of_the_values_gives_the_same_logits(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    stored: dict[str, Any] | None, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """``values`` of tests/gpu/test_nvfp4.py, with which a GPU's logits are compared."""
+    """Dummy weights, made NVFP4 at load, or as a checkpoint in integers has them, and ``values`` of
+    tests/gpu/test_nvfp4.py, with which a GPU's logits are compared."""
     config = replace(settings(folder), load_format="dummy")
-    packed = as_on_a_gpu(replace(config, quantize="nvfp4"), monkeypatch)
-    plain = loaded(config, TritonKernels(read_config(folder), torch.device("cpu"), 4))
+    model = read_config(folder)
+    if stored is not None:
+        of_folder = json.loads((folder / "config.json").read_text())
+        of_folder["quantization_config"] = stored
+        (folder / "config.json").write_text(json.dumps(of_folder))
+    quantize: Quantize = "nvfp4" if stored is None else "none"
+    packed = as_on_a_gpu(replace(config, quantize=quantize), monkeypatch)
+    config = replace(config, quantize="none" if stored is None else "dequantize")
+    plain = loaded(config, TritonKernels(model, torch.device("cpu"), 4))
     plain._model.weights = values(packed._model.weights)
     assert all(
         isinstance(layer.mlp, MoeWeights) and isinstance(layer.mlp.down, Matrix)
@@ -154,12 +174,6 @@ def test_steps_with_drafts_give_the_tokens_of_steps_without(
     assert isinstance(engine._model.weights.mtp.layer.mlp, MoeWeights)
     assert isinstance(engine._model.weights.mtp.layer.mlp.down, Matrix)
     assert answers(engine, NUM_TOKENS_WITH_DRAFTS, num_drafts=2) == truth
-
-
-def groups(form: str, **weights: Any) -> dict[str, Any]:
-    """What a configuration of compressed-tensors says of weights, and its method."""
-    scheme = {"config_groups": {"group_0": {"weights": weights}}}
-    return {"quant_method": "compressed-tensors", "format": form} | scheme
 
 
 FOUR_BITS = {"bits": 4, "zero_point": True}

@@ -167,3 +167,12 @@ def test_another_zero_point_of_int8_is_refused() -> None:
     numbers, zeros, scales = stored(Int8Experts, RUN, 64, 64)
     with pytest.raises(ValueError, match="int8: a zero point that is not 128"):
         IntegerPlace(rows, 0, 0, RUN).copy_integers(numbers, zeros + 1, scales)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_drawn_weights_have_the_variance_of_random_ones(kind: Kind) -> None:
+    experts = kind.empty(NUM_EXPERTS, (DIM, DIM), HIDDEN, DEVICE)
+    experts.draw(torch.Generator(DEVICE).manual_seed(0))
+    values = experts.dequantised()
+    assert float(values.mean()) == pytest.approx(0.0, abs=0.05 * HIDDEN**-0.5)
+    assert float(values.std()) == pytest.approx(HIDDEN**-0.5, rel=0.02)
