@@ -54,18 +54,21 @@ class Event:
 
 
 class Graph:
-    """``replay`` computes again, and leaves the results in the memory of the first time."""
+    """``replay`` computes, and leaves the results in the memory of the first time. A capture, which
+    comes behind the same computation, computes nothing."""
 
     def __init__(self, forward: Callable[[], Any]) -> None:
         self._forward = forward
-        self.stepped = forward()
+        self._results: Any = None
 
     def replay(self) -> Any:
         found = self._forward()
-        for kept, new in zip(self.stepped or (), found or (), strict=True):
+        if self._results is None:
+            self._results = found
+        for kept, new in zip(self._results or (), found or (), strict=True):
             if kept.data_ptr() != new.data_ptr():
                 kept.copy_(new)
-        return self.stepped
+        return self._results
 
 
 def capture(_: Any, forward: Callable[[], Any]) -> Graph:

@@ -9,10 +9,11 @@ import torch
 from bench.spread import member as spread_member
 from bench.spread.engine import ACCEPTED
 from bench.spread.member import Member
-from engine import draft_graphs
+from engine import cuda_parts, draft_graphs
 from engine.config import EngineConfig
 from engine.kernels.triton_dot import INTERPRETED
 from engine.runner import Engine
+from engine.spread.shapes import draft_shapes
 from tests.kernels import cuda_path
 from tests.kernels.spread_group import Memory
 from tests.kernels.test_cuda_path_spread import on_the_cpu
@@ -29,6 +30,8 @@ LIVE = 2
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     on_the_cpu(monkeypatch)
     monkeypatch.setattr(draft_graphs, "_captured", Graph)
+    # A lender has all shapes otherwise, up to those of 256 tokens, and none is used here.
+    monkeypatch.setattr(cuda_parts, "draft_shapes", lambda most, _=LIVE: draft_shapes(most, LIVE))
     cuda_path.widen_tiles(monkeypatch)
     cuda_path.write_config(tmp_path, hidden_size=256, vocab_size=1024)
     return tmp_path
@@ -69,8 +72,16 @@ def test_spread_steps_are_equal_to_local_ones_of_the_same_prompts_alone(
     assert found["same_tokens"]
     assert found["finite"]
     assert (found["num_accepted"] > 0) == (max_drafts > 0)
+
+
+def test_spread_steps_of_other_prompts_are_not_equal_to_local_ones(
+    member: Callable[[int], Member],
+) -> None:
+    made = member(0)
+    asked = made.commands
+    asked["truth"](LIVE, [0])
     made._engine.place = 1  # whose prompts are other ones
-    found = asked["bits"](LIVE, LIVE, num_drafts)
+    found = asked["bits"](LIVE, LIVE, [0])
     assert not found["equal"]
     assert not found["same_tokens"]
 
