@@ -126,13 +126,13 @@ def passes(
     block: int | None,
     scored_block: int | None = None,
     *,
-    apart: bool = False,
+    separate: bool = False,
     longest: int | None = None,
     groups: Callable[[Indexed], Iterable[Indexed]] = together,
 ) -> list[Pass]:
     """The passes of a batch: all decode rows, then prefill rows, in blocks, or (``block`` None) in
-    the same pass, unless ``apart``. Scored prompts come last, in passes of their own, in blocks of
-    ``scored_block``.
+    the same pass, unless ``separate``. Scored prompts come last, in passes of their own, in blocks
+    of ``scored_block``.
 
     A block is at most ``block`` tokens of one prompt, counted from its chunk's start, which is
     aligned: the same blocks, thus the same arithmetic, however the prompt was cut and whatever runs
@@ -146,7 +146,7 @@ def passes(
     scored = [(i, row) for i, row in prompts if row.scoring is not None]
     if longest is not None:
         prefill, scored = _in_blocks(prefill, longest), _in_blocks(scored, longest)
-    if block is None and not apart:
+    if block is None and not separate:
         decode, prefill = decode + prefill, []
     scores = _cut(scored, scored_block, groups, score=True)
     return _cut(decode, None, groups) + _cut(prefill, block, groups) + scores

@@ -72,14 +72,14 @@ class CudaSampler(Sampler):
         return SamplingWorkspace.allocate(*size), ThresholdWorkspace.allocate(*size)
 
     @cached_property
-    def _apart(self) -> tuple[SamplingWorkspace, ThresholdWorkspace]:
+    def _other_workspaces(self) -> tuple[SamplingWorkspace, ThresholdWorkspace]:
         """The working memory of calls on another stream."""
         return self._workspaces(self._max_rows)
 
     @contextmanager
-    def apart(self) -> Iterator[None]:
+    def on_another_stream(self) -> Iterator[None]:
         before = self._workspace, self._threshold_workspace
-        self._workspace, self._threshold_workspace = self._apart
+        self._workspace, self._threshold_workspace = self._other_workspaces
         try:
             yield
         finally:
@@ -171,7 +171,7 @@ class CudaSampler(Sampler):
         copied = PinnedDraw.of(replace(drawn, errors=errors), on_host)
         self._written.keep(on_host, copied.copied)
         if drafts is None and not held:
-            self._put_out(rows, slots, ids, 1, copied)
+            self._record(rows, slots, ids, 1, copied)
         return copied
 
     def guess_into(

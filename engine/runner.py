@@ -186,8 +186,8 @@ class Engine:
             self.overlap.before_launch()
         draws: list[tuple[Sequence[int], Outcome]] = []
         scores: list[tuple[tuple[int, ...], Scores]] = []
-        apart = self._drafts is not None or self.spread is not None
-        for part in self._passes(batch, self._scored_block, apart=apart):
+        separate = self._drafts is not None or self.spread is not None
+        for part in self._passes(batch, self._scored_block, separate=separate):
             if self._drafts is not None and part.decodes:
                 owners, verified = self._drafts.launch(part.rows, batch.num_next_drafts)
                 draws.append(([part.sampled[i] for i in owners], verified))
@@ -247,11 +247,16 @@ class Engine:
             states[state_slot] = float("nan")
 
     def _passes(
-        self, batch: ForwardBatch, scored_block: int | None = None, *, apart: bool
+        self, batch: ForwardBatch, scored_block: int | None = None, *, separate: bool
     ) -> list[Pass]:
         windows, block = self._windows, self._kernels.prefill_block
         return passes(
-            batch, block, scored_block, apart=apart, longest=windows.longest, groups=windows.groups
+            batch,
+            block,
+            scored_block,
+            separate=separate,
+            longest=windows.longest,
+            groups=windows.groups,
         )
 
     def _run(self, part: Pass) -> Draw | None:
@@ -268,11 +273,11 @@ class Engine:
         """Enqueue a batch of prompts layer by layer; returns the launched batch."""
         draws: list[tuple[Sequence[int], Outcome]] = []
         every_token = self._drafts is not None
-        for part in self._passes(batch, apart=True):
+        for part in self._passes(batch, separate=True):
             assert not part.decodes, "steps are not overlapped"
             assert not part.scored, "scored prompts are not overlapped"
             hidden, inputs = yield from self._forward(part, every_token=every_token)
-            with self._sampler.apart():
+            with self._sampler.on_another_stream():
                 draw = self._sample(hidden, inputs, part, every_token=every_token)
             if draw is not None:
                 draws.append((part.sampled, draw))

@@ -88,7 +88,7 @@ class Sampler:
         self._draft_acceptance = probability
 
     @contextmanager
-    def apart(self) -> Iterator[None]:
+    def on_another_stream(self) -> Iterator[None]:
         """Let the calls within run at the same time as those without, for other slots."""
         yield
 
@@ -107,7 +107,7 @@ class Sampler:
 
         ``slots`` and ``positions`` (int64 [rows]) say on the device what ``rows`` says on the
         host. Writes ``next_token`` and, for rows with penalties, their counts. With ``drafts``
-        before the rows, or ``held``, the counts and grammars wait for ``output``.
+        before the rows, or ``held``, the counts and grammars wait for ``note_output``.
         """
         settings = [bound.sampling for bound in self.tables.bound_to(rows)]
         finite = logits.sum(-1).isfinite()
@@ -124,11 +124,11 @@ class Sampler:
         drawn = draw_with_logprobs(logits, ids, torch.where(finite, ids, -1), settings)
         drawn = replace(drawn, errors={} if masks is None else masks.errors)
         if drafts is None and not held:
-            self._put_out(rows, slots, ids, 1, drawn)
+            self._record(rows, slots, ids, 1, drawn)
         return drawn
 
     @torch.inference_mode()
-    def output(
+    def note_output(
         self,
         rows: Sequence[SampleRow],
         slots: torch.Tensor,
@@ -145,7 +145,7 @@ class Sampler:
             place = upload(torch.tensor([row.place for row in rows]), self._device)
             run = upload(torch.tensor(runs) - 1, self._device)
             kept = (place < num_out.index_select(0, run)).to(torch.int32)
-        self._put_out([row for row in rows if not row.place], slots, ids, kept, outcome)
+        self._record([row for row in rows if not row.place], slots, ids, kept, outcome)
 
     @torch.inference_mode()
     def guess(
@@ -224,7 +224,7 @@ class Sampler:
         seeds = self.tables.columns.seed
         return GivenAcceptance(self._draft_acceptance, drafts.ids, on_device, seeds)
 
-    def _put_out(
+    def _record(
         self,
         rows: Sequence[SampleRow],
         slots: torch.Tensor,

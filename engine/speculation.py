@@ -133,7 +133,7 @@ class Speculation:
         accepted, kept = self._accept(rows, counts, sampled, step.fed)
         verified = Verified(step.draw, counts, torch.tensor(accepted) + 1)
         num_out = verified.num_out.to(self._device)
-        self._sampler.output(step.sample_rows, slots, sampled, num_out, verified)
+        self._sampler.note_output(step.sample_rows, slots, sampled, num_out, verified)
         ended = [
             replace(row, start=self._length(row) + num)
             for row, num in zip(rows, accepted, strict=True)

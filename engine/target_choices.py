@@ -89,7 +89,7 @@ class TargetChoices:
         else:
             verified = VerifiedOnGpu(draw, counts, written.values[: len(counts)], written.event)
         ids = draw.device_ids
-        self._sampler.output(choices.rows, choices.slots, ids, num_out, verified)
+        self._sampler.note_output(choices.rows, choices.slots, ids, num_out, verified)
         return verified
 
     def drafted(self, rows: Sequence[Row], num_drafts: int) -> None:

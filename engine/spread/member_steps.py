@@ -61,7 +61,7 @@ class PlainSteps:
             if self._sampler.has_history(row.state_slot for row in rows):
                 num_out = (outcome.aborted == 0).long().expand(len(rows))
                 source = SettledDraw(draw, outcome)
-                self._sampler.output(sampled, slots, draw.device_ids, num_out, source)
+                self._sampler.note_output(sampled, slots, draw.device_ids, num_out, source)
             return ((range(len(rows)), draw),)
 
         return settle

@@ -105,7 +105,7 @@ def test_tokens_of_steps_that_were_aborted_count_for_nothing(grammars: Grammars)
             outcome = SpreadOutcome.of(torch.tensor([number] + 63 * [0], dtype=torch.int32))
             draw = sampler.sample(ids, slots, torch.full((2,), 2 + step), rows, held=True)
             num_out = (outcome.aborted == 0).long().expand(2)
-            sampler.output(rows, slots, draw.ids, num_out, SettledDraw(draw, outcome))
+            sampler.note_output(rows, slots, draw.ids, num_out, SettledDraw(draw, outcome))
         assert [sampled.token_id for sampled in draw.to_host()] == [own[step] for own in truth]
 
 

@@ -57,7 +57,7 @@ class Run:
         agree = [a == b for a, b in zip(drafts, chosen, strict=False)]
         num_out = 1 + (agree.index(False) if False in agree else len(agree))
         verified = Verified(draw, (len(rows),), torch.tensor([num_out]))
-        self._sampler.output(rows, slots, draw.ids, verified.num_out, verified)
+        self._sampler.note_output(rows, slots, draw.ids, verified.num_out, verified)
         outcomes = [each for each in verified.to_host() if each is not None]
         assert not any(each.error for each in outcomes)
         self.tokens += [each.token_id or 0 for each in outcomes]
