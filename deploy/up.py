@@ -14,10 +14,8 @@ import typer
 from decode.spread_policy import DEFAULT as SPREAD
 from deploy.detached import Detached
 from deploy.gpus import count_gpus
-from deploy.packages import require_packages
 from deploy.ports import listen_at
 from deploy.serve import serve
-from deploy.service_settings import check_service_settings
 from deploy.settings import (
     TARGET_TPOT_MS,
     TARGET_TTFT_MS,
@@ -31,6 +29,7 @@ from deploy.settings import (
     resolve,
 )
 from deploy.supervisor import StopSignals
+from deploy.up_checks import check_service_settings, require_packages
 from telemetry.last_words import CANNOT_START
 from telemetry.listen_fds import inherited_listener
 from transport.wire.errors import BatonError
