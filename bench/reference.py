@@ -1,13 +1,9 @@
-"""transformers ``generate`` on the same checkpoint, in a process of its own.
+"""transformers ``generate`` on the same checkpoint, in a process of its own (processes.py). A batch
+is padded on the left."""
 
-The parent writes one JSON object a line, ``{"prompts": [[ids]], "num_tokens": n}``, and reads one
-back: ``{"seconds": s, "outputs": [[ids]]}``. A batch is padded on the left.
-"""
-
-import json
-import os
-import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,8 +11,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from bench.environment import ROOT
+import torch
 
+from bench.environment import ROOT
+from bench.processes import Answer, Commands, MemberFailed, Members, serve
+
+LOAD_S, GENERATE_S = 120.0, 300.0
+"""Seconds that a process may take to load the model, and for a batch."""
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -25,36 +26,17 @@ class ReferenceMissing(Exception):
 
 
 @dataclass(frozen=True)
-class Generated:
-    seconds: float
-    outputs: list[list[int]]
-
-    @property
-    def tokens_per_s(self) -> float:
-        return sum(map(len, self.outputs)) / self.seconds
-
-
 class Reference:
     """One transformers process with a fixed number of threads."""
 
-    def __init__(self, process: "subprocess.Popen[str]") -> None:
-        self._process = process
+    process: Members
 
-    def generate(self, prompts: Sequence[Sequence[int]], num_tokens: int) -> Generated:
-        """Generate ``num_tokens`` new tokens for each prompt, greedily, in fp32, in one batch."""
-        answer = self._ask({"prompts": [list(p) for p in prompts], "num_tokens": num_tokens})
-        return Generated(answer["seconds"], answer["outputs"])
-
-    def _ask(self, question: dict[str, Any]) -> dict[str, Any]:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(question) + "\n")
-        self._process.stdin.flush()
-        line = self._process.stdout.readline()
-        if not line:
-            raise ReferenceMissing("the transformers process ended; its messages are above")
-        answer: dict[str, Any] = json.loads(line)
-        return answer
+    def generate_s(self, prompts: Sequence[Sequence[int]], num_tokens: int) -> float:
+        """Seconds to generate ``num_tokens`` new tokens for each prompt, greedily, in fp32, in one
+        batch. Raises MemberFailed."""
+        asked = {"prompts": [list(prompt) for prompt in prompts], "num_tokens": num_tokens}
+        (answer,) = self.process.ask("generate", GENERATE_S, asked)
+        return float(answer["seconds"])
 
 
 @contextmanager
@@ -62,48 +44,43 @@ def running(model: Path, num_threads: int) -> Iterator[Reference]:
     """A transformers process while this is entered. Raises ReferenceMissing."""
     if find_spec("transformers") is None:
         raise ReferenceMissing("transformers is not installed: make setup, or make bench")
-    process = subprocess.Popen(
-        [sys.executable, "-m", "bench.reference", str(model), str(num_threads)],
-        env={**os.environ, **dict.fromkeys(_THREADS, str(num_threads)), "PYTHONPATH": str(ROOT)},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        yield Reference(process)
-    finally:
-        assert process.stdin is not None
-        process.stdin.close()
-        process.wait()
+    threads = [f"{name}={num_threads}" for name in _THREADS]
+    command = ["env", f"PYTHONPATH={ROOT}", *threads, sys.executable, "-m", "bench.reference"]
+    with tempfile.TemporaryDirectory() as logs, Members(1, Path(logs), command) as process:
+        try:
+            process.ask("load", LOAD_S, {"model_dir": str(model), "num_threads": num_threads})
+            yield Reference(process)
+        except MemberFailed as error:
+            log = (Path(logs) / "member-0.txt").read_text()
+            raise ReferenceMissing(f"transformers: {error}: {log[-2000:]}") from None
 
 
-def main(folder: str, num_threads: int) -> None:
-    import time
+class Transformers:
+    """The model in this process."""
 
-    import torch
-    from transformers import AutoModelForCausalLM
-    from transformers.utils import logging
+    def __init__(self, model_dir: Path, num_threads: int) -> None:
+        from transformers import AutoModelForCausalLM
 
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    torch.set_num_threads(num_threads)
-    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    model.eval()
-    model.generation_config.eos_token_id = None
-    for line in sys.stdin:
-        question = json.loads(line)
-        prompts, num_tokens = question["prompts"], question["num_tokens"]
+        self.loaded: Answer = {}
+        torch.set_num_threads(num_threads)
+        self._model: Any = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32)
+        self._model.eval()
+        self._model.generation_config.eos_token_id = None
+
+    @property
+    def commands(self) -> Commands:
+        return {"generate": self.generate}
+
+    def generate(self, prompts: list[list[int]], num_tokens: int) -> Answer:
         longest = max(map(len, prompts))
         ids = torch.tensor([[0] * (longest - len(p)) + p for p in prompts])
         mask = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts])
-        started_at = time.perf_counter()
-        generated = model.generate(
+        began = time.perf_counter()
+        self._model.generate(
             ids, attention_mask=mask, max_new_tokens=num_tokens, do_sample=False, pad_token_id=0
         )
-        seconds = time.perf_counter() - started_at
-        print(json.dumps({"seconds": seconds, "outputs": generated[:, longest:].tolist()}))
-        sys.stdout.flush()
+        return {"seconds": time.perf_counter() - began}
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    serve(Transformers)

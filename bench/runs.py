@@ -66,8 +66,8 @@ def throughput(
     requests = bodies(prompts, num_tokens)
 
     def theirs(reference: Reference) -> float:
-        runs = [reference.generate(batch, num_tokens) for batch in batches]
-        return len(prompts) * num_tokens / sum(run.seconds for run in runs)
+        seconds = sum(reference.generate_s(batch, num_tokens) for batch in batches)
+        return len(prompts) * num_tokens / seconds
 
     def ours() -> float:
         done = asyncio.run(send(stack.url, requests))
@@ -76,7 +76,7 @@ def throughput(
 
     ours()
     for reference in references.values():
-        reference.generate(batches[0], num_tokens)
+        reference.generate_s(batches[0], num_tokens)
     warm = {threads: theirs(reference) for threads, reference in references.items()}
     kept = [threads for threads in warm if 2 * warm[threads] >= max(warm.values())]
     rounds = [(ours(), {n: theirs(references[n]) for n in kept}) for _ in range(num_rounds)]

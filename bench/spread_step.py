@@ -17,6 +17,7 @@ processes, and the next model goes on.
 """
 
 import json
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -27,13 +28,14 @@ from typing import Annotated, Any
 import typer
 
 from bench.engine_bench import FULL_SIZE
+from bench.processes import MemberFailed, Members
 from bench.recording import Recording
 from bench.spread.cases import Bench
-from bench.spread.processes import MemberFailed, Members
 from decode.spread_table import LOCAL, Experts, Source, StepTime, document
 from transport.wire.spread import MAX_ROWS
 
 CONTEXT, SMALL_LAYERS, MAX_DRAFTS = 1024, 4, 3
+MEMBER = [sys.executable, "-m", "bench.spread.member"]
 MEASURED: Source = "measured"
 BASIS = "python -m bench.spread_step, full size, random weights, 1,024 tokens of context"
 
@@ -125,7 +127,7 @@ def main(
     run = Recording("bench.spread_step", out, settings)
     for name in models.split(","):
         cases, began = CASES[name], time.perf_counter()
-        with tempfile.TemporaryDirectory() as folder, Members(gpus, logs / name) as members:
+        with tempfile.TemporaryDirectory() as folder, Members(gpus, logs / name, MEMBER) as members:
             bench = Bench(members, run.save)
             run.results[name], bench.problems = bench.results, run.problems
             try:

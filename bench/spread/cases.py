@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.spread.processes import Members
+from bench.processes import Members
 
 LIMIT_S, SHARED_LIMIT_S = 0.5, 8.0
 """Limits of a step's waits: on a GPU for each member, which begin a case some milliseconds apart,

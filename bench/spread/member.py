@@ -1,5 +1,5 @@
 """One member of ``python -m bench.spread_step``: an engine on one GPU, told what to run
-(bench/spread/processes.py). With a context, timed sequences begin behind so many tokens of random
+(bench/processes.py). With a context, timed sequences begin behind so many tokens of random
 caches."""
 
 import time
@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from bench.processes import Commands, serve
 from bench.spread.bits import Bits
 from bench.spread.engine import PROMPT_LEN, MemberEngine, load, pages_each
-from bench.spread.processes import Commands, serve
 from bench.timed_steps import WARM_STEPS, mean_us, step_ms
 from engine.batch import Binding, ForwardBatch, Row
 from engine.spread.engine_steps import SpreadStep

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench import result_file, spread_step
-from bench.spread.processes import MemberFailed, Members
+from bench.processes import MemberFailed, Members
 from decode import spread_table
 from engine.model.registry import read_config
 
@@ -40,7 +40,7 @@ def command(wrong: str = "", behave: str = "pass") -> list[str]:
 
 
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, member: list[str]) -> tuple[int, dict]:
-    monkeypatch.setattr(spread_step, "Members", lambda count, logs: Members(count, logs, member))
+    monkeypatch.setattr(spread_step, "Members", lambda count, logs, _: Members(count, logs, member))
     out = tmp_path / "out.json"
     with pytest.raises(spread_step.typer.Exit) as ended:
         spread_step.main(

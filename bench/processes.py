@@ -1,5 +1,5 @@
-"""The processes of ``python -m bench.spread_step``, one for each GPU: how they are asked
-(``Members``), and how they answer (``serve``).
+"""Processes that each hold a loaded model: how they are asked (``Members``), and how they answer
+(``serve``).
 
 A command is a line of JSON on stdin with ``do`` and its arguments; the answer is a line of JSON
 behind "@", with ``error`` where it failed. Everything else that is printed is for the log.
@@ -18,17 +18,15 @@ from typing import IO, Any, Protocol
 
 import torch
 
-MEMBER = [sys.executable, "-m", "bench.spread.member"]
-
 
 class MemberFailed(Exception):
     """A member has ended, answered an error or not answered in time; none is of use any more."""
 
 
 class Members:
-    """``count`` processes; their other output goes to files in ``logs``."""
+    """``count`` processes that run ``command``; their other output goes to files in ``logs``."""
 
-    def __init__(self, count: int, logs: Path, command: Sequence[str] = MEMBER) -> None:
+    def __init__(self, count: int, logs: Path, command: Sequence[str]) -> None:
         self.count = count
         logs.mkdir(parents=True, exist_ok=True)
         self._logs = [(logs / f"member-{i}.txt").open("w") for i in range(count)]
@@ -98,7 +96,7 @@ Commands = Mapping[str, Callable[..., Answer]]
 
 
 class Member(Protocol):
-    """What is loaded on one GPU. ``loaded``: the answer to the command that loaded it."""
+    """What a process has loaded. ``loaded``: the answer to the command that loaded it."""
 
     @property
     def loaded(self) -> Answer: ...

@@ -1,4 +1,4 @@
-"""How a process of bench.spread_step answers."""
+"""How a process with a loaded model answers."""
 
 import io
 import json
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bench.spread.processes import Commands, serve
+from bench.processes import Commands, serve
 
 
 class Loaded:
