@@ -15,7 +15,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from bench.stack import ROOT
-from deploy import packages
+from deploy import up_checks
 from telemetry.version import DISTRIBUTION, VERSION
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -120,10 +120,10 @@ def test_nothing_tells_anybody_to_install_what_is_not_published() -> None:
 def test_a_missing_package_is_named(
     monkeypatch: pytest.MonkeyPatch, missing: str, device: str, command: str
 ) -> None:
-    monkeypatch.setattr(packages, "find_spec", lambda name: None if name == missing else object())
+    monkeypatch.setattr(up_checks, "find_spec", lambda name: None if name == missing else object())
     if not command:
-        packages.require_packages(device)
+        up_checks.require_packages(device)
         return
     with pytest.raises(ValueError, match=f"^{missing}: is not installed") as refused:
-        packages.require_packages(device)
+        up_checks.require_packages(device)
     assert str(refused.value).endswith(command)
