@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from coordinator.core.contract import SequenceRequest
 from coordinator.core.placement.fair_queue import LOWER_EVERY, QUANTUM, SLOT_COST, FairQueue
 from coordinator.core.request import Request
+from tests.examples import examples
 from transport.wire.sampling import SamplingParams, StopRule
 from transport.wire.token_ids import packed
 
@@ -67,7 +68,7 @@ def test_there_is_a_next_request_as_long_as_one_waits_and_each_key_keeps_its_ord
 
 
 @given(st.lists(COSTS, min_size=300, max_size=600), st.integers(1, 5), st.integers(1, 5))
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_keys_get_what_their_weights_say(costs: list[int], first: int, second: int) -> None:
     given_to = served(backlog(1_000, a=first, b=second), costs)
     behind = abs(given_to["a"] / first - given_to["b"] / second)
@@ -75,7 +76,7 @@ def test_keys_get_what_their_weights_say(costs: list[int], first: int, second: i
 
 
 @given(st.data(), st.lists(st.tuples(KEYS, COSTS), max_size=60))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_no_request_waits_longer_than_its_keys_and_the_others_turns(
     data: st.DataObject, others: list[tuple[str, int]]
 ) -> None:
@@ -148,7 +149,7 @@ def test_what_a_key_owes_does_not_grow_while_it_is_alone() -> None:
 
 
 @given(st.lists(COSTS, min_size=200, max_size=300))
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 def test_higher_priorities_go_first_and_lower_ones_get_a_part(costs: list[int]) -> None:
     queue = FairQueue()
     for _ in range(400):

@@ -16,8 +16,9 @@ def final_number(text: str) -> str:
     return found.group(1) if found else ""
 
 
-async def ask_all(url: str, concurrency: int) -> list[dict]:
-    """The bundled model's answers, as choices of ``/v1/chat/completions``."""
+async def ask_all(url: str, concurrency: int, num_problems: int | None = None) -> list[dict]:
+    """The bundled model's answers, as choices of ``/v1/chat/completions``, to all of
+    HELDOUT, or to as many."""
     limit = asyncio.Semaphore(concurrency)
     async with httpx.AsyncClient(base_url=url, timeout=60.0) as http:
 
@@ -34,4 +35,4 @@ async def ask_all(url: str, concurrency: int) -> list[dict]:
             assert answer.status_code == 200, answer.text
             return answer.json()["choices"][0]
 
-        return await asyncio.gather(*map(ask, HELDOUT))
+        return await asyncio.gather(*map(ask, HELDOUT[:num_problems]))

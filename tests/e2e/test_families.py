@@ -37,7 +37,7 @@ SETTINGS: dict[str, Any] = {
 NUM_WORKERS = 3
 LONG = 6000
 """Tokens that a stream in whose beginning a test acts may have; it must fit into memory alone."""
-COMPARED = 700
+COMPARED = 300
 """Tokens after which its client leaves; these are compared."""
 TIE = 1e-4
 Answer = tuple[list[int], int]
