@@ -185,6 +185,17 @@ def test_colours_follow_the_readers_setting() -> None:
         assert style.count(f"--{name}:") == 2, f"{name} has a light and a dark value"
 
 
+@pytest.fixture(scope="module")
+def plots(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All plots of the docs, drawn once."""
+    folder = tmp_path_factory.mktemp("plots")
+    app = typer.Typer()
+    app.command()(main)
+    result = CliRunner().invoke(app, ["--out", str(folder)])
+    assert result.exit_code == 0, result.output
+    return folder
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -202,12 +213,8 @@ def test_colours_follow_the_readers_setting() -> None:
         "scale.svg",
     ],
 )
-def test_the_committed_plot_shows_the_committed_results(name: str, tmp_path: Path) -> None:
-    app = typer.Typer()
-    app.command()(main)
-    result = CliRunner().invoke(app, ["--out", str(tmp_path)])
-    assert result.exit_code == 0, result.output
-    assert (tmp_path / name).read_text() == (ROOT / "docs" / name).read_text()
+def test_the_committed_plot_shows_the_committed_results(name: str, plots: Path) -> None:
+    assert (plots / name).read_text() == (ROOT / "docs" / name).read_text()
 
 
 @pytest.mark.parametrize("name", DRAWINGS)
