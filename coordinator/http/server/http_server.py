@@ -1,9 +1,9 @@
 """The HTTP server: uvicorn, with connections that are accepted, limited and timed here.
 
-A reverse proxy (docs/reverse-proxy.md) limits and times connections as well, but most installations
-have none: clients share the coordinator's descriptors with its workers and Redis, and each may end
-a connection's head or its reading at any point. uvicorn's own limits answer only requests whose
-head has arrived.
+A reverse proxy (docs/reverse-proxy.md) limits and times connections too, but most installations
+have none. Connections use descriptors that workers and Redis need, and any client may stop in the
+middle of a head, or of reading an answer. uvicorn limits only requests whose head has arrived, and
+times only idle connections.
 """
 
 import asyncio
