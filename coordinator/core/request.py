@@ -6,7 +6,7 @@ from enum import StrEnum
 from math import inf
 from typing import Any, NamedTuple
 
-from coordinator.core.contract import SequenceRequest
+from coordinator.core.contract import SequenceRequest, Token
 from telemetry.logs import request_fields
 from transport.wire.messages import (
     Decode,
@@ -16,6 +16,7 @@ from transport.wire.messages import (
     Prefilled,
     ReusedFrom,
     Role,
+    TokenOut,
     TransferDone,
 )
 from transport.wire.offers import Offer
@@ -233,6 +234,18 @@ class Request:
         self.prompt_rows.append(message.rows)
         self.num_scored += len(message.rows) // row_bytes(num_top)
         return True
+
+    def take_token(self, token: TokenOut) -> Token:
+        """Store the next output token. Returns it as it is streamed: the first one with what is
+        known of the prompt."""
+        num_reused = 0 if self.output_ids else self.num_reused
+        self.output_ids.append(token.token_id)
+        verified, accepted = token.drafts
+        self.drafts_verified += verified
+        self.drafts_accepted += accepted
+        rows = tuple(self.prompt_rows)
+        self.prompt_rows.clear()
+        return Token(token.token_id, token.logprobs, token.finish, rows, num_reused)
 
     def forget_prefix_keys(self) -> None:
         """The request is where it is decoded: its keys, which are as large as the prompt, are not

@@ -8,7 +8,6 @@ elsewhere. What is assigned is the worker's load (workers/load.py), and only thi
 
 from collections.abc import Iterator
 
-from coordinator.core.contract import Token
 from coordinator.core.effects import Crossed, Emit, Ended, Moved, Outbox
 from coordinator.core.placement.choice import Place
 from coordinator.core.placement.dispatcher import Dispatcher
@@ -89,17 +88,8 @@ class Attempts:
             return False
         if "first_token_at" not in request.stages:
             request.stages["first_token_at"] = self._clocks.unix()
-        num_reused = 0 if request.output_ids else request.num_reused
-        request.output_ids.append(token.token_id)
-        verified, accepted = token.drafts
-        request.drafts_verified += verified
-        request.drafts_accepted += accepted
-        streamed = Token(
-            token.token_id, token.logprobs, token.finish, tuple(request.prompt_rows), num_reused
-        )
-        request.prompt_rows.clear()
-        self._outbox.add(Emit(request, streamed))
         last = token.finish is not None
+        self._outbox.add(Emit(request, request.take_token(token)))
         request.progress_at = self._clocks.monotonic()
         self._outbox.add(*self._faults.got_token(request))
         if not request.decoded and (last or request.state is State.DECODING):
