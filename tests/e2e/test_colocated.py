@@ -45,7 +45,7 @@ def stream(baton: Stack, number: int) -> Stream:
 
 
 def streams(baton: Stack) -> list[Stream]:
-    return [stream(baton, number) for number in range(16)]
+    return [stream(baton, number) for number in range(10)]
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +94,7 @@ async def test_the_texts_of_the_handoff_also_with_a_worker_killed(
     await colocated.idle(NUM_WORKERS)
     with colocated.redis() as server:
         records = await settled(server, outcomes([*undisturbed, *disturbed]))
-    assert sum(int(records[s.http_id]["attempt"]) > 1 for s in disturbed) >= 4
+    assert sum(int(records[s.http_id]["attempt"]) > 1 for s in disturbed) >= 3
 
 
 async def same(colocated: Stack, found: list[Stream], expected: list[Seen]) -> int:
@@ -142,7 +142,7 @@ async def test_a_worker_is_cut_off_from_the_coordinator(
         await all_ended(disturbed)
         cut.give_back()
         cut.open.set()
-        assert await same(colocated, disturbed, expected) >= 4
+        assert await same(colocated, disturbed, expected) >= 3
         assert colocated.pids()["colocated-1"] != before
     finally:
         cut.close()

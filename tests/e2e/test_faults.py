@@ -51,10 +51,10 @@ class Site:
         args = ("--prefill", "2", "--decode", "2", "--redis-url", self.redis.url)
         self.baton = Stack(served_long("per_expert"), *args, **SETTINGS).start()
 
-    def streams(self, count: int = 12, max_tokens: int = NUM_TOKENS) -> list[Stream]:
-        """Streams, twelve at most, greedy and sampled, the same every time."""
+    def streams(self, count: int = 8, max_tokens: int = NUM_TOKENS) -> list[Stream]:
+        """Streams, eight at most, greedy and sampled, the same every time."""
         draw = random.Random(7)
-        lengths = [5, 64, 200, 17, 330, 90] * 2
+        lengths = [5, 64, 200, 17, 330, 90, 5, 64]
         prompts = [[draw.randrange(260) for _ in range(n)] for n in lengths]
         return [
             Stream(self.baton.url, prompt, max_tokens=max_tokens, seed=i, temperature=float(i % 2))
@@ -141,7 +141,7 @@ async def test_decode_worker_killed_mid_stream(site: Site, undisturbed: list[See
     site.baton.kill("decode-1")
     fenced = await asyncio.to_thread(site.baton.until, r"fenced decode-\w+: (.*)", 20.0, since)
     assert fenced[1].startswith("its connection is closed"), "noticed by its silence"
-    assert await check_endless(site, streams, undisturbed) >= 4
+    assert await check_endless(site, streams, undisturbed) >= 3
 
 
 async def test_decode_worker_hangs_and_wakes(site: Site, undisturbed: list[Seen]) -> None:
@@ -154,7 +154,7 @@ async def test_decode_worker_hangs_and_wakes(site: Site, undisturbed: list[Seen]
         await stream.reaches(NUM_TOKENS)  # without the worker that hangs
     site.baton.kill("decode-2", signal.SIGCONT)
     await asyncio.to_thread(site.baton.until, "decode-2: fenced: silent for", 10.0, since)
-    assert await check_endless(site, streams, undisturbed) >= 4
+    assert await check_endless(site, streams, undisturbed) >= 3
     assert site.baton.pids()["decode-2"] != before
 
 
