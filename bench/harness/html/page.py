@@ -82,10 +82,9 @@ def _page(named: Named, view: View, parts: Sequence[Section]) -> str:
     return page.render(title=title, states=states, sections=parts, terms=TERMS)
 
 
-def write_page(out: Path, named: Named, view: View | None = None) -> None:
+def write_page(out: Path, named: Named, view: View) -> None:
     """Write what ``render`` gives into a file, and the figures. Ends in typer.BadParameter without
     matplotlib, or if ``view.gpus`` has not a number for each run."""
-    view = view or View()
     try:
         parts = contents(named, view)
         page = _page(named, view, parts)
