@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from coordinator.core.request import State
 from coordinator.core.requests.balance import Balance
+from tests.examples import examples
 from tests.simulation.cluster import Cluster
 from tests.simulation.fake_engine import EOS, expected_output
 from tests.simulation.spread_cluster import SpreadCluster
@@ -24,7 +25,7 @@ SPLIT, COLOCATED = ("prefill", "decode", "decode", "decode"), ("colocated",) * 3
 
 
 @pytest.mark.parametrize("roles", [SPLIT, COLOCATED], ids=["split", "colocated"])
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_sequences_that_move_have_the_right_text(roles: tuple[str, ...], seed: int) -> None:
     rng = random.Random(seed)
@@ -32,7 +33,7 @@ def test_sequences_that_move_have_the_right_text(roles: tuple[str, ...], seed: i
 
 
 @pytest.mark.parametrize("roles", [SPLIT, COLOCATED], ids=["split", "colocated"])
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=examples(4), deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_sequences_move_out_of_spread_steps(roles: tuple[str, ...], seed: int) -> None:
     rng = random.Random(seed)
@@ -60,7 +61,7 @@ class Uneven(Cluster):
 
 
 @pytest.mark.parametrize("roles", [SPLIT, COLOCATED], ids=["split", "colocated"])
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_sequences_that_even_workers_out_have_the_right_text(
     roles: tuple[str, ...], seed: int

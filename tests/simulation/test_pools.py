@@ -14,6 +14,7 @@ from coordinator.core.pool_meter import PoolMeter
 from coordinator.core.pool_policy import LOOK_S, PoolTargets
 from coordinator.core.pools_follow import PoolsThatFollow
 from coordinator.core.soft_pools import SoftPools
+from tests.examples import examples
 from tests.simulation.cluster import Cluster, Node
 from tests.simulation.test_moves import run_scenario
 from transport.wire.messages import Prefilled, Tokens
@@ -93,14 +94,14 @@ class Following(Changing):
         return [worker.role for worker in self.registry.all()]
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_sequences_of_pools_that_follow_have_the_right_text(seed: int) -> None:
     rng = random.Random(seed)
     run_scenario(rng, ROLES, Following, kills=rng.choice([0.0, 0.0005]), turns=False)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_sequences_of_changing_pools_have_the_right_text(seed: int) -> None:
     rng = random.Random(seed)
