@@ -6,8 +6,8 @@ No GPU is needed: what prompts, decode steps, spread ones and those with drafts 
 in FP8, with packed experts, behind deep contexts, and for other model families, is compiled to
 machine code, with its shared memory printed, and launched nowhere. With NAMEs only kernels whose
 names contain one; with a MODEL of tests/gpu/family_configs.py only what its prompts and decode
-steps launch; with --one-each only the first variant of each kernel. All take some minutes, so tests
-run it for one model (test_other_gpus.py).
+steps launch; with --one-each only the first variant of a kernel if that fits twice into shared
+memory. All take some minutes, so tests run it for one model (test_other_gpus.py).
 TRITON_INTERPRET must be off.
 """
 
@@ -73,7 +73,8 @@ class Compiled:
 
     def __init__(self, names: list[str], target: GPUTarget, *, one_each: bool) -> None:
         self._backend, self._target = make_backend(target), target
-        self._names, self._one_each, self._seen = names, one_each, set[str]()
+        self._names, self._one_each = names, one_each
+        self._seen, self._small = set[str](), set[str]()
         self._binders: dict[Any, Any] = {}
         self.failed = list[str]()
 
@@ -87,8 +88,8 @@ class Compiled:
             )
         kwargs |= {"debug": False, "instrumentation_mode": ""}
         bound, variant, options = self._binders[function](*args, **kwargs)
-        key = name if self._one_each else f"{name} {variant} {options}"
-        if key in self._seen:
+        key = f"{name} {variant} {options}"
+        if key in self._seen or (self._one_each and name in self._small):
             return
         self._seen.add(key)
         options, signature, constants, attributes = function._pack_args(
@@ -105,6 +106,8 @@ class Compiled:
         took_s = time.perf_counter() - began
         shared = kernel.metadata.shared
         print(f"{name}: {shared} B shared, {took_s:.1f} s", flush=True)
+        if 2 * shared <= shared_bytes(self._target.arch):
+            self._small.add(name)
         if shared > shared_bytes(self._target.arch):
             self.failed.append(name)
             print(f"FAILED {name} {constants}: too much shared memory", flush=True)
