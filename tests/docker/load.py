@@ -37,7 +37,7 @@ class Load:
     which is longer than anything here takes to die. A try that was not accepted is followed by
     another."""
 
-    def __init__(self, url: str, answers: dict[int, str], clients: int = 4) -> None:
+    def __init__(self, url: str, answers: dict[int, str], clients: int = 6) -> None:
         self.tries: list[Try] = []
         self._url = url
         self._answers = answers

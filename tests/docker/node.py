@@ -27,7 +27,7 @@ class Node(Composed):
         self._counted_before = 0
 
     @asynccontextmanager
-    async def load(self, clients: int = 4) -> AsyncIterator[Load]:
+    async def load(self, clients: int = 6) -> AsyncIterator[Load]:
         """Requests all the time inside, some of them just begun when this yields."""
         load = Load(self.url, self.answers, clients)
         async with load:
