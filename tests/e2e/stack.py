@@ -59,12 +59,19 @@ class Stack(stack.Stack):
         status: dict[str, Any] = answer.json()
         return status
 
+    async def metrics(self) -> str:
+        """The coordinator's metrics."""
+        async with httpx.AsyncClient(timeout=5.0, headers=self.headers()) as http:
+            return (await http.get(f"{self.url}/metrics")).text
+
+    async def retries(self) -> float:
+        """How often requests were placed again."""
+        return sum(value for _, value in series(await self.metrics(), "baton_retries_total"))
+
     async def moved(self) -> dict[str, float]:
         """How many requests have moved, by outcome, and by reason."""
-        async with httpx.AsyncClient(timeout=5.0, headers=self.headers()) as http:
-            text = (await http.get(f"{self.url}/metrics")).text
         found = {"moved": 0.0, "stayed": 0.0}
-        for labels, value in series(text, "baton_moves_total"):
+        for labels, value in series(await self.metrics(), "baton_moves_total"):
             for name in (labels["outcome"], labels["reason"]):
                 found[name] = found.get(name, 0.0) + value
         return found
