@@ -54,11 +54,10 @@ def drawn(num_experts: int, rows: int, columns: int, runs: int, device: torch.de
 def integers(
     kind: type[IntegerExperts], num_experts: int, rows: int, columns: int, runs: int
 ) -> IntegerExperts:
-    """Random numbers, with the zero points and scales of zeroed bits."""
-    made = kind.empty(num_experts, (rows // runs,) * runs, columns, torch.device("cuda"))
-    made.words.view(torch.int16).random_(-(1 << 15), 1 << 15)
-    made.scales.zero_()
-    made.matrix_scales.fill_(1.0)
+    """Random integers, as dummy weights have them."""
+    device = torch.device("cuda")
+    made = kind.empty(num_experts, (rows // runs,) * runs, columns, device)
+    made.draw(torch.Generator(device).manual_seed(0))
     return made
 
 

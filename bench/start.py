@@ -25,6 +25,7 @@ from bench import stack
 from bench.commands import CommandFailed, baton_bench
 from bench.environment import gpus_said
 from bench.harness.client.required import RequestFailed, one_by_one
+from bench.harness.options import named_values
 from bench.recording import Recording
 
 RUN_S = 240.0
@@ -50,9 +51,7 @@ def main(
 ) -> None:
     """Measure, and write the results, also those before a failure. Exit code: 0, or 1 after one."""
     model = up[up.index("--model") + 1]
-    given = dict(each.split("=", 1) for each in setting or () if "=" in each)
-    if len(given) != len(setting or ()):
-        raise typer.BadParameter(f"--setting: {setting} are not NAME=VALUE, each NAME once")
+    given = named_values("--setting", setting)
     settings = {
         "at_once": at_once, "input_len": input_len, "output_len": output_len, "prompt": prompt,
         "setting": given,

@@ -8,7 +8,7 @@ the limit of its name (``LIMIT_OF``), so that a result file records it.
 import inspect
 import json
 import math
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import MISSING, Field, asdict, dataclass, fields
 from functools import partial
@@ -141,6 +141,14 @@ def json_object(name: str, text: str) -> Mapping[str, Any]:
         raise ValueError(f"{name}: {error}") from None
     if not isinstance(found, dict):
         raise ValueError(f"{name}: {text!r} is no JSON object")
+    return found
+
+
+def named_values(name: str, given: Sequence[str] | None) -> dict[str, str]:
+    """Read NAME=VALUE, each NAME once. Raises typer.BadParameter naming the setting."""
+    found = dict(each.split("=", 1) for each in given or () if "=" in each)
+    if len(found) != len(given or ()):
+        raise typer.BadParameter(f"{name}: {given} are not NAME=VALUE, each NAME once")
     return found
 
 

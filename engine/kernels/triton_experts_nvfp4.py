@@ -11,12 +11,13 @@ tests/kernels/test_triton_nvfp4.py, tests/kernels/test_triton_integers.py.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 
-from engine.kernels.triton_expert_bands import all_tokens, down_band
+from engine.kernels.triton_expert_bands import all_tokens
 from engine.kernels.triton_expert_tiles import pairs_of
 from engine.kernels.triton_experts import whole
 from engine.kernels.triton_fp8 import BLOCK_K
@@ -26,6 +27,7 @@ from engine.kernels.triton_nvfp4_bands import (
     nvfp4_down_band,
     nvfp4_gate_up_band,
     nvfp4_gate_up_parts,
+    shared_down_band,
 )
 from engine.kernels.triton_overlap import overlap, wait_for_inputs
 from engine.kernels.triton_plan import plan
@@ -53,6 +55,37 @@ class Tiles:
     weights_first: bool = False
     """The order of a product's operands: with 64 rows and more the weights' bits are unpacked to
     the registers from which the tensor cores read them. The results are the same."""
+
+
+@dataclass(frozen=True)
+class SharedDown:
+    """The shared expert's ``down`` as kernels take it: packed, all in FP8 or all plain."""
+
+    w: torch.Tensor
+    scales: torch.Tensor
+    factors: torch.Tensor
+    in_fp8: bool = False
+    is_packed: bool = False
+
+    @classmethod
+    def of(cls, down: Matrix | None, unused: torch.Tensor) -> "SharedDown":
+        """``unused`` stands for what there is not; all of it without a shared expert."""
+        if down is None:
+            return cls(unused, unused, unused)
+        if (packed := down.packed) is not None:  # one tensor, with one matrix scale
+            assert not down.plain.shape[0]
+            return cls(packed.words, packed.scales, packed.matrix_scales, is_packed=True)
+        w, scales, in_fp8 = whole(down)
+        return cls(w, scales, unused, in_fp8)
+
+    def arguments(self, band: int) -> dict[str, Any]:
+        """Launch arguments of a kernel whose programs multiply ``band`` rows."""
+        return {
+            "SHARED_N": min(band, SHARED_ROWS),
+            "SHARED_K": BLOCK_K.value,
+            "SHARED_FP8": self.in_fp8,
+            "SHARED_PACKED": self.is_packed,
+        }
 
 
 @triton.jit(do_not_specialize=["num_tokens"])
@@ -147,18 +180,11 @@ def nvfp4_down_kernel(
         b_weight = tl.full((BLOCK_M,), 1.0, tl.float32)
         b_out = b_token * SLOTS + TOP_K
         wait_for_inputs(PDL)
-        if SHARED_PACKED:
-            nvfp4_down_band(
-                p_shared_h, p_shared_w, p_shared_scales, p_shared_factors, tile * 0, p_y,
-                b_row, b_out, b_weight, band, HIDDEN, DIM, BLOCK_N, STAGES, WEIGHTS_FIRST,
-            )  # fmt: skip
-        else:
-            for i in range(BLOCK_N // SHARED_N):
-                down_band(
-                    p_shared_h, p_shared_w, p_shared_scales, tile * 0, p_y,
-                    b_row, b_out, b_weight, band + i * SHARED_N,
-                    HIDDEN, DIM, BLOCK_M, SHARED_N, SHARED_K, SHARED_FP8,
-                )  # fmt: skip
+        shared_down_band(
+            p_shared_h, p_shared_w, p_shared_scales, p_shared_factors, tile * 0, p_y,
+            b_row, b_out, b_weight, band, HIDDEN, DIM, BLOCK_N, SHARED_N, SHARED_K,
+            SHARED_FP8, SHARED_PACKED, STAGES, WEIGHTS_FIRST,
+        )  # fmt: skip
     elif PLANNED:
         count = tl.load(p_counts + tile)
         # One program always waits: this kernel must not end before its inputs are written.
@@ -220,16 +246,9 @@ def experts_nvfp4(
     lists, counts = plan(ids, num_experts) if planned else (ids, ids)
     grid_m = num_experts if planned else ids.numel()
     slots, shared_tiles = top_k, 0
-    shared_h, shared_w, shared_scales, shared_factors = x, x, x, x
-    shared_fp8 = shared_packed = False
+    shared_h, of_shared = x, SharedDown.of(None if shared is None else shared[1], x)
     if shared is not None:
         shared_h, shared_down = shared
-        if (packed := shared_down.packed) is not None:  # one tensor, with one matrix scale
-            shared_w, shared_scales = packed.words, packed.scales
-            shared_factors, shared_packed = packed.matrix_scales, True
-            assert not shared_down.plain.shape[0]
-        else:
-            shared_w, shared_scales, shared_fp8 = whole(shared_down)
         assert shared_h.shape == (num_tokens, dim)
         assert shared_down.shape == (hidden, dim)
         assert shared_h.is_contiguous()
@@ -272,9 +291,9 @@ def experts_nvfp4(
         down.scales,
         down.matrix_scales,
         shared_h,
-        shared_w,
-        shared_scales,
-        shared_factors,
+        of_shared.w,
+        of_shared.scales,
+        of_shared.factors,
         y,
         num_tokens,
         shared_tiles,
@@ -282,10 +301,7 @@ def experts_nvfp4(
         SLOTS=slots,
         BLOCK_M=out_tiles.pairs,
         BLOCK_N=out_tiles.rows,
-        SHARED_N=min(out_tiles.rows, SHARED_ROWS),
-        SHARED_K=BLOCK_K.value,
-        SHARED_FP8=shared_fp8,
-        SHARED_PACKED=shared_packed,
+        **of_shared.arguments(out_tiles.rows),
         STAGES=out_tiles.stages,
         WEIGHTS_FIRST=out_tiles.weights_first,
         num_warps=out_tiles.warps,

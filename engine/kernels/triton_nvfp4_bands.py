@@ -13,6 +13,7 @@ tests/kernels/test_triton_nvfp4.py.
 import triton
 import triton.language as tl
 
+from engine.kernels.triton_expert_bands import down_band
 from engine.kernels.triton_nvfp4 import COLUMNS, GROUP, add_nvfp4, packed_sum, zero_sums
 
 PARTS = tl.constexpr(4)
@@ -174,3 +175,41 @@ def nvfp4_down_band(
     b_y *= (tl.load(p_matrix_scales + expert) * b_weight)[:, None]
     p_out = p_y + b_out.to(tl.int64) * HIDDEN
     tl.store(p_out[:, None] + o_n[None, :], b_y, mask=valid)
+
+
+@triton.jit
+def shared_down_band(
+    p_h,
+    p_w,
+    p_scales,
+    p_factors,
+    expert,
+    p_y,
+    b_row,
+    b_out,
+    b_weight,
+    band,
+    HIDDEN: tl.constexpr,
+    DIM: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    SHARED_N: tl.constexpr,
+    SHARED_K: tl.constexpr,
+    FP8: tl.constexpr,
+    PACKED: tl.constexpr,
+    STAGES: tl.constexpr,
+    WEIGHTS_FIRST: tl.constexpr,
+):
+    """The shared expert's band of ``down``, whose weights are packed, in FP8 or plain; ``expert``
+    is 0."""
+    BLOCK_M: tl.constexpr = b_row.shape[0]
+    if PACKED:
+        nvfp4_down_band(
+            p_h, p_w, p_scales, p_factors, expert, p_y, b_row, b_out, b_weight, band,
+            HIDDEN, DIM, BLOCK_N, STAGES, WEIGHTS_FIRST,
+        )  # fmt: skip
+    else:
+        for i in range(BLOCK_N // SHARED_N):
+            down_band(
+                p_h, p_w, p_scales, expert, p_y, b_row, b_out, b_weight, band + i * SHARED_N,
+                HIDDEN, DIM, BLOCK_M, SHARED_N, SHARED_K, FP8,
+            )  # fmt: skip

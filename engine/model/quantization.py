@@ -84,11 +84,6 @@ class Quantization:
             kept += listed
         return cls("checkpoint", (*kept, "lm_head", "embed_tokens"))
 
-    @classmethod
-    def is_converted_officially(cls, name: str) -> bool:
-        """True if the official conversion converts the matrix ``name``."""
-        return cls.at_load()._is_large(name)
-
     def drawn(self) -> "Quantization":
         """The quantization of dummy weights, which are drawn first and then converted."""
         return replace(self, source="load") if self.source == "checkpoint" else self

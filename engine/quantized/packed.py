@@ -86,13 +86,12 @@ def packed_names(plan: Plan, entries: Sequence[Entry], stored: Stored) -> Packed
 def drawn_names(plan: Plan, stored: Stored) -> PackedNames:
     """``packed_names`` of dummy weights: all that a checkpoint in this form may store packed, as
     most do."""
+    official = Quantization.at_load()
     kinds = [kind for form in stored.formats if (kind := _kind(form)) is not None]
     return PackedNames(
         (name, kinds[0])
         for name, target in plan.targets.items()
-        if kinds
-        and (name in plan.split or len(target.shape) == 2)
-        and Quantization.is_converted_officially(name)
+        if kinds and (name in plan.split or len(target.shape) == 2) and official.converts(name)
     )
 
 

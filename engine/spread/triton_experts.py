@@ -31,7 +31,13 @@ from engine.model.weights import Experts
 from engine.spread.memory import Exchange
 from engine.spread.triton_collect import Collected, owned_expert
 from engine.spread.triton_packed_experts import packed_experts
-from engine.spread.triton_words import PLACE, float_pointers, is_aborted, member_address
+from engine.spread.triton_words import (
+    PLACE,
+    float_pointers,
+    is_aborted,
+    member_address,
+    result_places,
+)
 
 
 @triton.jit(do_not_specialize=["num_rows"])
@@ -139,9 +145,7 @@ def _down_kernel(
                 b_weight = tl.load(p_weights + b_pair, mask=b_pair >= 0, other=0.0)
                 # What came of missing rows is kept from other members.
                 b_pair = tl.where(aborted == 1, -1, b_pair)
-                b_row, b_slot = tl.maximum(b_pair, 0) // TOP_K, tl.maximum(b_pair, 0) % TOP_K
-                p_home = float_pointers(member_address(p_addresses, b_row // rows_each) + RETURNED)
-                b_out = b_row % rows_each * SLOTS + b_slot
+                p_home, b_out = result_places(p_addresses, b_pair, rows_each, RETURNED, TOP_K)
                 expert_down(
                     p_h, p_hs, p_w, p_scales, expert, p_home, b_pair, b_out, b_weight, band,
                     HIDDEN, DIM, BLOCK_M, BLOCK_N, BLOCK_K, FP8, SPLIT_STAGES, BANDS,

@@ -13,18 +13,26 @@ import torch
 import triton
 import triton.language as tl
 
-from engine.kernels.triton_expert_bands import down_band
 from engine.kernels.triton_expert_tiles import pairs_of
-from engine.kernels.triton_experts import whole
-from engine.kernels.triton_experts_nvfp4 import FEW, SHARED_ROWS, Tiles, tiles_of
+from engine.kernels.triton_experts_nvfp4 import FEW, SharedDown, Tiles, tiles_of
 from engine.kernels.triton_fp8 import BLOCK_K
-from engine.kernels.triton_nvfp4_bands import nvfp4_down_band, nvfp4_gate_up_band
+from engine.kernels.triton_nvfp4_bands import (
+    nvfp4_down_band,
+    nvfp4_gate_up_band,
+    shared_down_band,
+)
 from engine.kernels.triton_overlap import overlap, wait_for_inputs
 from engine.model.matrix import Matrix
 from engine.model.packed_experts import PackedExperts
 from engine.spread.memory import Exchange
 from engine.spread.triton_collect import Collected, owned_expert
-from engine.spread.triton_words import PLACE, float_pointers, is_aborted, member_address
+from engine.spread.triton_words import (
+    PLACE,
+    float_pointers,
+    is_aborted,
+    member_address,
+    result_places,
+)
 
 
 @triton.jit(do_not_specialize=["num_rows"])
@@ -104,18 +112,11 @@ def _packed_down_kernel(
         b_out = b_token * SLOTS + TOP_K
         p_own = float_pointers(member_address(p_addresses, place) + RETURNED)
         wait_for_inputs(PDL)
-        if SHARED_PACKED:
-            nvfp4_down_band(
-                p_shared_h, p_shared_w, p_shared_scales, p_shared_factors, tile * 0, p_own,
-                b_row, b_out, b_weight, band, HIDDEN, DIM, BLOCK_N, STAGES, WEIGHTS_FIRST,
-            )  # fmt: skip
-        else:
-            for i in range(BLOCK_N // SHARED_N):
-                down_band(
-                    p_shared_h, p_shared_w, p_shared_scales, tile * 0, p_own,
-                    b_row, b_out, b_weight, band + i * SHARED_N,
-                    HIDDEN, DIM, BLOCK_M, SHARED_N, SHARED_K, SHARED_FP8,
-                )  # fmt: skip
+        shared_down_band(
+            p_shared_h, p_shared_w, p_shared_scales, p_shared_factors, tile * 0, p_own,
+            b_row, b_out, b_weight, band, HIDDEN, DIM, BLOCK_N, SHARED_N, SHARED_K,
+            SHARED_FP8, SHARED_PACKED, STAGES, WEIGHTS_FIRST,
+        )  # fmt: skip
     else:
         # Written by the launch before the last one: they can be read before the wait.
         expert, count = owned_expert(p_owned, tile)
@@ -128,9 +129,7 @@ def _packed_down_kernel(
             b_weight = tl.load(p_weights + b_pair, mask=b_pair >= 0, other=0.0)
             # What came of missing rows is kept from other members.
             b_pair = tl.where(aborted == 1, -1, b_pair)
-            b_row, b_slot = tl.maximum(b_pair, 0) // TOP_K, tl.maximum(b_pair, 0) % TOP_K
-            p_home = float_pointers(member_address(p_addresses, b_row // rows_each) + RETURNED)
-            b_out = b_row % rows_each * SLOTS + b_slot
+            p_home, b_out = result_places(p_addresses, b_pair, rows_each, RETURNED, TOP_K)
             nvfp4_down_band(
                 p_h, p_words, p_scales, p_matrix_scales, expert, p_home, b_pair, b_out, b_weight,
                 band, HIDDEN, DIM, BLOCK_N, STAGES, WEIGHTS_FIRST,
@@ -153,15 +152,10 @@ def packed_experts(
     assert down.shape[1] == hidden == exchange.layout.hidden
     in_tiles, out_tiles = tiles or tiles_of(max(num_rows, FEW + 1))
     assert dim % in_tiles.rows == hidden % out_tiles.rows == dim % BLOCK_K.value == 0
-    shared_tiles, shared_h, shared_w, shared_scales, shared_factors = 0, *[rows.x] * 4
-    shared_fp8 = shared_packed = False
+    of_shared = SharedDown.of(None if shared is None else shared[1], rows.x)
+    shared_tiles, shared_h = 0, rows.x
     if shared is not None:
         shared_h, shared_down = shared
-        if (packed := shared_down.packed) is not None:  # one tensor, with one matrix scale
-            shared_w, shared_scales = packed.words, packed.scales
-            shared_factors, shared_packed = packed.matrix_scales, True
-        else:
-            shared_w, shared_scales, shared_fp8 = whole(shared_down)
         assert shared_h.shape == (rows_each, dim)
         assert shared_h.is_contiguous()
         assert shared_down.shape == (hidden, dim)
@@ -177,12 +171,10 @@ def packed_experts(
     )  # fmt: skip
     _packed_down_kernel[(hidden // out_tiles.rows, shared_tiles + most_owned)](
         h, rows.lists, rows.owned, rows.weights, down.words, down.scales, down.matrix_scales,
-        shared_h, shared_w, shared_scales, shared_factors, exchange.addresses, exchange.control,
-        rows_each, num_rows, shared_tiles,
+        shared_h, of_shared.w, of_shared.scales, of_shared.factors,
+        exchange.addresses, exchange.control, rows_each, num_rows, shared_tiles,
         RETURNED=exchange.layout.returned, HIDDEN=hidden, DIM=dim, TOP_K=top_k,
         BLOCK_M=out_tiles.pairs, BLOCK_N=out_tiles.rows,
-        SHARED_N=min(out_tiles.rows, SHARED_ROWS), SHARED_K=BLOCK_K.value, SHARED_FP8=shared_fp8,
-        SHARED_PACKED=shared_packed, STAGES=out_tiles.stages,
-        WEIGHTS_FIRST=out_tiles.weights_first, num_warps=out_tiles.warps,
-        **overlap(h),
+        STAGES=out_tiles.stages, WEIGHTS_FIRST=out_tiles.weights_first, num_warps=out_tiles.warps,
+        **of_shared.arguments(out_tiles.rows), **overlap(h),
     )  # fmt: skip

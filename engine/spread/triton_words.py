@@ -53,6 +53,14 @@ def float_pointers(address):
 
 
 @triton.jit
+def result_places(p_addresses, b_pair, rows_each, RETURNED: tl.constexpr, TOP_K: tl.constexpr):
+    """(where the results of each pair's home begin, the place of the pair's result among them)."""
+    b_row, b_slot = tl.maximum(b_pair, 0) // TOP_K, tl.maximum(b_pair, 0) % TOP_K
+    p_home = float_pointers(member_address(p_addresses, b_row // rows_each) + RETURNED)
+    return p_home, b_row % rows_each * (TOP_K + 1) + b_slot
+
+
+@triton.jit
 def store_words(address, data, flag, mask):
     """data int64 to the words at ``address`` (int64), where ``mask``."""
     if INTERPRETED:

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.text.call_parser import CallParser
 from coordinator.text.hermes_parser import HermesParser
 from coordinator.text.json_value import JsonValue
 from coordinator.text.llama_parser import LlamaParser
-from coordinator.text.tool_events import Arguments, CallBegins, Content
+from coordinator.text.tool_events import Arguments, CallBegins
 from coordinator.text.tool_formats import HERMES, LLAMA3_JSON, ToolFormat
 from tests.coordinator.test_grammars import ADD, NOW, UNIT, allows
 from tests.coordinator.test_qwen_parser import PARAMETERS, cut
+from tests.coordinator.test_qwen_parser import parsed_by as parsed
 
 PLACES = st.lists(st.integers(0, 10_000), max_size=30)
 JSON = st.recursive(
@@ -31,23 +31,6 @@ def hermes(name: str, arguments: Any) -> str:
 
 def llama(name: str, arguments: Any) -> str:
     return json.dumps({"name": name, "parameters": arguments})
-
-
-def parsed(parser: CallParser, pieces: list[str]) -> tuple[str, list[tuple[str, str]]]:
-    """The content, and name and arguments of each call."""
-    events = [event for piece in pieces for event in parser.push(piece)] + list(parser.flush())
-    content, calls = "", []
-    for event in events:
-        match event:
-            case Content(text):
-                content += text
-            case CallBegins(index, name):
-                assert index == len(calls)
-                calls.append((name, ""))
-            case Arguments(index, text):
-                assert index == len(calls) - 1
-                calls[index] = calls[index][0], calls[index][1] + text
-    return content, calls
 
 
 @given(places=PLACES, value=OBJECTS, indent=st.sampled_from([None, 2]))

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.text.answer_parser import Divided, ThoughtDivider
+from coordinator.text.call_parser import CallParser
 from coordinator.text.qwen_parser import QwenParser
 from coordinator.text.tool_events import Arguments, CallBegins, Content
 from coordinator.text.tool_values import ALL_TYPES, as_json, types_of
@@ -24,9 +25,13 @@ def call(name: str, **values: str) -> str:
 
 
 def parsed(pieces: list[str]) -> tuple[str, list[tuple[str, str]]]:
+    """``parsed_by`` a parser of this form."""
+    return parsed_by(QwenParser(PARAMETERS), pieces)
+
+
+def parsed_by(parser: CallParser, pieces: list[str]) -> tuple[str, list[tuple[str, str]]]:
     """The content, and name and arguments of each call."""
-    parser = QwenParser(PARAMETERS)
-    events = [event for piece in pieces for event in parser.push(piece)] + parser.flush()
+    events = [event for piece in pieces for event in parser.push(piece)] + list(parser.flush())
     content, calls = "", []
     for event in events:
         match event:

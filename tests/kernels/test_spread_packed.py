@@ -17,8 +17,6 @@ from tests.kernels.spread_group import EPS, NUM_EXPERTS, Group, Member
 
 HIDDEN, DIM = 256, 128
 TILES = Tiles(64, 4, 2), Tiles(64, 2, 2)
-ONE_SCALE = {Int4Experts: 0x08000800, Int8Experts: 0x3C000000, Nvfp4Experts: 0x38383838}
-"""The bits of a scale of about a hundredth or, with its matrix scale, of a normal size."""
 
 
 @pytest.fixture(autouse=True)
@@ -45,11 +43,7 @@ class PackedGroup(Group):
         self, kind: type[PackedExperts], num: int, rows: int, columns: int, run: int
     ) -> PackedExperts:
         made = kind.empty(num, (run,) * (rows // run), columns, self.device)
-        made.words.view(torch.int16).random_(-(1 << 15), 1 << 15)
-        made.scales.fill_(ONE_SCALE[kind])
-        made.matrix_scales.uniform_(0.5, 1.5)
-        size = made.dequantised().std()
-        made.matrix_scales.div_(float(size) * columns**0.5)
+        made.draw(torch.Generator(self.device).manual_seed(rows))
         return made
 
     def local(self, member: Member) -> tuple[torch.Tensor, torch.Tensor]:

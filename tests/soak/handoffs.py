@@ -32,6 +32,7 @@ from typing import Annotated, Any
 import typer
 
 from bench.environment import describe
+from bench.harness.options import named_values
 from bench.stack import StackFailed, started
 from tests.soak.handoff_load import Plan, Soak
 
@@ -98,7 +99,7 @@ def main(
         handoffs, concurrency, max_prompt, max_output, abort_share, kills, seed, num_ids,
         back_s, run_s,
     )  # fmt: skip
-    settings = dict(each.split("=", 1) for each in setting or ())
+    settings = named_values("--setting", setting)
     try:
         found = soak(plan, arguments or [], settings, start_s)
     except StackFailed as error:
