@@ -14,7 +14,7 @@ from math import inf
 from bench.predict.node import Node, Request
 from bench.predict.pools import MAX_TOKENS_AHEAD, Batch, Chunk, Simulation, Worker
 from bench.setups import Setup
-from coordinator.core.pool_meter import FIRST_ANSWER_S, NEWEST_ANSWER, SHORTEST_S
+from coordinator.core.pool_meter import Answers
 from coordinator.core.pool_policy import LOOK_S, PoolLoad, PoolPolicy, PoolTargets
 from coordinator.core.soft_pools import Site, SoftPools
 from coordinator.core.step_times import StepTimes
@@ -47,7 +47,7 @@ class NodeSpeeds:
         self._prompts = Work()
         self._prompts.add(BATCH_TOKENS, between(node.prefill_s, BATCH_TOKENS))
         self._steps = StepTimes()
-        self._answer_s = FIRST_ANSWER_S
+        self._answers = Answers()
 
     def prefill_tok_s(self) -> float:
         return self._prompts.num_tokens / self._prompts.seconds
@@ -66,10 +66,13 @@ class NodeSpeeds:
         self._steps.note(num_sequences, seconds)
 
     def answer_s(self) -> float:
-        return self._answer_s
+        return self._answers.seconds
 
-    def note_answer(self, seconds: float) -> None:
-        self._answer_s += NEWEST_ANSWER * (max(SHORTEST_S, seconds) - self._answer_s)
+    def answer_len(self) -> float:
+        return self._answers.num_tokens
+
+    def note_answer(self, seconds: float, num_tokens: int) -> None:
+        self._answers.note(seconds, num_tokens)
 
 
 def simulation(node: Node, setup: Setup | Changing) -> Simulation:
@@ -109,7 +112,7 @@ class ChangingPools(Simulation):
         load = PoolLoad(prefill, number - prefill, waiting, self._arrived_tokens, len(self._at))
         self._arrived_tokens = 0
         wanted = self._policy.decide(load, self.clock.now)
-        if wanted != prefill:
+        for _ in range(abs(wanted - prefill)):
             self._change(to_prefill=wanted > prefill)
         for gpu, prefills in enumerate(self._prefills):
             if prefills and self._sequences[gpu]:
@@ -188,6 +191,8 @@ class ChangingPools(Simulation):
             self._go_on(worker)
 
     def _gathers(self, request: Request, worker: Worker) -> bool:
+        if not any(self._prefills):
+            return False
         there = Site(worker.number, self._sequences[worker.number], worker.tokens_ahead)
         now = self.clock.now
         return self._soft.gathers(there, self._queued(), now - self._queued_at[request], now)
@@ -195,6 +200,8 @@ class ChangingPools(Simulation):
     def _chosen(self, request: Request) -> Worker | None:
         """The worker for a prompt; None while it waits."""
         prefilling = [w for w in self._workers if self._prefills[w.number]]
+        if not prefilling:
+            return self._generating(request)
         best = min(prefilling, key=lambda w: (w.tokens_ahead, w.placed))
         num_waiting = best.tokens_ahead + self._queued() // len(prefilling)
         if self._soft.may_help(num_waiting):
@@ -207,6 +214,16 @@ class ChangingPools(Simulation):
                 return helper
         full = best.tokens_ahead and best.tokens_ahead + request.num_new > MAX_TOKENS_AHEAD
         return None if full else best
+
+    def _generating(self, request: Request) -> Worker | None:
+        """The worker for a prompt while all decode; None while it waits."""
+        room = [
+            w for w in self._workers
+            if w.tokens_ahead == 0 or w.tokens_ahead + request.num_new <= MAX_TOKENS_AHEAD
+        ]  # fmt: skip
+        return min(
+            room, key=lambda w: (self._sequences[w.number], w.tokens_ahead, w.placed), default=None
+        )
 
     def _decoding(self) -> Iterable[int]:
         return (i for i, prefills in enumerate(self._prefills) if not prefills)
@@ -250,5 +267,5 @@ class ChangingPools(Simulation):
             self._decoders.join(gpu, num_tokens, ended, request.more_context, request)
 
     def _ended(self, request: Request) -> None:
-        self._speeds.note_answer(self.clock.now - request.first_token_at)
+        self._speeds.note_answer(self.clock.now - request.first_token_at, request.output_len)
         super()._ended(request)

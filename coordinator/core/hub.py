@@ -142,7 +142,8 @@ class Hub:
         num_open = len(self._lifecycle.requests)
         now = time.monotonic()
         obstacles = self._obstacles()
-        degraded = [DECODE_COMPUTES_PROMPTS] if self._registry.decode_computes_prompts() else []
+        is_lost = self._registry.decode_computes_prompts() and not self._pools.all_do_both
+        degraded = [DECODE_COMPUTES_PROMPTS] if is_lost else []
         workers = tuple(w.status(now, self._groups.status(w)) for w in self._registry.all())
         degraded += [SLOW.format(w.instance) for w in workers if w.spread and w.spread.left_out_s]
         given = sorted({w.given_acceptance for w in workers if w.given_acceptance is not None})
@@ -257,7 +258,7 @@ class Hub:
     def _report(self, effect: Reported) -> None:
         self._observer.report(effect)
         if isinstance(effect, Ended) and (answer_s := effect.request.answer_s) is not None:
-            self._meter.note_answer(answer_s)
+            self._meter.note_answer(answer_s, len(effect.request.output_ids))
 
     def _processes(self) -> set[str]:
         return {worker.instance for worker in self._registry.all()}
@@ -272,7 +273,7 @@ class Hub:
     def _role_changed(self, worker: Worker, before: Role) -> None:
         self._observer.workers.role_changed(worker, before)
         self._lifecycle.roles_changed()
-        self._groups.update()
+        self._groups.role_changed(worker)
 
     def _end_by_edge(self, request_id: str, *, stop_early: bool) -> None:
         request = self._lifecycle.requests.get(request_id)

@@ -11,7 +11,20 @@ from coordinator.core.step_times import StepTimes
 from coordinator.core.workers.prompt_meter import tok_s
 from coordinator.core.workers.worker import Worker
 
-FIRST_ANSWER_S, SHORTEST_S, NEWEST_ANSWER = 4.0, 0.05, 0.05
+SHORTEST_S, NEWEST_ANSWER = 0.05, 0.05
+
+
+class Answers:
+    """The answers of a node in the mean, the newest ones most. Before the first one ends it is
+    taken as one of some length."""
+
+    def __init__(self) -> None:
+        self.seconds, self.num_tokens = 4.0, 400.0
+
+    def note(self, seconds: float, num_tokens: int) -> None:
+        """Count an answer that took so long from its first token to its last."""
+        self.seconds += NEWEST_ANSWER * (max(SHORTEST_S, seconds) - self.seconds)
+        self.num_tokens += NEWEST_ANSWER * (num_tokens - self.num_tokens)
 
 
 class PoolMeter:
@@ -20,7 +33,7 @@ class PoolMeter:
     def __init__(self) -> None:
         self._steps = StepTimes()
         self._prompt_tok_s = 0.0
-        self._answer_s = FIRST_ANSWER_S
+        self._answers = Answers()
         self._new_share = 1.0
         self._waiting: int | None = None
         self._computed: dict[str, int] = {}
@@ -32,11 +45,14 @@ class PoolMeter:
         return self._steps.seconds(num_sequences)
 
     def answer_s(self) -> float:
-        return self._answer_s
+        return self._answers.seconds
 
-    def note_answer(self, seconds: float) -> None:
+    def answer_len(self) -> float:
+        return self._answers.num_tokens
+
+    def note_answer(self, seconds: float, num_tokens: int) -> None:
         """Count an answer that took so long from its first token to its last."""
-        self._answer_s += NEWEST_ANSWER * (max(SHORTEST_S, seconds) - self._answer_s)
+        self._answers.note(seconds, num_tokens)
 
     def new_tokens(self, num_tokens: int) -> int:
         """How many of a prompt's tokens are to be computed, as earlier prompts were."""

@@ -7,10 +7,14 @@ of the second:
                           workers, over that speed; longer when they are busy most of the time
     time a token          the step of as many sequences as each decode worker would have
 
-The pools move by one worker at a time towards the size that costs least now. While that is little
-at the present size, it is the size that would have cost least at the worst time lately: the next
-burst finds the pools ready. Hysteresis: not within ``HOLD_S`` of the last change, and not for a
-gain below ``GAIN``.
+With no prefill worker all workers do both, as colocated ones do: prompts are computed beside steps,
+and an answer waits for those that come meanwhile. Some answers meet many, so the mean time a token
+has to be below ``TOGETHER_SHARE`` of its target.
+
+The pools move by one worker at a time, or to or from none, towards the size that costs least now.
+While that is little at the present size, or all workers do both, it is the size that would have
+cost least at the worst time lately: the next burst finds the pools ready. Hysteresis: not within
+``HOLD_S`` of the last change, and not for a gain below ``GAIN``.
 """
 
 from dataclasses import dataclass
@@ -32,6 +36,11 @@ ARRIVALS_S = 4.0
 PASS_S = 0.03
 """A prompt takes so long beside no others."""
 MOST_BUSY = 0.98
+SPEED_BESIDE = 0.7
+"""How fast prompts are computed beside decode steps, as a share of the speed without them."""
+TOGETHER_SHARE = 0.5
+"""A mean time a token with such a share of its target costs workers that do both as much as all of
+it costs pools."""
 TPOT_POWER = 2
 """Power of the share of the time a token in the cost of a size. It makes that share weigh less than
 that of the first token below the targets: prompts come in bursts, and a step grows by less than its
@@ -89,6 +98,9 @@ class Speeds(Protocol):
     def answer_s(self) -> float:
         """Seconds from the first token of an answer to its last, in the mean."""
 
+    def answer_len(self) -> float:
+        """Tokens of an answer, in the mean."""
+
 
 class PoolPolicy:
     """Decides from one load to the next, by the ``speeds`` of the node."""
@@ -105,23 +117,27 @@ class PoolPolicy:
         """The reason of the last change, for people."""
 
     def decide(self, load: PoolLoad, now: float) -> int:
-        """How many workers shall compute prompts; at most one more or less than now."""
+        """How many workers shall compute prompts; 0: all do both."""
         self._average(load.tokens_arrived, now)
         present, number = load.num_prefill, load.num_prefill + load.num_decode
         if now - self._changed_at < HOLD_S or not self._speeds.prefill_tok_s():
             return present
         costs = {size: _cost(*self._shares(load, size)) for size in range(1, number)}
+        ttft, tpot = self._shares(load, 0)
+        costs[0] = _cost(ttft, tpot / TOGETHER_SHARE)
         self._note_worst(costs, now)
-        easy = costs[present] <= EASE
-        if easy:
+        easy = _cost(*self._shares(load, present)) <= EASE
+        if lately := easy or not present:
             costs = self._worst
         best = min(costs, key=lambda size: (round(costs[size], 3), abs(size - present)))
         if best == present or costs[present] <= EASE:
             return present
         if costs[best] > (1 - GAIN) * costs[present]:
             return present
-        wanted = present + (1 if best > present else -1)
-        reason = _before(costs[present], costs[best]) if easy else self._prediction(load)
+        wanted = best
+        if best and present:
+            wanted = present + (1 if best > present else -1)
+        reason = _before(costs[present], costs[best]) if lately else self._prediction(load)
         self.why = f"{present} → {wanted} prefill: {reason}"
         self._changed_at = now
         return wanted
@@ -150,14 +166,23 @@ class PoolPolicy:
 
     def _shares(self, load: PoolLoad, num_prefill: int) -> tuple[float, float]:
         """The predicted times with so many prefill workers, as shares of their targets."""
-        speed = num_prefill * self._speeds.prefill_tok_s()
+        number = load.num_prefill + load.num_decode
+        speed = (num_prefill or SPEED_BESIDE * number) * self._speeds.prefill_tok_s()
         beyond = max(0.0, self._arrivals_tok_s - speed) * AHEAD_S
         busy = min(MOST_BUSY, self._arrivals_tok_s / speed)
         ttft_s = (load.tokens_waiting + beyond) / speed + PASS_S / (1 - busy)
-        num_decode = load.num_prefill + load.num_decode - num_prefill
-        rows = ceil(load.num_sequences / num_decode)
+        rows = ceil(load.num_sequences / (number - num_prefill))
         step_s = self._speeds.step_s(rows) if rows else 0.0
+        if not num_prefill:
+            step_s += self._beside_s(load, number)
         return ttft_s / self._targets.ttft_s, step_s / self._targets.tpot_s
+
+    def _beside_s(self, load: PoolLoad, number: int) -> float:
+        """What prompts add to the time a token where all workers do both: those that wait, or come
+        while an answer is decoded."""
+        num_tokens = max(load.tokens_waiting, self._arrivals_tok_s * self._speeds.answer_s())
+        prompts_s = num_tokens / (number * self._speeds.prefill_tok_s())
+        return prompts_s / self._speeds.answer_len()
 
 
 def _before(present: float, best: float) -> str:

@@ -10,7 +10,8 @@ as ever.
     restore   at each heartbeat: where a worker has died and come back with its first role, or the
               last one of a role is gone, a worker that can is assigned what is missing
 
-A pool never loses its last worker to the other.
+Without a prefill worker the decode workers compute prompts too, as colocated ones do. So the pool
+of prefill workers may be empty if that is asked for; the other one never loses its last worker.
 """
 
 import asyncio
@@ -79,6 +80,11 @@ class Pools:
         roles = {worker.instance: str(worker.role) for worker in self._registry.all()}
         return PoolChange(prefill, decode, roles, changes, num_to_move - num_left, num_left)
 
+    @property
+    def all_do_both(self) -> bool:
+        """True if pools without a prefill worker were asked for."""
+        return self._asked is not None and not self._asked.prefill
+
     def can_change(self) -> bool:
         """True if there are pools, and a worker that may change its role."""
         live = self.live()
@@ -104,8 +110,9 @@ class Pools:
             or Size(*(sum(w.hello.role == role for w in live) for role in ("prefill", "decode"))),
         )
         for role, other in _BOTH_WAYS:
-            lacks = now.of(role) < max(1, wanted.of(role))
-            spare = now.of(other) > max(1, wanted.of(other) if now.of(role) else 1)
+            lacks = now.of(role) < max(_LEAST[role], wanted.of(role))
+            least = max(_LEAST[other], wanted.of(other)) if now.of(role) else _LEAST[other]
+            spare = now.of(other) > least
             if lacks and spare:
                 self._flip(other, role, 1)
                 return
@@ -136,9 +143,9 @@ class Pools:
             self._changed(worker, from_role)
 
     def _require(self, size: Size) -> None:
-        for name, number in (("prefill", size.prefill), ("decode", size.decode)):
-            if number < 1:
-                raise ValueError(f"{name}: {number} is not 1 or more")
+        for name, least in _LEAST.items():
+            if (number := size.of(name)) < least:
+                raise ValueError(f"{name}: {number} is not {least} or more")
         live = self.live()
         if any(worker.role == "colocated" for worker in live):
             raise ValueError("pools: colocated workers do both, and have no pools")
@@ -158,6 +165,7 @@ class Pools:
         return [worker for worker in self._registry.all() if not worker.draining]
 
 
+_LEAST: dict[Role, int] = {"prefill": 0, "decode": 1}
 _BOTH_WAYS: tuple[tuple[Role, Role], ...] = (("prefill", "decode"), ("decode", "prefill"))
 
 

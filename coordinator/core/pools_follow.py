@@ -23,12 +23,12 @@ class PoolsThatFollow:
         return self._policy.why
 
     def look(self, num_tokens_queued: int, now: float) -> None:
-        """Measure, and change the pools by a worker if that is worth it. No-op while workers of a
-        role are missing, or none may change its role. ``num_tokens_queued``: tokens of the prompts
+        """Measure, and change the pools by a worker if that is worth it. No-op while no worker
+        decodes, or none may change its role. ``num_tokens_queued``: tokens of the prompts
         that wait for a worker."""
         workers = self._pools.live()
         load = self._meter.load(workers, num_tokens_queued)
-        if not (load.num_prefill and load.num_decode and self._pools.can_change()):
+        if not (load.num_decode and self._pools.can_change()):
             return
         wanted = self._policy.decide(load, now)
         if wanted != load.num_prefill:

@@ -21,7 +21,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from math import exp
 
-from coordinator.core.pool_policy import PoolTargets, Speeds
+from coordinator.core.pool_policy import SPEED_BESIDE, PoolTargets, Speeds
 
 WAIT_SHARE = 0.3
 """A prefill worker whose prompts wait for a larger share of their target decodes nothing more."""
@@ -46,8 +46,6 @@ GATHER_SHARE = 0.3
 """Share of the target of the first token that a prompt waits for others."""
 GATHER_TOKENS = 8_192
 """Tokens of a full batch: no prompt waits for more."""
-SPEED_BESIDE = 0.7
-"""How fast prompts are computed beside decode steps, as a share of the speed without them."""
 
 
 @dataclass(frozen=True)

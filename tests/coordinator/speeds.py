@@ -20,3 +20,6 @@ class FixedSpeeds:
 
     def answer_s(self) -> float:
         return 2.0 / self._faster
+
+    def answer_len(self) -> float:
+        return 200.0

@@ -39,11 +39,27 @@ def test_no_change_undoes_another_one_at_once() -> None:
     assert found.decide(load(2, 2, sequences=400), 10.0 + HOLD_S) == 1
 
 
-def test_both_pools_keep_a_worker() -> None:
+def test_a_worker_always_decodes() -> None:
     found = policy()
     for now in range(0, 20, 2):
         assert found.decide(load(3, 1, waiting=10**6), float(now)) <= 3
-        assert found.decide(load(1, 3, sequences=10**4), now + 1.0) >= 1
+        assert found.decide(load(1, 3, sequences=10**4), now + 1.0) >= 0
+
+
+@pytest.mark.parametrize(("tpot_s", "wanted"), [(0.05, 0), (0.02, 1)])
+def test_all_do_both_where_the_mean_time_a_token_is_far_below_its_target(
+    tpot_s: float, wanted: int
+) -> None:
+    found = PoolPolicy(PoolTargets(1.0, tpot_s), FixedSpeeds(10_000.0, each_s=0.0))
+    assert found.decide(load(1, 1, waiting=15_000, sequences=32), 0.0) == wanted
+    if not wanted:
+        assert "1 → 0 prefill: 15000 tokens wait" in found.why
+        assert found.decide(load(0, 2, waiting=15_000, sequences=32), HOLD_S) == 0
+
+
+def test_pools_form_again_at_once_when_prompts_would_make_a_token_late() -> None:
+    found = PoolPolicy(PoolTargets(10.0, 0.05), FixedSpeeds(10_000.0, each_s=0.0))
+    assert found.decide(load(0, 8, waiting=200_000, sequences=32), 0.0) in range(3, 8)
 
 
 def test_arrivals_beyond_the_speed_count_before_they_wait() -> None:

@@ -106,7 +106,7 @@ def test_an_offer_of_the_only_decode_worker_is_continued_there() -> None:
 @pytest.mark.parametrize(
     ("prefill", "decode", "problem"),
     [
-        (0, 4, "prefill: 0 is not 1 or more"),
+        (-1, 5, "prefill: -1 is not 0 or more"),
         (4, 0, "decode: 0 is not 1 or more"),
         (3, 2, "5 workers are asked for, 4 take work"),
         (1, 2, "3 workers are asked for, 4 take work"),
@@ -167,6 +167,41 @@ def test_a_worker_that_comes_back_takes_the_role_that_is_missing() -> None:
     site.desk.join("d-9")
     site.pools.restore()
     assert sorted(site.roles().values()) == ["decode", "prefill", "prefill", "prefill"]
+
+
+def test_without_a_prefill_worker_all_compute_prompts_and_decode() -> None:
+    site = Site()
+    offered = site.desk.submit("offered")
+    assert not site.pools.all_do_both
+    change = site.set(0, 4)
+    assert set(change.workers.values()) == {"decode"}
+    assert site.pools.all_do_both
+    site.pools.restore()
+    assert set(site.roles().values()) == {"decode"}, "none is missing"
+    site.desk.prefill(offered)
+    assert offered.decode_worker, "what was computed under the old roles is handed off"
+    requests = [site.desk.submit(f"r-{i}") for i in range(3)]
+    for request in requests:
+        site.desk.begin(request)
+    assert {r.state for r in requests} == {State.DECODING}
+    assert len({r.decode_worker for r in requests} | {offered.decode_worker}) == 4
+    site.set(1, 3)
+    assert not site.pools.all_do_both
+    ((prefill, _),) = [each for each in site.roles().items() if each[1] == "prefill"]
+    assert site.desk.submit("next").prefill_worker == prefill
+
+
+def test_the_last_prefill_worker_decodes_too_while_no_decode_worker_is_left() -> None:
+    site = Site("p-1", "d-1")
+    site.desk.life.worker_lost("d-1")
+    site.pools.restore()
+    assert site.roles() == {"p-1": "decode"}
+    request = site.desk.submit("r")
+    site.desk.begin(request)
+    assert request.decode_worker == "p-1"
+    site.desk.join("d-2")
+    site.pools.restore()
+    assert sorted(site.roles().values()) == ["decode", "prefill"]
 
 
 def test_pools_of_fixed_workers_are_left_alone() -> None:

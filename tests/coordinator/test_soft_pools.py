@@ -225,3 +225,12 @@ def test_gathered_prompts_begin_when_nothing_is_decoded_there_any_more() -> None
     assert prompt.state is State.QUEUED
     site.step(kept, finish="length")
     assert prompt.state is State.PREFILLING
+
+
+def test_prompts_are_not_gathered_where_all_workers_do_both() -> None:
+    site = desk(tok_s=10**6, tpot_s=0.025, each_s=0.01)
+    decoded(site, "first")
+    decoded(site, "r")
+    site.registry.require("p-1").role = "decode"
+    prompt = site.submit("prompt", length=100)
+    assert prompt.state is State.PREFILLING

@@ -267,3 +267,14 @@ def test_a_member_that_is_late_again_and_again_is_left_out_for_a_while(desk: Des
     desk.now += OUT_S
     say_late(5 * MAX_LATE)
     assert desk.told()["c"][1] == ("a", "b", "c")
+
+
+def test_a_member_with_another_role_is_judged_afresh(desk: Desk) -> None:
+    a, _, c = trio(desk)
+    a.spread.note(SpreadCounts(late=(("c", 0),)), desk.now)
+    a.spread.note(SpreadCounts(late=(("c", 2 * MAX_LATE),)), desk.now)
+    desk.groups.take_counts(a)
+    desk.groups.update()
+    assert desk.told()["c"][1] == ()
+    desk.groups.role_changed(c)
+    assert desk.told()["c"][1] == ("a", "b", "c")

@@ -50,7 +50,7 @@ async def expected(pools: Stack, texts: list[Seen]) -> list[Seen]:
 async def test_pools_change_under_streams_and_no_token_does(
     pools: Stack, expected: list[Seen]
 ) -> None:
-    for prefill in (1, 3, 2):
+    for prefill in (1, 0, 3, 2):
         disturbed = streams(pools)
         await some_reach(disturbed, 4, num_tokens=10)
         answer = await scaled(pools, prefill, NUM_WORKERS - prefill)

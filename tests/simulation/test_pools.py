@@ -53,7 +53,7 @@ class Changing(Cluster):
     def tick(self) -> None:
         super().tick()
         if len(self.nodes) == len(ROLES) and self.rng.random() < CHANGES:
-            prefill = self.rng.randint(1, len(ROLES) - 1)
+            prefill = self.rng.randint(0, len(ROLES) - 1)
             self.change_pools(prefill, len(ROLES) - prefill)
         elif self.rng.random() < CHANGES:
             self.restore_pools()

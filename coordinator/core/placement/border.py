@@ -82,7 +82,7 @@ class SoftBorder(Border):
         self._soft.note_prompt(worker.instance, num_computed, self._monotonic())
 
     def gathers(self, worker: Worker, request: Request, num_tokens_queued: int) -> bool:
-        if request.attempt > 1:
+        if request.attempt > 1 or self._registry.decode_computes_prompts():
             return False
         now = self._monotonic()
         num_queued = self._soft.new_tokens(num_tokens_queued)

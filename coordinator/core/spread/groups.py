@@ -100,6 +100,11 @@ class SpreadGroups:
         self._last = {member: last for member, last in self._last.items() if member in here}
         self._slow.keep_only({worker.instance for worker in here})
 
+    def role_changed(self, worker: Worker) -> None:
+        """Judge a worker afresh: one that was late because of prompts may be left out no longer."""
+        self._slow.forget(worker.instance)
+        self.update()
+
     def joined(self, worker: Worker, message: SpreadJoined) -> None:
         """Handle ``SpreadJoined``: a worker has opened its group's memory, or failed. A pair that
         failed is separated."""

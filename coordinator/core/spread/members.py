@@ -75,6 +75,12 @@ class SlowMembers:
         """Seconds for which the member is still left out."""
         return max(0.0, self._out_until.get(member, now) - now)
 
+    def forget(self, member: str) -> None:
+        """Leave a member out no longer, and forget how often others waited for it."""
+        self._out_until.pop(member, None)
+        for pair in [pair for pair in self._times if pair[1] == member]:
+            del self._times[pair]
+
     def keep_only(self, instances: Set[str]) -> None:
         """Forget all other workers: they are gone."""
         for gone in self._out_until.keys() - instances:
