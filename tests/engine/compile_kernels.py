@@ -1,6 +1,7 @@
 """``python -m tests.engine.compile_kernels [--arch 90] [--model MODEL] [--one-each] [NAME...]``: do
 the kernels compile for a GPU of this architecture (80: Ampere, 89: Ada, 90: Hopper, 100 and 120:
-Blackwell)?
+Blackwell)? With several, as in ``--arch 80,120``, each has a process of its own, and all share
+their imports.
 
 No GPU is needed: what prompts, decode steps, spread ones and those with drafts launch, in BF16 and
 in FP8, with packed experts, behind deep contexts, and for other model families, is compiled to
@@ -11,6 +12,7 @@ memory. All take some minutes, so tests run it for one model (test_other_gpus.py
 TRITON_INTERPRET must be off.
 """
 
+import multiprocessing
 import random
 import sys
 import tempfile
@@ -105,7 +107,7 @@ class Compiled:
             return
         took_s = time.perf_counter() - began
         shared = kernel.metadata.shared
-        print(f"{name}: {shared} B shared, {took_s:.1f} s", flush=True)
+        print(f"sm_{self._target.arch} {name}: {shared} B shared, {took_s:.1f} s", flush=True)
         if 2 * shared <= shared_bytes(self._target.arch):
             self._small.add(name)
         if shared > shared_bytes(self._target.arch):
@@ -304,7 +306,8 @@ def launch_everything(arch: int) -> None:
         launch_pieces()
 
 
-def main(names: list[str], arch: int, model: str | None, *, one_each: bool) -> int:
+def compile_for(arch: int, names: list[str], model: str | None, *, one_each: bool) -> None:
+    """Compile for one architecture, and end the process: with status 1 if a kernel did not."""
     torch.set_num_threads(1)
     compiled = Compiled(names, GPUTarget("cuda", arch, 32), one_each=one_each)
     jit.JITFunction.run = lambda self, *args, **kwargs: compiled.launch(self, *args, **kwargs)
@@ -323,14 +326,24 @@ def main(names: list[str], arch: int, model: str | None, *, one_each: bool) -> i
         launch_family(model)
     if compiled.failed:
         print(f"{len(compiled.failed)} kernels do not compile: {sorted(set(compiled.failed))}")
-    return bool(compiled.failed)
+    sys.exit(bool(compiled.failed))
 
 
 if __name__ == "__main__":
     parser = ArgumentParser()
     parser.add_argument("names", nargs="*")
-    parser.add_argument("--arch", type=int, default=90)
+    parser.add_argument("--arch", default="90")
     parser.add_argument("--model", choices=(*NAMED, *OTHERS))
     parser.add_argument("--one-each", action="store_true")
     given = parser.parse_args()
-    sys.exit(main(given.names, given.arch, given.model, one_each=given.one_each))
+    failed = False
+    for each in given.arch.split(","):
+        process = multiprocessing.get_context("fork").Process(
+            target=compile_for,
+            args=(int(each), given.names, given.model),
+            kwargs={"one_each": given.one_each},
+        )
+        process.start()
+        process.join()
+        failed |= process.exitcode != 0
+    sys.exit(failed)
