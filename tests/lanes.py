@@ -22,18 +22,18 @@ ENGINE = "BATON_TEST_ENGINE"
 """The folder where .ci/run makes an engine while other tests run; it locks FOLDER.lock as long."""
 
 SHARED = {
-    BATON: "colocated security memory history clients interference",
+    BATON: "colocated security memory history clients interference pools pools_follow",
     TINY: "word_problems prompt_logprobs prefix_cache_settings responses random_schemas thoughts "
     "prefix_cache host_tier",
 }
 """By the file that comes first, names of files in tests/e2e that use the same fixture of
-tests/e2e/conftest.py: ``baton``, ``tiny``, ``cold``. All of tests/clients share ``api``."""
+tests/e2e/conftest.py: ``baton`` or ``texts``, ``tiny`` or ``cold``. All of tests/clients share
+``api``."""
 
 STACKS = (
-    TINY,
-    BATON,
-    "tests/e2e/test_parity.py",
     "tests/e2e/",
+    BATON,
+    TINY,
     CLIENTS,
     "tests/ray/test_on_ray.py",
     "tests/worker/test_lockstep_processes.py",
@@ -41,7 +41,8 @@ STACKS = (
     "tests/bench/test_node_stack.py",
 )
 """Files that start workers. Two of these at a time want more cores than there are, while two of the
-others, which compute in one process or wait, leave a core without work."""
+others, which compute in one process or wait, leave a core without work. Stacks that files share end
+with the folder, so these files are its last."""
 
 OTHERS = (
     "tests/engine/",
@@ -71,9 +72,10 @@ def parcel(nodeid: str) -> str:
 
 
 def place(item: pytest.Item) -> int:
-    """By which items are sorted."""
+    """By which items are sorted: a file that is named has its own place, not that of its folder."""
     name = parcel(item.nodeid)
-    return next((i for i, begin in enumerate(FIRST) if name.startswith(begin)), len(FIRST))
+    found = [begin for begin in FIRST if name.startswith(begin)]
+    return FIRST.index(max(found, key=len)) if found else len(FIRST)
 
 
 def next_parcel(waiting: Iterable[str], process: int, *, no_engine: bool = False) -> str:

@@ -32,7 +32,8 @@ def test_a_file_that_uses_a_shared_stack_is_in_its_parcel(file: Path) -> None:
     own = {function.name for function in functions}
     asked = {argument.arg for function in functions for argument in function.args.args
              if function.name.startswith("test_") or function.decorator_list}  # fmt: skip
-    for fixture, parcel in {"baton": lanes.BATON, "tiny": lanes.TINY, "cold": lanes.TINY}.items():
+    shared = {lanes.BATON: ("baton", "texts"), lanes.TINY: ("tiny", "cold")}
+    for parcel, fixture in ((p, f) for p, fixtures in shared.items() for f in fixtures):
         if fixture in asked - own:
             assert lanes.parcel(str(file.relative_to(ROOT))) == parcel, fixture
 
