@@ -45,13 +45,12 @@ def agent_turns(files: dict[str, Path], prefixes: Sequence[int]) -> str:
 
 def predicted_pools(files: dict[str, Path]) -> str:
     """Requests per second within the targets, with pools that follow the load and with the best
-    fixed set-up: results of the retired ``bench.predict.changes`` by the names
-    of their loads."""
+    fixed set-up: results of ``baton plan --auto`` by the names of their loads."""
     documents = read(files.values())
     rates: dict[str, list[float]] = {"the best fixed pools": [], "pools that follow the load": []}
     for file in files.values():
         by_setup = documents[file.name]["results"].items()
-        found = [(setup, each["requests_per_s"]) for setup, each in by_setup]
+        found = [(setup, each["goodput"]["requests_per_s"]) for setup, each in by_setup]
         for name, of_auto in zip(rates, (False, True), strict=True):
             chosen = [rate for setup, rate in found if setup.startswith("auto") == of_auto]
             rates[name].append(max(chosen))

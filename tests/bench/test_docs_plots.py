@@ -151,7 +151,7 @@ def test_first_tokens_over_powers_of_two(tmp_path: Path) -> None:
 
 def test_predicted_pools_are_drawn_beside_the_best_fixed_ones(tmp_path: Path) -> None:
     rates = {"colocated:2": 3.0, "split:1+1": 4.5, "auto:2": 5.25}
-    results = {setup: {"requests_per_s": rate} for setup, rate in rates.items()}
+    results = {setup: {"goodput": {"requests_per_s": rate}} for setup, rate in rates.items()}
     file = write(tmp_path / "plan.json", {"environment": ENVIRONMENT, "results": results})
     found = texts(predicted_pools({"a load, 2 GPUs": file}))
     assert {"a load, 2 GPUs", "4.5", "5.2"} <= {*found}
