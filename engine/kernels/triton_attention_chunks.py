@@ -38,6 +38,64 @@ def chunks_of(end, BLOCK: tl.constexpr, WINDOW: tl.constexpr):
 
 
 @triton.jit
+def _add_block(
+    b_o,
+    b_max,
+    b_sum,
+    p_kv,
+    p_table,
+    b_q,
+    o_kv,
+    j,
+    high,
+    b_high,
+    begin,
+    page_stride,
+    v_offset,
+    scale,
+    KV_HEADS: tl.constexpr,
+    DIM: tl.constexpr,
+    PAGE: tl.constexpr,
+    BLOCK: tl.constexpr,
+    WINDOW: tl.constexpr,
+):
+    """Add the tokens from ``j`` on to a chunk's (o, m, l): BLOCK of them, below ``high`` and each
+    query's ``b_high``; with a window only from ``begin`` on."""
+    o_d, o_j = tl.arange(0, b_q.shape[1]), tl.arange(0, BLOCK)
+    page = tl.load(p_table + j // PAGE).to(tl.int64)
+    p_k = p_kv + page * page_stride + (j % PAGE) * (KV_HEADS * DIM) + o_kv
+    m_j = j + o_j < high
+    if WINDOW > 0:
+        m_j &= j + o_j >= begin
+    m_kv = within(m_j[:, None], o_d, DIM)
+    b_k = tl.load(p_k, mask=m_kv, other=0.0)
+    b_v = tl.load(p_k + v_offset, mask=m_kv, other=0.0)
+    b_score = tl.dot(b_q, tl.trans(b_k)) * scale
+    b_score = tl.where((j + o_j)[None, :] < b_high[:, None], b_score, float("-inf"))
+    if WINDOW > 0:
+        b_score = tl.where(m_j[None, :], b_score, float("-inf"))
+    b_new = tl.maximum(b_max, tl.max(b_score, 1))
+    b_p = tl.exp2(b_score - b_new[:, None])
+    b_shrink = tl.exp2(b_max - b_new)
+    b_sum = b_sum * b_shrink + tl.sum(b_p, 1)
+    b_o = tl.dot(b_p.to(b_v.dtype), b_v, b_o * b_shrink[:, None])
+    return b_o, b_new, b_sum
+
+
+@triton.jit
+def _store_chunk(
+    p_partials, p_stats, b_o, b_max, b_sum, b_row, b_head, b_valid, chunk, HEADS: tl.constexpr
+):
+    """Store the (o, m, l) of ``chunk`` of query heads ``b_head`` of ``b_row``."""
+    WIDTH: tl.constexpr = b_o.shape[1]
+    o_out = (b_row.to(tl.int64) * CHUNKS + chunk) * HEADS + b_head
+    o_d = tl.arange(0, WIDTH)
+    tl.store(p_partials + o_out[:, None] * WIDTH + o_d[None, :], b_o, mask=b_valid[:, None])
+    tl.store(p_stats + o_out * 2, b_max, mask=b_valid)
+    tl.store(p_stats + o_out * 2 + 1, b_sum, mask=b_valid)
+
+
+@triton.jit
 def _attend_chunk(
     p_q,
     p_kv,
@@ -78,28 +136,11 @@ def _attend_chunk(
     b_max = tl.full([b_row.shape[0]], float("-inf"), tl.float32)
     b_sum = tl.zeros([b_row.shape[0]], tl.float32)
     for j in tl.range(low, high, BLOCK, num_stages=STAGES):
-        page = tl.load(p_table + j // PAGE).to(tl.int64)
-        p_k = p_kv + page * page_stride + (j % PAGE) * (KV_HEADS * DIM) + o_kv
-        m_j = j + o_j < high
-        if WINDOW > 0:
-            m_j &= j + o_j >= begin
-        m_kv = within(m_j[:, None], o_d, DIM)
-        b_k = tl.load(p_k, mask=m_kv, other=0.0)
-        b_v = tl.load(p_k + v_offset, mask=m_kv, other=0.0)
-        b_score = tl.dot(b_q, tl.trans(b_k)) * scale
-        b_score = tl.where((j + o_j)[None, :] < b_high[:, None], b_score, float("-inf"))
-        if WINDOW > 0:
-            b_score = tl.where(m_j[None, :], b_score, float("-inf"))
-        b_new = tl.maximum(b_max, tl.max(b_score, 1))
-        b_p = tl.exp2(b_score - b_new[:, None])
-        b_shrink = tl.exp2(b_max - b_new)
-        b_sum = b_sum * b_shrink + tl.sum(b_p, 1)
-        b_o = tl.dot(b_p.to(b_v.dtype), b_v, b_o * b_shrink[:, None])
-        b_max = b_new
-    o_out = (b_row.to(tl.int64) * CHUNKS + chunk) * HEADS + b_head
-    tl.store(p_partials + o_out[:, None] * WIDTH + o_d[None, :], b_o, mask=b_valid[:, None])
-    tl.store(p_stats + o_out * 2, b_max, mask=b_valid)
-    tl.store(p_stats + o_out * 2 + 1, b_sum, mask=b_valid)
+        b_o, b_max, b_sum = _add_block(
+            b_o, b_max, b_sum, p_kv, p_table, b_q, o_kv, j, high, b_high, begin,
+            page_stride, v_offset, scale, KV_HEADS, DIM, PAGE, BLOCK, WINDOW,
+        )  # fmt: skip
+    _store_chunk(p_partials, p_stats, b_o, b_max, b_sum, b_row, b_head, b_valid, chunk, HEADS)
 
 
 @triton.jit
