@@ -170,27 +170,46 @@ def attend_row_chunks(
     WINDOW: tl.constexpr,
     SHARES: tl.constexpr,
 ):
-    """The chunks that ``row`` reads itself."""
-    kv_head, first = tl.program_id(1), tl.program_id(0)
+    """The chunks that ``row`` reads itself, in one loop over their blocks: the loads of a chunk begin
+    while the one before it is computed."""
+    kv_head, first, num_programs = tl.program_id(1), tl.program_id(0), tl.num_programs(0)
     end = tl.load(p_ends + row).to(tl.int32)
     num_chunks, blocks_each = chunks_of(end, BLOCK, WINDOW)
     if SHARES:
         own = tl.load(p_own + 2 * row)
         first += tl.where(tl.load(p_own + 2 * row + 1) == blocks_each, own, 0)
-    o_g = tl.arange(0, ROWS)
+    begin = end * 0
+    if WINDOW > 0:
+        begin = tl.maximum(end - WINDOW, 0) // BLOCK * BLOCK
+    mine = tl.maximum(tl.cdiv(num_chunks - first, num_programs), 0)
+    past_mine = (first + (mine - 1) * num_programs + 1) * blocks_each
+    missing = tl.maximum(past_mine - tl.cdiv(end - begin, BLOCK), 0)
+    num_blocks = mine * blocks_each - missing
+    o_g, o_d, o_j = tl.arange(0, ROWS), tl.arange(0, WIDTH), tl.arange(0, BLOCK)
     b_row = row + tl.zeros([ROWS], tl.int32)
+    b_head, b_valid = kv_head * GROUP + o_g, o_g < GROUP
+    b_place = b_row.to(tl.int64) * HEADS + b_head
+    m_q = within(b_valid[:, None], o_d, DIM)
+    b_q = tl.load(p_q + b_place[:, None] * DIM + o_d[None, :], mask=m_q, other=0.0)
     p_table = p_tables + row.to(tl.int64) * table_stride
-    for chunk in range(first, num_chunks, tl.num_programs(0)):
-        low = chunk * blocks_each * BLOCK
-        if WINDOW > 0:
-            low += tl.maximum(end - WINDOW, 0) // BLOCK * BLOCK
-        high = tl.minimum(low + blocks_each * BLOCK, end)
-        _attend_chunk(
-            p_q, p_kv, p_table, p_partials, p_stats, b_row, kv_head * GROUP + o_g, o_g < GROUP,
-            chunk, low, high, high + tl.zeros([ROWS], tl.int32), end - WINDOW, kv_head,
-            page_stride, layer_offset, v_offset, scale,
-            HEADS, KV_HEADS, DIM, WIDTH, PAGE, BLOCK, STAGES, WINDOW,
+    o_kv = layer_offset + (o_j * KV_HEADS + kv_head)[:, None] * DIM + o_d[None, :]
+    b_end = end + tl.zeros([ROWS], tl.int32)
+    b_o = tl.zeros([ROWS, WIDTH], tl.float32)
+    b_max = tl.full([ROWS], float("-inf"), tl.float32)
+    b_sum = tl.zeros([ROWS], tl.float32)
+    for i in tl.range(0, num_blocks, num_stages=STAGES):
+        nth = i // blocks_each
+        chunk, block = first + nth * num_programs, i - nth * blocks_each
+        b_max = tl.where(block == 0, float("-inf"), b_max)  # sums before it are multiplied by 0
+        b_o, b_max, b_sum = _add_block(
+            b_o, b_max, b_sum, p_kv, p_table, b_q, o_kv,
+            begin + (chunk * blocks_each + block) * BLOCK, end, b_end, end - WINDOW,
+            page_stride, v_offset, scale, KV_HEADS, DIM, PAGE, BLOCK, WINDOW,
         )  # fmt: skip
+        if (block == blocks_each - 1) | (i == num_blocks - 1):
+            _store_chunk(
+                p_partials, p_stats, b_o, b_max, b_sum, b_row, b_head, b_valid, chunk, HEADS
+            )
 
 
 @triton.jit
