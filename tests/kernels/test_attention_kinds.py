@@ -135,6 +135,29 @@ def test_decode(name: str, dtype: torch.dtype, device: torch.device) -> None:
     assert relative_error(out, truth) < BOUND[dtype]
 
 
+@pytest.mark.parametrize("window", [None, 21, 70])
+def test_programs_do_not_change_the_bits(window: int | None, device: torch.device) -> None:
+    """Programs take from no chunk to all, the last of one block or two, some of it unwritten."""
+    kind = Kind(8, 2, 16, window=window)
+    rows = Pass(kind, [16, 31, 32, 63, 76, 95, 140], [1] * 7, torch.bfloat16, device)
+    truth, ends = rows.truth(), rows.rows.ends.int()
+    q = rows.roped(ends - 1, None)
+    found = []
+    for num_programs in (1, 2, 3, 64):
+        workspace = AttentionWorkspace.allocate(7, kind.heads, kind.dim, device)
+        workspace.partials.fill_(float("nan"))
+        workspace.stats.fill_(float("nan"))
+        found.append(
+            attention_decode(
+                q, None, rows.kv, LAYER, rows.rows.block_tables.int(), ends, workspace,
+                window=window, num_programs=num_programs, block=16,
+            )
+        )  # fmt: skip
+    assert relative_error(found[0], truth) < BOUND[torch.bfloat16]
+    for out in found[1:]:
+        assert torch.equal(out, found[0])
+
+
 SPANS, DTYPES = (2048, 32), (torch.float32, torch.bfloat16)
 EACH_SPAN_AND_DTYPE = [
     (name, DTYPES[(i + j) % 2], span)
