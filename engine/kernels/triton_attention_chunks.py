@@ -170,7 +170,7 @@ def attend_row_chunks(
     WINDOW: tl.constexpr,
     SHARES: tl.constexpr,
 ):
-    """The chunks that ``row`` reads itself, in one loop over their blocks: the loads of a chunk begin
+    """The chunks that ``row`` reads itself, in one loop over their blocks: a chunk's loads begin
     while the one before it is computed."""
     kv_head, first, num_programs = tl.program_id(1), tl.program_id(0), tl.num_programs(0)
     end = tl.load(p_ends + row).to(tl.int32)
