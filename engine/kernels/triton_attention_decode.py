@@ -37,6 +37,9 @@ MERGED = tl.constexpr(16)
 """Number of chunks that are loaded and added up at a time."""
 MIN_HEADS = 16
 """Rows of the smallest tensor-core tile; a smaller group of heads is padded to it."""
+FOUR_PROGRAMS = {"maxnreg": 128}
+"""Launch arguments that let a multiprocessor hold four programs, for heads of up to 128 dimensions.
+Chunks that rows have in common would take 190 registers a thread, and leave room for two."""
 SHARED_PROGRAMS = 512
 """Number of programs that compute the chunks which rows have in common."""
 
@@ -139,7 +142,7 @@ def attention_decode(
         ROWS=max(MIN_HEADS, triton.next_power_of_2(group)),
         DIM=head_dim, WIDTH=tile_width(head_dim), PAGE=page_size, BLOCK=block, STAGES=num_stages,
         WINDOW=window or 0, MEMBERS=members, PADDED=triton.next_power_of_2(group),
-        num_warps=num_warps, **overlap(q),
+        num_warps=num_warps, **(FOUR_PROGRAMS if tile_width(head_dim) <= 128 else {}), **overlap(q),
     )  # fmt: skip
     _merge_kernel[(num_heads * head_dim // dims_each, num_rows)](
         workspace.partials, workspace.stats, out if gate is None else gate, ends, out,
