@@ -37,9 +37,11 @@ MERGED = tl.constexpr(16)
 """Number of chunks that are loaded and added up at a time."""
 MIN_HEADS = 16
 """Rows of the smallest tensor-core tile; a smaller group of heads is padded to it."""
+NARROW = 128
+"""Heads of up to so many dimensions fit four times into a multiprocessor's shared memory."""
 FOUR_PROGRAMS = {"maxnreg": 128}
-"""Launch arguments that let a multiprocessor hold four programs, for heads of up to 128 dimensions.
-Chunks that rows have in common would take 190 registers a thread, and leave room for two."""
+"""Launch arguments for narrow heads: registers for four programs on a multiprocessor. ptxas would
+use 190 a thread for chunks that rows have in common, which leaves room for two."""
 SHARED_PROGRAMS = 512
 """Number of programs that compute the chunks which rows have in common."""
 
@@ -65,9 +67,11 @@ class AttentionWorkspace:
         )
 
 
-def programs_for(num_rows: int) -> int:
-    """Number of programs per row and KV head that fill the GPU; they share the row's chunks."""
-    return min(max(2, 128 // num_rows), MAX_CHUNKS)
+def programs_for(num_rows: int, width: int) -> int:
+    """Number of programs per row and KV head that fill the GPU, with heads padded to ``width``;
+    they share the row's chunks."""
+    wanted = 256 if width <= NARROW else 128
+    return min(max(8, wanted // num_rows), MAX_CHUNKS)
 
 
 def attention_decode(
@@ -101,6 +105,7 @@ def attention_decode(
     """
     num_rows, num_heads, head_dim = q.shape
     page_size, num_kv_heads = kv.shape[3:5]
+    width = tile_width(head_dim)
     assert kv.shape[5] == head_dim, (kv.shape, q.shape)
     assert q.is_contiguous()
     assert kv[0].is_contiguous()
@@ -112,9 +117,7 @@ def attention_decode(
     block = min(block, page_size)
     assert page_size % block == 0, (page_size, block)
     assert workspace.partials.shape[0] >= num_rows, workspace.partials.shape
-    assert workspace.partials.shape[2:] == (num_heads, tile_width(head_dim)), (
-        workspace.partials.shape
-    )
+    assert workspace.partials.shape[2:] == (num_heads, width), workspace.partials.shape
     out = q.new_empty(num_rows, num_heads * head_dim)
     dims_each = min(64, head_dim & -head_dim)  # a power of two that divides it
     if split is not None:
@@ -123,7 +126,8 @@ def attention_decode(
         assert head_dim % dims_each == 0, (head_dim, dims_each)
     if num_rows == 0:
         return out
-    group, num_programs = num_heads // num_kv_heads, num_programs or programs_for(num_rows)
+    group = num_heads // num_kv_heads
+    num_programs = num_programs or programs_for(num_rows, width)
     own = tiles = items = num_items = ends
     members = num_shared = 0
     if shared is not None:
@@ -140,15 +144,15 @@ def attention_decode(
         (head_dim**-0.5 if scale is None else scale) * LOG2_E, num_shared,
         HEADS=num_heads, KV_HEADS=num_kv_heads, GROUP=group,
         ROWS=max(MIN_HEADS, triton.next_power_of_2(group)),
-        DIM=head_dim, WIDTH=tile_width(head_dim), PAGE=page_size, BLOCK=block, STAGES=num_stages,
+        DIM=head_dim, WIDTH=width, PAGE=page_size, BLOCK=block, STAGES=num_stages,
         WINDOW=window or 0, MEMBERS=members, PADDED=triton.next_power_of_2(group),
-        num_warps=num_warps, **(FOUR_PROGRAMS if tile_width(head_dim) <= 128 else {}), **overlap(q),
+        num_warps=num_warps, **(FOUR_PROGRAMS if width <= NARROW else {}), **overlap(q),
     )  # fmt: skip
     _merge_kernel[(num_heads * head_dim // dims_each, num_rows)](
         workspace.partials, workspace.stats, out if gate is None else gate, ends, out,
         out if split is None else split.q, out if split is None else split.s,
         0 if gate is None else gate.stride(0), GATED=gate is not None,
-        HEADS=num_heads, DIM=head_dim, WIDTH=tile_width(head_dim), DIMS=dims_each, BLOCK=block,
+        HEADS=num_heads, DIM=head_dim, WIDTH=width, DIMS=dims_each, BLOCK=block,
         IS_SPLIT=split is not None, WINDOW=window or 0, num_warps=2, **LOADS_FIRST, **overlap(q),
     )  # fmt: skip
     return out

@@ -101,7 +101,7 @@ def few_programs(patch: pytest.MonkeyPatch) -> None:
     """Compute attention with less programs than fill a GPU, each of which does more: an interpreted
     one takes time even where it finds nothing to do."""
     patch.setattr(triton_attention_decode, "SHARED_PROGRAMS", 4)
-    patch.setattr(triton_attention_decode, "programs_for", lambda _: 2)
+    patch.setattr(triton_attention_decode, "programs_for", lambda *_: 2)
     patch.setattr(triton_rope_cache, "MAX_ALONE", 2)
 
 
