@@ -17,6 +17,9 @@ from engine.kernels.triton_head import within
 CHUNKS, BLOCKS = tl.constexpr(MAX_CHUNKS), tl.constexpr(MIN_BLOCKS)
 CHUNK_BITS = tl.constexpr(shared_reads.CHUNK_BITS)
 CHUNK_MASK = tl.constexpr((1 << shared_reads.CHUNK_BITS) - 1)
+NARROW = tl.constexpr(128)
+"""Programs of heads of up to so many dimensions fit four times into a multiprocessor's shared
+memory. Of wider ones, the chunks of a single row are slower in one loop."""
 
 
 @triton.jit
@@ -144,6 +147,21 @@ def _attend_chunk(
 
 
 @triton.jit
+def _chunks_of_row(
+    p_ends, p_own, row, BLOCK: tl.constexpr, WINDOW: tl.constexpr, SHARES: tl.constexpr
+):
+    """(end, a program's first chunk, number of chunks, blocks per chunk) of what ``row`` reads
+    itself."""
+    first = tl.program_id(0)
+    end = tl.load(p_ends + row).to(tl.int32)
+    num_chunks, blocks_each = chunks_of(end, BLOCK, WINDOW)
+    if SHARES:
+        own = tl.load(p_own + 2 * row)
+        first += tl.where(tl.load(p_own + 2 * row + 1) == blocks_each, own, 0)
+    return end, first, num_chunks, blocks_each
+
+
+@triton.jit
 def attend_row_chunks(
     p_q,
     p_kv,
@@ -170,14 +188,56 @@ def attend_row_chunks(
     WINDOW: tl.constexpr,
     SHARES: tl.constexpr,
 ):
-    """The chunks that ``row`` reads itself, in one loop over their blocks: a chunk's loads begin
-    while the one before it is computed."""
-    kv_head, first, num_programs = tl.program_id(1), tl.program_id(0), tl.num_programs(0)
-    end = tl.load(p_ends + row).to(tl.int32)
-    num_chunks, blocks_each = chunks_of(end, BLOCK, WINDOW)
-    if SHARES:
-        own = tl.load(p_own + 2 * row)
-        first += tl.where(tl.load(p_own + 2 * row + 1) == blocks_each, own, 0)
+    """The chunks that ``row`` reads itself, one behind the other."""
+    kv_head = tl.program_id(1)
+    end, first, num_chunks, blocks_each = _chunks_of_row(p_ends, p_own, row, BLOCK, WINDOW, SHARES)
+    o_g = tl.arange(0, ROWS)
+    b_row = row + tl.zeros([ROWS], tl.int32)
+    p_table = p_tables + row.to(tl.int64) * table_stride
+    for chunk in range(first, num_chunks, tl.num_programs(0)):
+        low = chunk * blocks_each * BLOCK
+        if WINDOW > 0:
+            low += tl.maximum(end - WINDOW, 0) // BLOCK * BLOCK
+        high = tl.minimum(low + blocks_each * BLOCK, end)
+        _attend_chunk(
+            p_q, p_kv, p_table, p_partials, p_stats, b_row, kv_head * GROUP + o_g, o_g < GROUP,
+            chunk, low, high, high + tl.zeros([ROWS], tl.int32), end - WINDOW, kv_head,
+            page_stride, layer_offset, v_offset, scale,
+            HEADS, KV_HEADS, DIM, WIDTH, PAGE, BLOCK, STAGES, WINDOW,
+        )  # fmt: skip
+
+
+@triton.jit
+def attend_row_blocks(
+    p_q,
+    p_kv,
+    p_tables,
+    p_ends,
+    p_partials,
+    p_stats,
+    p_own,
+    row,
+    table_stride,
+    page_stride,
+    layer_offset,
+    v_offset,
+    scale,
+    HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    ROWS: tl.constexpr,
+    DIM: tl.constexpr,
+    WIDTH: tl.constexpr,
+    PAGE: tl.constexpr,
+    BLOCK: tl.constexpr,
+    STAGES: tl.constexpr,
+    WINDOW: tl.constexpr,
+    SHARES: tl.constexpr,
+):
+    """As ``attend_row_chunks``, with the same bits, in one loop over the blocks of all chunks: a
+    chunk's loads begin while the one before it is computed."""
+    kv_head, num_programs = tl.program_id(1), tl.num_programs(0)
+    end, first, num_chunks, blocks_each = _chunks_of_row(p_ends, p_own, row, BLOCK, WINDOW, SHARES)
     begin = end * 0
     if WINDOW > 0:
         begin = tl.maximum(end - WINDOW, 0) // BLOCK * BLOCK
