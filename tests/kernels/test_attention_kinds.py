@@ -42,6 +42,7 @@ KINDS = {
     "narrow": Kind(4, 4, 16, window=1),
     "heads-80": Kind(4, 2, 80, normed=True, biased=True),
     "heads-96": Kind(16, 1, 96, gated=True),
+    "heads-128": Kind(4, 1, 128),
     "heads-24": Kind(3, 1, 24, window=21),
     # The group and the heads of 122B-A10B; others whose heads are divided among programs.
     "sixteen-256": Kind(32, 2, 256, normed=True, gated=True),
@@ -135,10 +136,14 @@ def test_decode(name: str, dtype: torch.dtype, device: torch.device) -> None:
     assert relative_error(out, truth) < BOUND[dtype]
 
 
-@pytest.mark.parametrize("window", [None, 21, 70])
-def test_programs_do_not_change_the_bits(window: int | None, device: torch.device) -> None:
+@pytest.mark.parametrize(
+    ("dim", "window"), [(16, None), (16, 21), (16, 70), (128, None), (256, 21)]
+)
+def test_programs_do_not_change_the_bits(
+    dim: int, window: int | None, device: torch.device
+) -> None:
     """Programs take from no chunk to all, the last of one block or two, some of it unwritten."""
-    kind = Kind(8, 2, 16, window=window)
+    kind = Kind(8, 2, dim, window=window)
     rows = Pass(kind, [16, 31, 32, 63, 76, 95, 140], [1] * 7, torch.bfloat16, device)
     truth, ends = rows.truth(), rows.rows.ends.int()
     q = rows.roped(ends - 1, None)
