@@ -176,7 +176,7 @@ class Changes(Kills):
         await self.perhaps_kill(http)
         await asyncio.sleep(LOADED_S)
         number = len(self.workers)
-        prefill = self.draw.randint(1, number - 1)
+        prefill = self.draw.randint(0, number - 1)
         began = perf_counter()
         answer = await http.post("/v1/pools", json={"prefill": prefill, "decode": number - prefill})
         answer.raise_for_status()
