@@ -38,7 +38,9 @@ def test_eight_workers_that_report_all_the_time_get_ready(short_dir: Path) -> No
         shown = until(here, b"ready: http")
         drawn = shown.count(b"decode-6")  # a row of the table, or a line of the service's
         assert b"(2 prefill, 6 decode, cpu, model)" in shown
-        assert b"decode-6 | tensor 1980" in shown
+        last_line = b"decode-6 | tensor 1980"
+        if last_line not in shown:  # lines come by another way than reports
+            until(here, last_line)
         # 16,000 reports and 800 lines come within seconds; five drawings a second show them.
         assert drawn < 100 + 5 * 2 * DEADLINE_S
         baton.send_signal(signal.SIGTERM)
