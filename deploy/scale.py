@@ -14,7 +14,7 @@ _TIMEOUT = httpx.Timeout(5.0, read=60.0)
 
 
 def scale(
-    prefill: Annotated[int, typer.Option(help="Workers that compute prompts.")],
+    prefill: Annotated[int, typer.Option(help="Workers that compute prompts; 0: all do both.")],
     decode: Annotated[int, typer.Option(help="Workers that decode.")],
     url: Url = DEFAULT_URL,
 ) -> None:

@@ -249,7 +249,8 @@ class CompletionRequest(GenerationRequest, kw_only=True):
 
 
 class PoolsRequest(RequestBody, kw_only=True):
-    """Numbers of workers that compute prompts, and of those that decode."""
+    """Numbers of workers that compute prompts, and of those that decode. With ``prefill`` 0 all do
+    both."""
 
     prefill: int
     decode: int
