@@ -12,7 +12,7 @@ from functools import partial
 from math import inf
 
 from bench.predict.node import Node, Request
-from bench.predict.pools import MAX_TOKENS_AHEAD, Batch, Chunk, Simulation, Worker
+from bench.predict.pools import Batch, Chunk, Simulation, Worker
 from bench.setups import Setup
 from coordinator.core.pool_meter import Answers
 from coordinator.core.pool_policy import LOOK_S, PoolLoad, PoolPolicy, PoolTargets
@@ -212,15 +212,11 @@ class ChangingPools(Simulation):
             there = Site(helper.number, self._sequences[helper.number], helper.tokens_ahead)
             if self._soft.helps(num_waiting, there, request.num_new, self.clock.now):
                 return helper
-        full = best.tokens_ahead and best.tokens_ahead + request.num_new > MAX_TOKENS_AHEAD
-        return None if full else best
+        return best if best.has_room(request) else None
 
     def _generating(self, request: Request) -> Worker | None:
         """The worker for a prompt while all decode; None while it waits."""
-        room = [
-            w for w in self._workers
-            if w.tokens_ahead == 0 or w.tokens_ahead + request.num_new <= MAX_TOKENS_AHEAD
-        ]  # fmt: skip
+        room = [w for w in self._workers if w.has_room(request)]
         return min(
             room, key=lambda w: (self._sequences[w.number], w.tokens_ahead, w.placed), default=None
         )

@@ -85,6 +85,11 @@ class Worker:
     placed: int = 0
     in_round: bool = False
 
+    def has_room(self, request: Request) -> bool:
+        """True if the prompt may be placed here now."""
+        ahead = self.tokens_ahead
+        return ahead == 0 or ahead + request.num_new <= MAX_TOKENS_AHEAD
+
 
 class Simulation:
     """One simulation, for one call of ``replay`` or ``keep_open``, which fills in when each request
@@ -149,18 +154,14 @@ class Simulation:
 
     def _place(self) -> None:
         while self._queue:
-            length = self._queue[0].num_new
-            room = [
-                w for w in self._workers
-                if self._may_compute(w)
-                and (w.tokens_ahead == 0 or w.tokens_ahead + length <= MAX_TOKENS_AHEAD)
-            ]  # fmt: skip
+            request = self._queue[0]
+            room = [w for w in self._workers if w.has_room(request)]
             if not room:
                 return
             worker = min(room, key=self._load)
             self._num_placed += 1
             worker.placed = self._num_placed
-            worker.tokens_ahead += length
+            worker.tokens_ahead += request.num_new
             worker.waiting.append(self._queue.popleft())
             if self._colocated:
                 self._sequences[worker.number] += 1
@@ -260,10 +261,6 @@ class Simulation:
         self._num_placed += 1
         self._given_last[least] = self._num_placed
         return least
-
-    def _may_compute(self, worker: Worker) -> bool:
-        """True if prompts are placed with this worker."""
-        return True
 
     def _decoding(self) -> Iterable[int]:
         """The numbers of the workers that take sequences."""

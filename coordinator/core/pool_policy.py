@@ -122,11 +122,12 @@ class PoolPolicy:
         present, number = load.num_prefill, load.num_prefill + load.num_decode
         if now - self._changed_at < HOLD_S or not self._speeds.prefill_tok_s():
             return present
-        costs = {size: _cost(*self._shares(load, size)) for size in range(1, number)}
-        ttft, tpot = self._shares(load, 0)
+        shares = {size: self._shares(load, size) for size in range(number)}
+        costs = {size: _cost(*each) for size, each in shares.items()}
+        easy = costs[present] <= EASE
+        ttft, tpot = shares[0]
         costs[0] = _cost(ttft, tpot / TOGETHER_SHARE)
         self._note_worst(costs, now)
-        easy = _cost(*self._shares(load, present)) <= EASE
         if lately := easy or not present:
             costs = self._worst
         best = min(costs, key=lambda size: (round(costs[size], 3), abs(size - present)))
@@ -137,13 +138,14 @@ class PoolPolicy:
         wanted = best
         if best and present:
             wanted = present + (1 if best > present else -1)
-        reason = _before(costs[present], costs[best]) if lately else self._prediction(load)
+        reason = self._prediction(load, *shares[present])
+        if lately:
+            reason = _before(costs[present], costs[best])
         self.why = f"{present} → {wanted} prefill: {reason}"
         self._changed_at = now
         return wanted
 
-    def _prediction(self, load: PoolLoad) -> str:
-        ttft, tpot = self._shares(load, load.num_prefill)
+    def _prediction(self, load: PoolLoad, ttft: float, tpot: float) -> str:
         return (
             f"{load.tokens_waiting} tokens wait, predicted TTFT "
             f"{ttft * self._targets.ttft_s:.2f} s of {self._targets.ttft_s:g}, TPOT "

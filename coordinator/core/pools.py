@@ -104,11 +104,7 @@ class Pools:
         live = self.live()
         if not any(_is_movable(worker) for worker in live):
             return
-        now, wanted = (
-            _sizes(live),
-            self._asked
-            or Size(*(sum(w.hello.role == role for w in live) for role in ("prefill", "decode"))),
-        )
+        now, wanted = _sizes(live), self._asked or _sizes(live, first=True)
         for role, other in _BOTH_WAYS:
             lacks = now.of(role) < max(_LEAST[role], wanted.of(role))
             least = max(_LEAST[other], wanted.of(other)) if now.of(role) else _LEAST[other]
@@ -173,6 +169,7 @@ def _is_movable(worker: Worker) -> bool:
     return worker.can_be("prefill") and worker.can_be("decode")
 
 
-def _sizes(workers: Iterable[Worker]) -> Size:
-    roles = [worker.role for worker in workers]
+def _sizes(workers: Iterable[Worker], *, first: bool = False) -> Size:
+    """The sizes of the pools; ``first``: by the roles that the workers began with."""
+    roles = [worker.hello.role if first else worker.role for worker in workers]
     return Size(roles.count("prefill"), roles.count("decode"))
