@@ -59,7 +59,7 @@ class Node(Composed):
         assert counted == len(finished) - self._counted_before >= 0, "the coordinator miscounts"
 
 
-async def went_on(load: Load, num_requests: int, deadline_s: float = 60.0) -> None:
+async def went_on(load: Load, num_requests: int, deadline_s: float = 90.0) -> None:
     """Wait until so many more requests have finished."""
     since = time.monotonic()
 
