@@ -1,20 +1,24 @@
 """``python -m bench.spread_table``: the table of spread steps that is shipped.
 
 Local steps and those of two members are as ``python -m bench.spread_step --gpus 2 --table FILE``
-measured them. Steps of more members are estimated: local steps with the bytes of a member's share
-of the experts, and the exchanges (bench/predict/steps.py), times measured over estimated of two.
+measured them. Steps of more members are estimated, times measured over estimated of two:
+
+    step = local step of the member's own rows
+           - bytes of the experts that these rows choose
+           + bytes of a member's share of the experts that the rows of all members choose
+           + the exchanges between members
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from bench.predict.steps import EXPERT_S, Local, Spread
+from bench.predict.steps import EXPERT_S, EXPERTS, Local
 from bench.predict.tables import Table
-from decode.spread_table import LOCAL, SHIPPED, Experts, StepTime, between, document
+from decode.spread_table import LOCAL, SHIPPED, Curve, Experts, StepTime, between, document
 from transport.wire.spread import MAX_ROWS
 
 MEASURED = Path(__file__).parent / "results" / "h200x2-spread-table.json"
@@ -29,6 +33,38 @@ BASIS = (
 )
 
 
+EXCHANGES = 80
+EXCHANGE_US: Mapping[int, Curve] = {
+    2: ((1, 3.0), (16, 3.4), (32, 3.7)),
+    3: ((1, 3.4), (8, 3.7), (16, 4.1), (32, 4.9)),
+    4: ((1, 3.6), (4, 3.8), (8, 4.1), (16, 4.7), (32, 6.1)),
+}
+"""µs of one exchange over the rows of a member, by number of members. Measured between four H200s
+with the LL protocol and plain kernels in one process; the raw output is not in this repository.
+``exchange_us`` extrapolates."""
+
+
+def exchange_us(members: int, rows: float) -> float:
+    """µs of one exchange. Each member beyond four adds what four take more than three.
+
+    >>> [round(exchange_us(members, 16), 1) for members in (3, 4, 8)]
+    [4.1, 4.7, 7.1]
+    """
+    measured = min(members, 4)
+    own = between(EXCHANGE_US[measured], rows)
+    if members == measured:
+        return own
+    return own + (members - 4) * (own - between(EXCHANGE_US[3], rows))
+
+
+def together_s(local: Local, rows: int, members: int) -> float:
+    """Seconds of one step of members with so many sequences each."""
+    tokens = rows * local.rows_a_sequence
+    own = EXPERT_S * EXPERTS.distinct(tokens)
+    share = EXPERT_S * EXPERTS.distinct(tokens * members) / members
+    return local.of(rows) - own + share + EXCHANGES * exchange_us(members, tokens) / 1e6
+
+
 def estimated(local: Local, drafts: int) -> list[StepTime]:
     """Estimated local and spread steps with ``drafts`` drafts."""
     tokens = 1 + drafts
@@ -36,7 +72,7 @@ def estimated(local: Local, drafts: int) -> list[StepTime]:
     for members in MEMBERS:
         for rows in ROWS:
             if rows * tokens <= MAX_ROWS:
-                ms = 1e3 * Spread(local).together_s([rows] * members)
+                ms = 1e3 * together_s(local, rows, members)
                 steps.append(StepTime(members, rows, drafts, ms))
     return steps
 

@@ -1,7 +1,8 @@
 """``python -m bench.predict``: predicts the throughput of set-ups of pools from one GPU's figures.
 
-    python -m bench.predict --setup split:2+6 --setup colocated:8 --spread \\
-        --setup split:1+3 --measured split:1+3=bench/results/h200-split-1-3.json
+    python -m bench.predict --setup split:2+6 --setup colocated:8
+    python -m bench.predict --setup split:1+3 --no-spread \\
+        --measured split:1+3=bench/results/h200-split-1-3.json
 
 It gives prompt and output tokens per second at each level, as ``baton bench throughput`` counts
 them: 64 requests of 1,024 tokens in and out, and at levels above 64 as many as the level. With
@@ -28,7 +29,6 @@ from bench.setups import Setup
 
 REQUESTS = 64
 LEVELS = ",".join(map(str, [*WEIGHTS, 256, 512]))
-SPREAD = {"basis": "computed from bytes and measured exchanges; no such step was measured"}
 
 
 def figures(node: Node, setup: Setup, levels: tuple[int, ...]) -> dict[str, Any]:
@@ -62,7 +62,7 @@ def main(
         list[Path] | None, typer.Option(help="Results of bench.step, or of a throughput.")
     ] = None,
     levels: Annotated[str, typer.Option(help="Requests at once.")] = LEVELS,
-    spread: Annotated[bool, typer.Option(help="Also with spread steps, by bytes.")] = False,
+    spread: Annotated[bool, typer.Option(help="With steps computed together.")] = True,
     drafts: Annotated[int | None, typer.Option(help="Steps with so many drafts.")] = None,
     acceptance: Annotated[float, typer.Option(help="Of each draft, given.")] = 0.8,
     measured: Annotated[
@@ -76,17 +76,14 @@ def main(
         table = Table.read(step or STEPS)
         if drafts is not None:
             table = table.with_drafts(drafts, acceptance)
+        node = table.node(spread=spread)
         setups = {each: Setup.parse(each) for each in setup}
-        found: dict[str, Any] = {}
-        for name, pools in setups.items():
-            found[name] = figures(table.node(), pools, at_once)
-            if spread:
-                found[name]["spread"] = SPREAD | figures(table.node(spread=True), pools, at_once)
+        found = {name: figures(node, pools, at_once) for name, pools in setups.items()}
         for each in measured or ():
             name, _, file = each.partition("=")
             if name not in setups:
                 raise ValueError(f"--measured: {each!r} is not SETUP=FILE with one of the set-ups")
-            ratios = compared(table.node(), setups[name], load(Path(file), "throughput"))
+            ratios = compared(node, setups[name], load(Path(file), "throughput"))
             found[name].setdefault("measured_over_predicted", {})[Path(file).name] = ratios
     except (ValueError, KeyError, OSError, ResultFileBad) as error:
         raise typer.BadParameter(str(error)) from None
@@ -94,7 +91,7 @@ def main(
     predicted = document(
         "prediction",
         environment=environment.describe(sys.argv[1:], "bench.predict"),
-        settings={"from": table.files, "drafts": given},
+        settings={"from": table.files, "spread": spread, "drafts": given},
         results={"setups": found},
     )
     if out is not None:

@@ -85,11 +85,12 @@ class ChangingPools(Simulation):
 
     def __init__(self, node: Node, setup: Changing) -> None:
         number = setup.num_workers
-        super().__init__(node, Setup(number, number))
+        super().__init__(node, Setup(0, number))
         self._speeds = NodeSpeeds(node)
         self._policy = PoolPolicy(setup.targets, self._speeds)
         self._soft = SoftPools(setup.targets, self._speeds)
         self._prefills = [i < setup.first_prefill for i in range(number)]
+        self._lend()
         self._helped: set[Request] = set()
         """Requests whose prompts a decode worker computes."""
         self._at: dict[Request, int] = {}
@@ -132,7 +133,13 @@ class ChangingPools(Simulation):
 
         able = [i for i, prefills in enumerate(self._prefills) if prefills != to_prefill]
         self._prefills[min(able, key=work)] = to_prefill
+        self._lend()
         self.num_changes += 1
+
+    def _lend(self) -> None:
+        """Prefill workers lend. Two workers both decode in their group, whatever their roles."""
+        if len(self._prefills) > 2:
+            self._decoders.lenders = {i for i, prefills in enumerate(self._prefills) if prefills}
 
     def _release(self, gpu: int) -> None:
         for request, num_tokens in self._decoders.take(gpu):
@@ -163,7 +170,9 @@ class ChangingPools(Simulation):
             self._join(request, num_tokens, full)
 
     def _site(self, gpu: int) -> Site:
-        return Site(gpu, self._sequences[gpu], self._workers[gpu].tokens_ahead + self._queued())
+        tokens_ahead = self._workers[gpu].tokens_ahead + self._queued()
+        spreads = bool(self._decoders.lenders) and self._decoders.spreads(gpu)
+        return Site(gpu, self._sequences[gpu], tokens_ahead, spreads)
 
     # ---- as pools.py, with roles
 

@@ -1,13 +1,13 @@
 """The GPUs that decode, in simulated time: the progress of their sequences. Pure."""
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Collection, Hashable
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
 from math import ceil, inf
 from typing import Any
 
-from bench.predict.steps import Steps
+from bench.predict.steps import Doing, Steps
 
 
 class Clock:
@@ -41,11 +41,13 @@ class _Gpu:
 class Decoders:
     """Gives sequences tokens at the pace of ``steps``, which changes as sequences come and go.
     Between two changes time is continuous: waits for the end of a step are not modelled. Each token
-    of ``more_len`` makes a token take ``context_s`` longer."""
+    of ``more_len`` makes a token take ``context_s`` longer. ``lenders``: the GPUs that share steps
+    of others only while they have no sequences."""
 
     def __init__(self, clock: Clock, number: int, steps: Steps, context_s: float = 0.0) -> None:
         self._clock, self._steps, self._context_s = clock, steps, context_s
         self._gpus = [_Gpu() for _ in range(number)]
+        self.lenders: Collection[int] = ()
         self._paused: set[int] = set()
         self._order = count()
         self._moved_at = 0.0
@@ -57,6 +59,10 @@ class Decoders:
     def step_s(self, gpu: int) -> float:
         """Seconds from token to token on this GPU, if nothing changes."""
         return self._paces()[gpu]
+
+    def spreads(self, gpu: int) -> bool:
+        """True if the steps of this GPU are spread over several."""
+        return gpu in self._steps.spreading(self._doing())
 
     def join(
         self,
@@ -96,8 +102,11 @@ class Decoders:
         self._paused.discard(gpu)
         self._plan()
 
+    def _doing(self) -> Doing:
+        return Doing([len(gpu.ends) for gpu in self._gpus], self._paused, self.lenders)
+
     def _paces(self) -> list[float]:
-        paces = self._steps.token_s([len(gpu.ends) for gpu in self._gpus], self._paused)
+        paces = self._steps.token_s(self._doing())
         if not self._context_s:
             return paces
         context_s = self._context_s

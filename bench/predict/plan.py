@@ -9,16 +9,16 @@ to buy: the fewest GPUs that serve so many requests a second, and the best set-u
 a quarter of prefill workers.
 
 The model is that of ``python -m bench.predict`` (pools.py), with times measured on an H200. The
-column "10 % slower" is the goodput if everything took a tenth longer. Memory, failures and
-speculative drafts are left out. Requests of a trace that come at the same time do so at any rate,
-so a set-up may have no goodput at all.
+column "10 % slower" is the goodput if everything took a tenth longer. ``--no-spread``: no steps
+that workers compute together (docs/spread.md). Memory, failures and drafts are left out. Requests
+of a trace that come at the same time do so at any rate, so a set-up may have no goodput at all.
 """
 
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -119,6 +119,7 @@ def plan(
         list[Path] | None, typer.Option(help="Times: results of bench.step; without it an H200's.")
     ] = None,
     auto: Annotated[bool, typer.Option("--auto", help="Also pools that follow the load.")] = False,
+    spread: Annotated[bool, typer.Option(help="With steps computed together.")] = True,
     out: Annotated[Path | None, typer.Option(help="Also write it there, as JSON.")] = None,
 ) -> None:
     """Predict which pools serve a trace within targets, and how many GPUs a load takes."""
@@ -131,13 +132,14 @@ def plan(
             raise ValueError(f"--rate: {rate} is not above 0")
         targets = Targets(target_ttft_ms / 1e3, target_tpot_ms / 1e3, share)
         table = Table.read(step or STEPS)
+        node = table.node(spread=spread)
         planned = read_trace(trace)[:requests]
         cached = cached_lens(planned, cache_tokens)
         replayed = Trace(planned, cached)
         if rate is None:
-            num_gpus, found = gpus, found_for(replayed, table.node(), gpus, targets, auto=auto)
+            num_gpus, found = gpus, found_for(replayed, node, gpus, targets, auto=auto)
         else:
-            num_gpus, found = fewest_gpus(replayed, table.node(), gpus, targets, rate, auto=auto)
+            num_gpus, found = fewest_gpus(replayed, node, gpus, targets, rate, auto=auto)
     except (ValueError, KeyError, OSError) as error:
         raise typer.BadParameter(str(error)) from None
     num_tokens = sum(each.input_len for each in planned)
@@ -150,20 +152,13 @@ def plan(
         console.print(f"{rate:g} requests a second take {num_gpus} GPU{'s' * (num_gpus > 1)}")
     console.print(shown(found))
     if out is not None:
-        save(out, _document(table, trace.name, targets, planned_of=len(planned), found=found))
-
-
-def _document(
-    table: Table, trace: str, targets: Targets, *, planned_of: int, found: Found
-) -> dict[str, Any]:
-    return document(
-        "plan",
-        environment=environment.describe(sys.argv[1:], "deploy.cli"),
-        settings={
-            "from": table.files, "trace": trace, "requests": planned_of, "targets": asdict(targets),
-        },
-        results={
+        settings = {
+            "from": table.files, "spread": spread, "trace": trace.name, "requests": len(planned),
+            "targets": asdict(targets),
+        }  # fmt: skip
+        described = environment.describe(sys.argv[1:], "deploy.cli")
+        results = {
             setup.name: {"goodput": asdict(goodput), "slower_10_percent": asdict(slower)}
             for setup, (goodput, slower) in found.items()
-        },
-    )  # fmt: skip
+        }
+        save(out, document("plan", environment=described, settings=settings, results=results))

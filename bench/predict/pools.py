@@ -101,7 +101,9 @@ class Simulation:
         self._node = node
         self._unsent: Iterator[Request] = iter(())
         self._colocated = setup.num_prefill == 0
-        self._decoders = Decoders(self.clock, setup.num_decode, node.steps, node.context_s)
+        number = setup.num_decode + setup.num_prefill
+        self._decoders = Decoders(self.clock, number, node.steps, node.context_s)
+        self._decoders.lenders = range(setup.num_decode, number)
         prompts = setup.num_prefill or setup.num_decode
         self._workers = [Worker(number) for number in range(prompts)]
         self._sequences = [0] * setup.num_decode
@@ -182,11 +184,15 @@ class Simulation:
 
     def _compute(self, worker: Worker) -> None:
         batch, seconds = worker.launched[0]
+        gpu = len(self._sequences) + worker.number  # behind those that decode
+        self._decoders.pause(gpu)
 
         def done() -> None:
             worker.launched.popleft()
             if worker.launched:
                 self._compute(worker)
+            else:
+                self._decoders.resume(gpu)
             self._launch(worker)
             for request in self._computed(worker, batch):
                 self.clock.after(self._node.handoff_s, partial(self._hand_off, request))

@@ -1,56 +1,41 @@
-"""The time of a decode step: on one GPU by its measured table, or spread over several by bytes.
-Pure.
+"""The time of a decode step: on one GPU by its measured table, or spread over several by the
+shipped one. Pure.
 
-The table is of one GPU with sequences of 1,024 to 2,048 tokens. ``Spread`` does not use measured
-spread steps; it computes them:
-
-    step = local step of the member's own rows
-           - bytes of the experts that these rows choose
-           + bytes of a member's share of the experts that the rows of all members choose
-           + the exchanges between members
+The table of one GPU is with sequences of 1,024 to 2,048 tokens.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import Protocol
 
 from decode.spread_policy import ENTERS_FROM
-from decode.spread_table import Curve, Experts, between
-from transport.wire.spread import MAX_MEMBERS
+from decode.spread_table import Curve, Experts, StepTable, between, shipped
+from transport.wire.spread import MAX_MEMBERS, MAX_ROWS
 
 EXPERTS = Experts()
 EXPERT_S = EXPERTS.read_ms / 1e3
 """Reading one expert in each of 40 layers, at copy speed."""
 STATE_S = 29e-6
 """Reading and writing one sequence's state, at copy speed."""
-EXCHANGES = 80
-EXCHANGE_US: Mapping[int, Curve] = {
-    2: ((1, 3.0), (16, 3.4), (32, 3.7)),
-    3: ((1, 3.4), (8, 3.7), (16, 4.1), (32, 4.9)),
-    4: ((1, 3.6), (4, 3.8), (8, 4.1), (16, 4.7), (32, 6.1)),
-}
-"""µs of one exchange over the rows of a member, by number of members. Measured between four H200s
-with the LL protocol and plain kernels in one process; the raw output is not in this repository.
-``exchange_us`` extrapolates."""
 
 
-def exchange_us(members: int, rows: float) -> float:
-    """µs of one exchange. Each member beyond four adds what four take more than three.
+@dataclass(frozen=True)
+class Doing:
+    """What the GPUs of a node do now. ``running``: sequences of each. ``busy``: those that compute
+    prompts. ``lenders``: those that share steps of others only while they have no sequences."""
 
-    >>> [round(exchange_us(members, 16), 1) for members in (3, 4, 8)]
-    [4.1, 4.7, 7.1]
-    """
-    measured = min(members, 4)
-    own = between(EXCHANGE_US[measured], rows)
-    if members == measured:
-        return own
-    return own + (members - 4) * (own - between(EXCHANGE_US[3], rows))
+    running: Sequence[int]
+    busy: Collection[int] = ()
+    lenders: Collection[int] = ()
 
 
 class Steps(Protocol):
-    def token_s(self, running: Sequence[int], busy: Collection[int]) -> list[float]:
-        """Seconds from token to token at each worker, by its number of running sequences. The
-        workers in ``busy`` compute prompts now."""
+    def token_s(self, doing: Doing) -> list[float]:
+        """Seconds from token to token at each worker."""
+
+    def spreading(self, doing: Doing) -> set[int]:
+        """The workers whose steps are spread."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +52,11 @@ class Local:
     expert_s: float = EXPERT_S
     _known: dict[int, float] = field(default_factory=dict, compare=False, repr=False)
 
-    def token_s(self, running: Sequence[int], busy: Collection[int]) -> list[float]:
-        return [self.of(n) / self.tokens_a_step for n in running]
+    def token_s(self, doing: Doing) -> list[float]:
+        return [self.of(n) / self.tokens_a_step for n in doing.running]
+
+    def spreading(self, doing: Doing) -> set[int]:
+        return set()
 
     def of(self, num_sequences: int) -> float:
         """Seconds of a step. Between measured sizes, only the part beyond the bytes of experts and
@@ -93,35 +81,52 @@ class Slower:
     steps: Steps
     factor: float
 
-    def token_s(self, running: Sequence[int], busy: Collection[int]) -> list[float]:
-        return [self.factor * each for each in self.steps.token_s(running, busy)]
+    def token_s(self, doing: Doing) -> list[float]:
+        return [self.factor * each for each in self.steps.token_s(doing)]
+
+    def spreading(self, doing: Doing) -> set[int]:
+        return self.steps.spreading(doing)
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Steps that groups of at most ``MAX_MEMBERS`` workers, in order, compute together. They do so
-    if these estimates would make them start (decode/spread_policy.py) and none of them computes
-    prompts. Prefill workers lend nothing here (docs/spread.md)."""
+    """Steps that groups of at most ``MAX_MEMBERS`` workers, in order, compute together (``--spread
+    auto``): by ``table`` they take such a part of local steps. A worker that decodes and computes
+    prompts now makes its whole group take local steps; real ones begin prompts in the same rounds
+    (docs/spread.md)."""
 
     local: Local
+    table: StepTable = field(default_factory=shipped)
 
-    def token_s(self, running: Sequence[int], busy: Collection[int]) -> list[float]:
-        alone = self.local.token_s(running, busy)
+    def token_s(self, doing: Doing) -> list[float]:
+        paces = self.local.token_s(doing)
+        for decoding, step_s in self._groups(doing):
+            for i in decoding:
+                paces[i] = step_s / self.local.tokens_a_step
+        return paces
+
+    def spreading(self, doing: Doing) -> set[int]:
+        return {i for decoding, _ in self._groups(doing) for i in decoding}
+
+    def _groups(self, doing: Doing) -> Iterator[tuple[list[int], float]]:
+        """The workers with sequences of each group that spreads its steps, and their seconds."""
+        running, lenders = doing.running, doing.lenders
         for first in range(0, len(running), MAX_MEMBERS):
             group = range(first, min(first + MAX_MEMBERS, len(running)))
-            rows = [running[i] for i in group]
-            if len(group) < 2 or any(i in busy for i in group):
+            decoding = [i for i in group if i not in lenders]
+            free = [i for i in group if i in lenders and not running[i] and i not in doing.busy]
+            members, rows = len(decoding) + len(free), [running[i] for i in decoding]
+            if members < 2 or not any(rows) or any(i in doing.busy for i in decoding):
                 continue
-            together_s = self.together_s(rows) / self.local.tokens_a_step
-            rates = [n / alone[i] for n, i in zip(rows, group, strict=True)]
-            if sum(rows) / together_s >= ENTERS_FROM["estimated"] * sum(rates):
-                alone[group.start : group.stop] = [together_s] * len(group)
-        return alone
+            step_s = self._together_s(rows, members)
+            rate = sum(n / self.local.of(n) for n in rows if n)
+            if sum(rows) / step_s >= ENTERS_FROM[self.table.source_of(members)] * rate:
+                yield decoding, step_s
 
-    def together_s(self, rows: Sequence[int]) -> float:
-        """Seconds of one step of members with these numbers of rows; the largest is the slowest."""
-        most, members, tokens = max(rows), len(rows), self.local.rows_a_sequence
-        own = EXPERT_S * EXPERTS.distinct(most * tokens)
-        share = EXPERT_S * EXPERTS.distinct(sum(rows) * tokens) / members
-        exchange = EXCHANGES * exchange_us(members, most * tokens) / 1e6
-        return self.local.of(most) - own + share + exchange
+    def _together_s(self, rows: Sequence[int], members: int) -> float:
+        """Seconds of one step; ``rows``: the sequences of each member that decodes."""
+        most, drafts = max(rows), self.local.rows_a_sequence - 1
+        if most * (1 + drafts) > MAX_ROWS or not self.table.has(members, drafts):
+            return inf
+        ms = self.table.spread_ms(members, most, drafts, sum(rows) * (1 + drafts))
+        return self.local.of(most) * ms / self.table.local_ms(most, drafts)

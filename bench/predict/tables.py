@@ -85,10 +85,12 @@ class Table:
         names = (self.files[0], *(path.name for path in files))
         return Table(names, self.prefill_s, Local(sorted(step_s.items()), 1 + drafts, tokens))
 
-    def node(self, *, spread: bool = False) -> Node:
-        steps = Spread(self.local) if spread else self.local
+    def node(self, *, spread: bool = True) -> Node:
+        """A node of such GPUs; ``spread``: its workers take spread steps, which are known for the
+        full-size model only."""
         if not self.local.full_size:
-            return Node(self.prefill_s, steps)
+            return Node(self.prefill_s, self.local)
+        steps = Spread(self.local) if spread else self.local
         return Node(self.prefill_s, steps, attention_s=ATTENTION_S, context_s=CONTEXT_S)
 
 

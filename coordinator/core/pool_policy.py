@@ -11,10 +11,13 @@ With no prefill worker all workers do both, as colocated ones do: prompts are co
 and an answer waits for those that come meanwhile. Some answers meet many, so the mean time a token
 has to be below ``TOGETHER_SHARE`` of its target.
 
-The pools move by one worker at a time, or to or from none, towards the size that costs least now.
-While that is little at the present size, or all workers do both, it is the size that would have
-cost least at the worst time lately: the next burst finds the pools ready. Hysteresis: not within
-``HOLD_S`` of the last change, and not for a gain below ``GAIN``.
+A size is fine while its cost is at most ``FINE``. If the present size is not, the pools move
+towards the size that costs least now. If it is, but would not have been at the worst time lately,
+they move towards the size that would have cost least then: the next burst finds the pools ready. If
+it would have been, they move towards the size with the shortest steps of those that would.
+
+They move by one worker at a time, or to or from none. Hysteresis: not within ``HOLD_S`` of the last
+change, not for a gain below ``GAIN``, and from none only for what was better at the worst time.
 """
 
 from dataclasses import dataclass
@@ -25,8 +28,9 @@ LOOK_S = 0.25
 """How often the policy is asked."""
 HOLD_S = 0.5
 GAIN = 0.15
-EASE = 0.25
-"""Below this share of both targets the present load asks for no change."""
+FINE = 0.8
+LEAST = 0.05
+"""What costs less is not worth a change."""
 MEMORY_S = 120.0
 """How long the worst time counts; half of its cost is forgotten in 83 seconds."""
 AHEAD_S = 1.0
@@ -110,6 +114,8 @@ class PoolPolicy:
         self._arrivals_tok_s = 0.0
         self._worst: dict[int, float] = {}
         """The highest cost of each size lately."""
+        self._longest: dict[int, float] = {}
+        """The longest time a token of each size lately, as a share of its target."""
         self._noted_at = -inf
         self._decided_at: float | None = None
         self._changed_at = -inf
@@ -124,26 +130,39 @@ class PoolPolicy:
             return present
         shares = {size: self._shares(load, size) for size in range(number)}
         costs = {size: _cost(*each) for size, each in shares.items()}
-        easy = costs[present] <= EASE
         ttft, tpot = shares[0]
         costs[0] = _cost(ttft, tpot / TOGETHER_SHARE)
-        self._note_worst(costs, now)
-        if lately := easy or not present:
-            costs = self._worst
-        best = min(costs, key=lambda size: (round(costs[size], 3), abs(size - present)))
-        if best == present or costs[present] <= EASE:
-            return present
-        if costs[best] > (1 - GAIN) * costs[present]:
+        self._note_worst(costs, {size: tpot for size, (_, tpot) in shares.items()}, now)
+        if costs[present] > FINE and present:
+            compared, reason = costs, self._prediction(load, *shares[present])
+        else:
+            compared, reason = self._lately(present, costs)
+        best = min(compared, key=lambda size: (round(compared[size], 3), abs(size - present)))
+        most = (1 - GAIN) * compared[present]
+        if best == present or compared[best] > most or compared[present] < LEAST:
             return present
         wanted = best
         if best and present:
             wanted = present + (1 if best > present else -1)
-        reason = self._prediction(load, *shares[present])
-        if lately:
-            reason = _before(costs[present], costs[best])
         self.why = f"{present} → {wanted} prefill: {reason}"
         self._changed_at = now
         return wanted
+
+    def _lately(self, present: int, costs: dict[int, float]) -> tuple[dict[int, float], str]:
+        """What to compare the sizes by that are fine now, or cost no more than the present one, and
+        why."""
+        worst, most = self._worst, max(FINE, costs[present])
+        if worst[present] <= FINE:
+            steps = {n: step for n, step in self._longest.items() if worst[n] <= FINE}
+            return steps, f"shorter steps than {1e3 * steps[present] * self._targets.tpot_s:.1f} ms"
+        reason = f"ready for the worst load of the last minutes, which took {worst[present]:.0%}"
+        return {n: worst[n] for n, cost in costs.items() if cost <= most}, f"{reason} of a target"
+
+    def _note_worst(self, costs: dict[int, float], steps: dict[int, float], now: float) -> None:
+        fade = exp((self._noted_at - now) / MEMORY_S)
+        self._noted_at = now
+        self._worst = _larger(costs, self._worst, fade)
+        self._longest = _larger(steps, self._longest, fade)
 
     def _prediction(self, load: PoolLoad, ttft: float, tpot: float) -> str:
         return (
@@ -151,13 +170,6 @@ class PoolPolicy:
             f"{ttft * self._targets.ttft_s:.2f} s of {self._targets.ttft_s:g}, TPOT "
             f"{1e3 * tpot * self._targets.tpot_s:.1f} ms of {1e3 * self._targets.tpot_s:g}"
         )
-
-    def _note_worst(self, costs: dict[int, float], now: float) -> None:
-        fade = exp((self._noted_at - now) / MEMORY_S)
-        self._noted_at = now
-        self._worst = {
-            size: max(cost, fade * self._worst.get(size, 0.0)) for size, cost in costs.items()
-        }
 
     def _average(self, tokens_arrived: int, now: float) -> None:
         if self._decided_at is not None and now > self._decided_at:
@@ -187,11 +199,9 @@ class PoolPolicy:
         return prompts_s / self._speeds.answer_len()
 
 
-def _before(present: float, best: float) -> str:
-    return (
-        f"ready for the worst load of the last minutes, which took {present:.0%} of a target, and "
-        f"would have taken {best:.0%}"
-    )
+def _larger(new: dict[int, float], old: dict[int, float], fade: float) -> dict[int, float]:
+    """The new values, or what is left of the old ones where that is more."""
+    return {size: max(value, fade * old.get(size, 0.0)) for size, value in new.items()}
 
 
 def _cost(ttft: float, tpot: float) -> float:

@@ -18,7 +18,7 @@ apart where it does not. Pools of a wrong size lose little until they have chang
 """
 
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import exp
 
 from coordinator.core.pool_policy import SPEED_BESIDE, PoolTargets, Speeds
@@ -51,11 +51,13 @@ GATHER_TOKENS = 8_192
 @dataclass(frozen=True)
 class Site:
     """A worker as the decision sees it: the sequences that it decodes, and the prompt tokens that
-    wait for it."""
+    wait for it. ``spreads``: it takes spread steps, in which prefill workers share the work
+    while they have neither prompts nor sequences (docs/spread.md)."""
 
     worker: Hashable
     num_sequences: int
     tokens_ahead: int = 0
+    spreads: bool = False
 
 
 class SoftPools:
@@ -116,7 +118,8 @@ class SoftPools:
         worker that would have it."""
         elsewhere = self._tpot_share(_one_more(there), now)
         return (
-            elsewhere > KEEP_SHARE
+            not there.spreads
+            and elsewhere > KEEP_SHARE
             and not self.waits(here.tokens_ahead)
             and MARGIN * self._tpot_share(_one_more(here), now) < elsewhere
         )
@@ -127,7 +130,8 @@ class SoftPools:
         come, it releases the sequence, and a move costs few steps."""
         share = self._step_share(there.num_sequences)
         return (
-            share > KEEP_SHARE
+            not there.spreads
+            and share > KEEP_SHARE
             and not here.tokens_ahead
             and idle_s >= IDLE_S
             and MARGIN * self._step_share(here.num_sequences + 1) < share
@@ -135,6 +139,8 @@ class SoftPools:
 
     def releases(self, here: Site, there: Site, now: float) -> bool:
         """True if a sequence is to move from a prefill worker to a decode worker."""
+        if there.spreads:
+            return True
         if not here.tokens_ahead:
             more = self._step_share(there.num_sequences + 1)
             return MARGIN * more < self._step_share(here.num_sequences)
@@ -168,4 +174,4 @@ class SoftPools:
 
 
 def _one_more(site: Site) -> Site:
-    return Site(site.worker, site.num_sequences + 1, site.tokens_ahead)
+    return replace(site, num_sequences=site.num_sequences + 1)

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from bench.harness.workload.traces import read_trace
-from bench.predict.changing import Changing, ChangingPools
+from bench.predict.changing import Changing, ChangingPools, simulation
 from bench.predict.goodput import Targets, Trace, cached_lens
-from bench.predict.node import Level, Request
+from bench.predict.node import Level, Node, Request
 from bench.predict.plan import found_for
 from bench.predict.pools import predict
 from bench.predict.sessions import Sessions
@@ -20,6 +20,8 @@ from coordinator.core.pool_policy import PoolTargets
 TARGETS = Targets(2.0, 0.02)
 WANTED = PoolTargets(2.0, 0.02)
 NODE = Table.read(STEPS).node()
+LOCAL = Table.read(STEPS).node(spread=False)
+"""Of GPUs that compute no steps together."""
 
 
 def test_each_request_ends_with_all_its_tokens() -> None:
@@ -38,12 +40,29 @@ def test_a_load_that_shifts_is_served_at_a_higher_rate() -> None:
     planned = shift(10, 10)
     trace = Trace(planned, cached_lens(planned, 0))
     fixed = max(
-        trace.goodput(NODE, setup, TARGETS).requests_per_s
+        trace.goodput(LOCAL, setup, TARGETS).requests_per_s
         for setup in (Setup(0, 4), Setup(1, 3), Setup(2, 2))
     )
     for first_prefill in (1, 3):
-        replayed = trace.at(NODE, Changing(4, first_prefill, WANTED), 1.2 * fixed)
+        replayed = trace.at(LOCAL, Changing(4, first_prefill, WANTED), 1.2 * fixed)
         assert TARGETS.met(replayed)
+
+
+@pytest.mark.parametrize(("num_gpus", "at_once"), [(2, 64), (4, 128), (4, 256), (8, 128)])
+def test_levels_of_equal_requests_lose_nothing(num_gpus: int, at_once: int) -> None:
+    num_prefill = num_gpus // 4 or 1
+    set_ups = (
+        Changing(num_gpus, num_prefill, PoolTargets()),
+        Setup(num_prefill, num_gpus - num_prefill),
+    )
+    seconds = []
+    for set_up in set_ups:
+        requests = [Request(1024, 1024) for _ in range(2 * at_once)]
+        pools = simulation(NODE, set_up)
+        pools.keep_open(requests, at_once)
+        seconds.append(max(request.ended_at for request in requests))
+        assert isinstance(set_up, Setup) or pools.num_changes <= 3
+    assert seconds[0] < 1.02 * seconds[1]
 
 
 def test_a_plan_also_has_pools_that_follow_the_load(tmp_path: Path) -> None:
@@ -56,11 +75,14 @@ def test_a_plan_also_has_pools_that_follow_the_load(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("at_once", [32, 64])
-def test_sessions_get_as_much_as_from_colocated_workers(at_once: int) -> None:
+@pytest.mark.parametrize(("node", "least"), [(LOCAL, 0.97), (NODE, 0.96)], ids=["local", "spread"])
+def test_sessions_get_as_much_as_from_colocated_workers(
+    node: Node, least: float, at_once: int
+) -> None:
     sessions = Sessions(at_once, 20, 57_600, new_len=6_400, output_len=400, shared=False)
     setups = Changing(2, 1, PoolTargets(2.0, 0.05)), Setup(0, 2)
-    auto, fixed = (sessions.figures(NODE, setup) for setup in setups)
-    assert auto.output_tok_s > 0.97 * fixed.output_tok_s
+    auto, fixed = (sessions.figures(node, setup) for setup in setups)
+    assert auto.output_tok_s > least * fixed.output_tok_s
 
 
 def test_sessions_of_fixed_set_ups_are_those_of_a_level() -> None:

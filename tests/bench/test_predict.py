@@ -9,7 +9,7 @@ import pytest
 from bench.predict.__main__ import compared
 from bench.predict.node import Level, Node
 from bench.predict.pools import predict
-from bench.predict.steps import Local, Spread
+from bench.predict.steps import Doing, Local, Spread
 from bench.predict.tables import RESULTS, STEPS, Table
 from bench.setups import Setup
 from decode.spread_table import between
@@ -53,7 +53,7 @@ def test_steps_of_a_colocated_worker_wait_for_prompts() -> None:
     """The second request comes when the first has had some of its tokens; both decode on."""
     node = Node(FLAT.prefill_s, FLAT.steps, 0.0, 0.25, 0.0)
     found = predict(node, Setup.parse("colocated:1"), Level(2, 2, 100, 101))
-    step_s = FLAT.steps.token_s([2], ())[0]
+    step_s = FLAT.steps.token_s(Doing([2]))[0]
     # 0.25 admitted, 0.1 prompt; 0.15 steps; a step and the second prompt; the rest together
     first_alone = (0.15 + 0.01) / 0.01
     expected = 0.25 + 0.1 + 0.16 + 0.1 + (100 - first_alone) * step_s
@@ -64,13 +64,25 @@ def test_steps_of_a_colocated_worker_wait_for_prompts() -> None:
 def test_a_group_steps_together_from_as_many_rows_as_pay() -> None:
     local = Table.read().local
     spread = Spread(local)
-    few, many = [1, 1, 1, 1, 0, 0, 0, 0], [16] * 9
-    assert spread.token_s(few, ()) == local.token_s(few, ())
-    together = spread.token_s(many, ())
+    few, many = Doing([1, 1, 1, 1, 0, 0, 0, 0]), [16] * 9
+    assert spread.token_s(few) == local.token_s(few)
+    assert spread.spreading(few) == set()
+    together = spread.token_s(Doing(many))
     assert together[0] < 0.85 * local.of(16)
     assert together[8] == local.of(16), "eight are a group"
-    assert spread.token_s(many, {1}) == local.token_s(many, ()), "one computes prompts"
-    assert spread.token_s(many, {8}) == together
+    assert spread.spreading(Doing(many)) == set(range(8))
+    assert spread.token_s(Doing(many, {1})) == local.token_s(Doing(many)), "one computes prompts"
+    assert spread.token_s(Doing(many, {8})) == together
+
+
+def test_a_worker_lends_while_it_has_no_prompts_and_no_sequences() -> None:
+    local = Table.read().local
+    spread = Spread(local)
+    alone, lent = Doing([32, 0], {1}, {1}), Doing([32, 0], (), {1})
+    assert spread.token_s(alone) == local.token_s(alone)
+    assert spread.token_s(lent)[0] < 0.8 * local.of(32)
+    assert spread.spreading(lent) == {0}
+    assert spread.token_s(Doing([32, 1], (), {1}))[0] == local.of(32)
 
 
 def test_steps_between_measured_sizes_flatten_as_rows_share_experts() -> None:
@@ -83,9 +95,28 @@ def test_steps_between_measured_sizes_flatten_as_rows_share_experts() -> None:
 @pytest.mark.parametrize("setup", MEASURED)
 def test_measured_set_ups_are_predicted_within_three_percent(setup: str) -> None:
     document = json.loads((RESULTS / MEASURED[setup]).read_text())
-    ratios = compared(Table.read().node(), Setup.parse(setup), document)
+    ratios = compared(Table.read().node(spread=False), Setup.parse(setup), document)
     assert len(ratios) == len(document["results"]["levels"])
     assert all(0.97 < ratio < 1.03 for ratio in ratios.values()), ratios
+
+
+@pytest.mark.parametrize(
+    ("file", "setup", "output_len", "most"),
+    [
+        ("h200x2-spread-service-4.json", "colocated:2", 1024, 1.04),
+        # A real lender does not come to every step.
+        ("h200x2-spread-lending-2.json", "split:1+1", 512, 1.15),
+    ],
+)
+def test_spread_steps_are_predicted(file: str, setup: str, output_len: int, most: float) -> None:
+    levels = json.loads((RESULTS / file).read_text())["results"][setup]
+    node = Table.read().node()
+    for at_once, level in levels.items():
+        if not at_once.isdecimal():
+            continue
+        asked = Level(int(at_once), level["requests"], 1024, output_len)
+        expected = predict(node, Setup.parse(setup), asked)
+        assert 0.96 < expected.total_tok_s / level["total_tok_s"] < most, at_once
 
 
 def test_the_wait_of_a_burst_at_one_prefill_worker_is_predicted() -> None:

@@ -79,6 +79,26 @@ def test_an_easy_time_makes_ready_for_the_worst_one() -> None:
     assert found.decide(load(2, 2), 20.0 + 5 * MEMORY_S) == 2, "it is forgotten"
 
 
+@pytest.mark.parametrize(("tpot_s", "wanted"), [(0.05, 0), (0.03, 1)])
+def test_where_a_size_is_fine_one_with_shorter_steps_is_taken(tpot_s: float, wanted: int) -> None:
+    found = PoolPolicy(PoolTargets(1.0, tpot_s), FixedSpeeds(each_s=0.000_5))
+    assert found.decide(load(2, 2, waiting=2_000, sequences=60), 0.0) == wanted
+    assert found.why == f"2 → {wanted} prefill: shorter steps than 25.0 ms"
+
+
+def test_a_size_that_was_too_small_for_the_worst_load_is_not_taken_for_its_steps() -> None:
+    found = PoolPolicy(PoolTargets(1.0, 0.03), FixedSpeeds(each_s=0.000_5))
+    assert found.decide(load(2, 2, waiting=15_000, sequences=60), 0.0) == 2
+    assert found.decide(load(2, 2, waiting=2_000, sequences=60), 10.0) == 2
+    assert found.decide(load(2, 2, waiting=2_000, sequences=60), 10.0 + 5 * MEMORY_S) == 1
+
+
+def test_nothing_to_do_changes_nothing() -> None:
+    found = policy()
+    assert found.decide(load(3, 1, sequences=100), 0.0) == 2
+    assert found.decide(load(2, 2), 1000.0) == 2
+
+
 def test_a_small_gain_is_not_worth_a_change() -> None:
     assert policy().decide(load(2, 2, waiting=12_000, sequences=94), 0.0) == 2
 

@@ -7,6 +7,7 @@ from tests.coordinator.desk import Desk
 from tests.coordinator.speeds import FixedSpeeds
 from transport.wire.messages import Decode, Generate, Move, Prefill, Settled
 from transport.wire.offers import Offer
+from transport.wire.spread import SpreadCounts
 
 TARGETS = PoolTargets(ttft_s=1.0, tpot_s=0.02)
 
@@ -83,6 +84,14 @@ def test_it_does_not_take_what_it_would_release() -> None:
                 assert not found.releases(Site("p", here + 1), Site("d", there - 1), 0.0)
 
 
+def test_a_prefill_worker_that_lends_for_spread_steps_decodes_nothing_itself() -> None:
+    found = soft()
+    slow = Site("d", 60, spreads=True)
+    assert not found.keeps(Site("p", 3), slow, 0.0)
+    assert not found.takes(Site("p", 0), slow, 10.0)
+    assert found.releases(Site("p", 1), slow, 0.0)
+
+
 def test_before_the_speed_is_known_a_worker_without_sequences_helps_with_a_burst() -> None:
     found = soft(tok_s=0.0)
     assert found.may_help(0)
@@ -155,6 +164,17 @@ def test_a_sequence_is_decoded_where_its_prompt_was_computed_if_steps_are_slow_e
     site.step(request, finish="length")
     assert request.state is State.FINISHED
     assert not site.registry.require("p-1").load.requests
+
+
+def test_a_sequence_is_decoded_by_a_group_that_spreads_its_steps_if_they_are_slow() -> None:
+    site = desk(tok_s=10**6, tpot_s=0.05, each_s=0.01)
+    decoded(site, "first")
+    group = site.registry.require("d-1").spread
+    for num_steps in (0, 9):
+        group.note(SpreadCounts(num_members=3, num_steps=num_steps), site.now)
+    assert decoded(site, "r").decode_worker == "d-1"
+    group.note(SpreadCounts(num_members=3, num_steps=9, num_local=9), site.now)
+    assert decoded(site, "s").decode_worker == "p-1"
 
 
 def test_it_moves_when_prompts_wait() -> None:

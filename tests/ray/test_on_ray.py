@@ -45,6 +45,8 @@ def http() -> Iterator[httpx.Client]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_AUTH_MODE", "disabled")
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        # Serve kills a proxy that takes longer to start: 5 s are too few for a busy machine.
+        patch.setenv("RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S", "60")
         patch.setenv("PYTHONPATH", str(ROOT))
         ray.init(
             address="local",

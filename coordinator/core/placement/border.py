@@ -119,7 +119,7 @@ class SoftBorder(Border):
         if other is None:
             return own
         here = Site(own.instance, own.num_decoded, own.load.tokens_ahead)
-        there = Site(other.instance, other.load.num_sequences)
+        there = _decoding(other, other.load.num_sequences)
         return own if self._soft.keeps(here, there, self._monotonic()) else None
 
     def taker(self, request: Request, num_moving: int) -> Worker | None:
@@ -132,7 +132,7 @@ class SoftBorder(Border):
         if worker is None or not worker.load.has_room(request.num_tokens + 1, growing=True):
             return None
         here = Site(worker.instance, worker.num_decoded + num_moving, worker.load.tokens_ahead)
-        there = Site(source.instance, source.num_decoded + offered - num_moving)
+        there = _decoding(source, source.num_decoded + offered - num_moving)
         idle_s = self._monotonic() - worker.prompts.ended_at
         return worker if self._soft.takes(here, there, idle_s) else None
 
@@ -143,8 +143,12 @@ class SoftBorder(Border):
         other = min(others, key=lambda w: w.load.num_sequences)
         ahead = worker.load.tokens_ahead + self._soft.new_tokens(num_tokens_queued)
         here = Site(worker.instance, worker.num_decoded, ahead)
-        there = Site(other.instance, other.load.num_sequences)
+        there = _decoding(other, other.load.num_sequences)
         return self._soft.releases(here, there, self._monotonic())
+
+
+def _decoding(worker: Worker, num_sequences: int) -> Site:
+    return Site(worker.instance, num_sequences, spreads=worker.spread.has_lenders)
 
 
 def _may_keep(worker: Worker) -> bool:

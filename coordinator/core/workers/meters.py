@@ -111,6 +111,13 @@ class SpreadMeter(RecentCounts[SpreadCounts]):
     def __init__(self) -> None:
         super().__init__(SPREAD_WINDOW_S, _spread_since, SpreadCounts())
 
+    @property
+    def has_lenders(self) -> bool:
+        """True if most steps that the newest heartbeat added were spread over more than two
+        members: prefill workers are lenders of such a group."""
+        steps = self.growth
+        return steps.num_members > 2 and steps.num_steps > steps.num_local
+
 
 def _drafts_since(before: DraftCounts, after: DraftCounts) -> DraftCounts:
     return DraftCounts(
