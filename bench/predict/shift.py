@@ -1,7 +1,11 @@
 """``python -m bench.predict.shift``: writes a trace whose shape flips, for ``baton plan --auto``.
 
-python -m bench.predict.shift --out shift.csv
-baton plan --trace shift.csv --gpus 4 --auto --target-ttft-ms 2000 --target-tpot-ms 20
+python -m bench.predict.shift --per-s 20 --out shift.csv
+baton plan --trace shift.csv --gpus 4 --auto --requests 5000 --target-ttft-ms 2000 \\
+    --target-tpot-ms 20
+
+A replay at another rate has phases of another length, so ``--per-s`` should be near the rate that
+is found.
 """
 
 import csv
@@ -29,11 +33,14 @@ def shift(long_per_s: float = 10.0, short_per_s: float = 10.0, seed: int = 1) ->
     return found
 
 
-def main(out: Annotated[Path, typer.Option(help="The trace, in the format of Azure's.")]) -> None:
+def main(
+    out: Annotated[Path, typer.Option(help="The trace, in the format of Azure's.")],
+    per_s: Annotated[float, typer.Option(min=0.1, help="Requests a second.")] = 10.0,
+) -> None:
     with out.open("w", newline="") as file:
         lines = csv.writer(file)
         lines.writerow(("TIMESTAMP", "ContextTokens", "GeneratedTokens"))
-        for each in shift():
+        for each in shift(per_s, per_s):
             at = datetime.fromtimestamp(each.at_s, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
             lines.writerow((at, each.input_len, each.output_len))
 
