@@ -20,6 +20,8 @@ DRAWN_FOR_CLEAR = 20
 MIN_TOKENS = 12
 """A greedy answer is compared up to its first close choice if that leaves so many tokens."""
 ROUNDS = 3
+FEW = 8
+"""Requests at once whose answers the others are compared with."""
 LONGEST = 120
 """The most tokens of an answer."""
 _PENALTIES: tuple[dict[str, Any], ...] = (
@@ -84,9 +86,9 @@ async def prepared(
 ) -> tuple[list[Case], int]:
     """``count`` cases with their answers, and how many were left out because the choice of a token
     depended on rounding: a greedy margin below ``margin_nats``, or another answer in one of ROUNDS
-    in company, of each other or of at least ``company`` requests, than alone. A margin above the
-    default is for bfloat16, where a prompt that is computed again rounds otherwise: then all cases
-    are greedy, without penalties, and end before their first close choice. Raises NoCases."""
+    in company, of each other or of at least ``company`` requests, than among FEW. A margin above
+    the default is for bfloat16, where a prompt that is computed again rounds otherwise: then all
+    cases are greedy, without penalties, and end before their first close choice. Raises NoCases."""
     draw = random.Random(seed)
     if margin_nats > MIN_MARGIN_NATS:
         whole = [
@@ -97,17 +99,21 @@ async def prepared(
         candidates = [case for case in longest if case.body["max_tokens"] >= MIN_TOKENS]
     else:
         candidates = [drawn(draw, number, longest) for number in range(2 * count)]
-    alone = [await _answer(http, case) for case in candidates]
-    stable = [answer is not None for answer in alone]
+    first = [
+        answer
+        for i in range(0, len(candidates), FEW)
+        for answer in await asyncio.gather(*(_answer(http, c) for c in candidates[i : i + FEW]))
+    ]
+    stable = [answer is not None for answer in first]
     times = max(1, -(-company // max(1, len(candidates))))
     for _ in range(ROUNDS):
         order = draw.sample(times * [*range(len(candidates))], times * len(candidates))
         answers = await asyncio.gather(*(_answer(http, candidates[i]) for i in order))
         for i, answer in zip(order, answers, strict=True):
-            stable[i] &= answer == alone[i]
+            stable[i] &= answer == first[i]
     found = [
         replace(case, token_ids=answer)
-        for case, answer, same in zip(candidates, alone, stable, strict=True)
+        for case, answer, same in zip(candidates, first, stable, strict=True)
         if same and answer is not None
     ]
     if len(found) < count:
