@@ -109,7 +109,7 @@ class Spread:
         return {i for decoding, _ in self._groups(doing) for i in decoding}
 
     def _groups(self, doing: Doing) -> Iterator[tuple[list[int], float]]:
-        """The workers with sequences of each group that spreads its steps, and their seconds."""
+        """The workers that decode in each group that spreads its steps, and the step's seconds."""
         running, lenders = doing.running, doing.lenders
         for first in range(0, len(running), MAX_MEMBERS):
             group = range(first, min(first + MAX_MEMBERS, len(running)))
