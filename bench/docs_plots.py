@@ -183,6 +183,7 @@ def main(
                     ("Mooncake, conversation", 8, "mooncake"),
                     ("shift", 2, "shift-2"),
                     ("shift", 4, "shift-4"),
+                    ("shift", 8, "shift-8"),
                 )
             }
         ),
