@@ -7,7 +7,7 @@ moves goes on ``MOVE_S`` later.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
 
@@ -156,10 +156,12 @@ class ChangingPools(Simulation):
         """Move sequences to a prefill worker that has nothing to do."""
         full = max(self._decoding(), key=lambda i: self._sequences[i])
         idle_s = self.clock.now - self._prompts_ended_at.get(gpu, -inf)
+        spreads = self._site(full).spreads  # before its sequences are taken out
         staying = []
         running = self._decoders.take(full)
         for request, num_tokens in sorted(running, key=lambda each: -each[1]):
-            if self._soft.takes(self._site(gpu), self._site(full), idle_s):
+            there = replace(self._site(full), spreads=spreads)
+            if self._soft.takes(self._site(gpu), there, idle_s):
                 self._sequences[self._at.pop(request)] -= 1
                 self._sequences[gpu] += 1
                 self.clock.after(MOVE_S, partial(self._join, request, num_tokens, gpu))
