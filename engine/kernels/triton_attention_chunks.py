@@ -41,6 +41,17 @@ def chunks_of(end, BLOCK: tl.constexpr, WINDOW: tl.constexpr):
 
 
 @triton.jit
+def _load_queries(
+    p_q, b_row, b_head, b_valid, HEADS: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr
+):
+    """Query heads ``b_head`` of ``b_row``, [heads, WIDTH]; 0 where there are none."""
+    o_d = tl.arange(0, WIDTH)
+    b_place = b_row.to(tl.int64) * HEADS + b_head
+    m_q = within(b_valid[:, None], o_d, DIM)
+    return tl.load(p_q + b_place[:, None] * DIM + o_d[None, :], mask=m_q, other=0.0)
+
+
+@triton.jit
 def _add_block(
     b_o,
     b_max,
@@ -131,9 +142,7 @@ def _attend_chunk(
     ``high`` at most, whose pages are in the table at ``p_table``; with a window only from ``begin``
     on."""
     o_d, o_j = tl.arange(0, WIDTH), tl.arange(0, BLOCK)
-    b_place = b_row.to(tl.int64) * HEADS + b_head
-    m_q = within(b_valid[:, None], o_d, DIM)
-    b_q = tl.load(p_q + b_place[:, None] * DIM + o_d[None, :], mask=m_q, other=0.0)
+    b_q = _load_queries(p_q, b_row, b_head, b_valid, HEADS, DIM, WIDTH)
     o_kv = layer_offset + (o_j * KV_HEADS + kv_head)[:, None] * DIM + o_d[None, :]
     b_o = tl.zeros([b_row.shape[0], WIDTH], tl.float32)
     b_max = tl.full([b_row.shape[0]], float("-inf"), tl.float32)
@@ -248,9 +257,7 @@ def attend_row_blocks(
     o_g, o_d, o_j = tl.arange(0, ROWS), tl.arange(0, WIDTH), tl.arange(0, BLOCK)
     b_row = row + tl.zeros([ROWS], tl.int32)
     b_head, b_valid = kv_head * GROUP + o_g, o_g < GROUP
-    b_place = b_row.to(tl.int64) * HEADS + b_head
-    m_q = within(b_valid[:, None], o_d, DIM)
-    b_q = tl.load(p_q + b_place[:, None] * DIM + o_d[None, :], mask=m_q, other=0.0)
+    b_q = _load_queries(p_q, b_row, b_head, b_valid, HEADS, DIM, WIDTH)
     p_table = p_tables + row.to(tl.int64) * table_stride
     o_kv = layer_offset + (o_j * KV_HEADS + kv_head)[:, None] * DIM + o_d[None, :]
     b_end = end + tl.zeros([ROWS], tl.int32)
