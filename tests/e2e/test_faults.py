@@ -117,12 +117,12 @@ async def check_broken_or_undisturbed(site: Site, streams: list[Stream], seen: l
     """Each has ended with its connection or as if nothing had happened; each record has ended."""
     await all_ended(streams)
     whole = {}
-    for stream, (token_ids, text, finish) in zip(streams, seen, strict=True):
+    for stream, expected in zip(streams, seen, strict=True):
         assert stream.error is None
         if stream.finish:
-            assert stream.seen == (token_ids, text, finish)
+            assert stream.seen == expected
             whole[stream.http_id] = stream.outcome
-        assert stream.token_ids == token_ids[: len(stream.token_ids)]
+        assert stream.token_ids == expected[0][: len(stream.token_ids)]
     await site.whole(whole, 60.0)
 
 
