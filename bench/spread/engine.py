@@ -85,10 +85,14 @@ class MemberEngine:
         return self.spread.launch(batch, self._plan(most, num_drafts, first=first))
 
     def lend(self, most: int, num_steps: int) -> int:
-        """Lend to the next steps of the others, without drafts; returns how many of them this
-        member came to in time."""
-        plans = (self._plan(most, 0, first=True) for _ in range(num_steps))
-        return sum(self._lending.lend(plan).took_part for plan in plans)
+        """Lend to the next steps of the others, without drafts, each launched behind the one under
+        way; returns how many of them this member came to in time."""
+        num_came, before = 0, None
+        for i in range(num_steps):
+            step = self._lending.lend(self._plan(most, 0, first=not i))
+            num_came += before is not None and before.result().took_part
+            before = step
+        return num_came + (before is not None and before.result().took_part)
 
     def pages(self, slot: int) -> tuple[int, ...]:
         return tuple(range(slot * self._pages_each, (slot + 1) * self._pages_each))

@@ -30,6 +30,18 @@ class Lent:
     late: tuple[int, ...] = ()
 
 
+class LentStep(Protocol):
+    """A launched step of a lender."""
+
+    @property
+    def has_ended(self) -> bool: ...
+
+    def result(self) -> Lent:
+        """Wait for its end, which every wait on the device has a limit for. Steps are read in
+        their order."""
+        ...
+
+
 class Lending(Protocol):
     """The engine's side of a spread group where it has no rows, and lends its bandwidth. What has
     the same name is as in ``Spreading``."""
@@ -46,9 +58,9 @@ class Lending(Protocol):
 
     def leave(self) -> None: ...
 
-    def lend(self, plan: SpreadPlan) -> Lent:
-        """Launch a step that all decoding members have committed to with this plan, and wait for
-        its end, which every wait on the device has a limit for."""
+    def lend(self, plan: SpreadPlan) -> LentStep:
+        """Enqueue a step that all decoding members have committed to with this plan. It is the
+        ``first`` one if none is under way. What is launched behind an aborted step aborts too."""
         ...
 
 

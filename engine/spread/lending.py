@@ -5,11 +5,13 @@ graphs have the exchange and the expert kernels only, and a step leaves nothing 
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import torch
 
 from engine.batch import SpreadPlan
+from engine.download import download
 from engine.graph_pool import Graph, GraphPool
 from engine.model.model import Model
 from engine.model.weights import MoeWeights
@@ -22,6 +24,25 @@ from engine.spread.triton_collect import Collected, collect
 from engine.spread.triton_experts import owned_experts
 from engine.spread.triton_push import push
 from transport.wire.spread import ExchangeExport
+
+
+@dataclass(frozen=True)
+class LentStep:
+    """``engine.spread.interface.LentStep``. ``found`` int32 is on its way to the host until
+    ``copied``: the turn in the step, and the exchange's header."""
+
+    found: torch.Tensor
+    copied: torch.cuda.Event | None
+
+    @property
+    def has_ended(self) -> bool:
+        return self.copied is None or self.copied.query()
+
+    def result(self) -> Lent:
+        if self.copied is not None:
+            self.copied.synchronize()
+        turn, abort, *late = self.found.tolist()
+        return Lent(turn >= 0, abort != 0, tuple(i for i, word in enumerate(late) if word))
 
 
 class LendingSteps:
@@ -74,19 +95,21 @@ class LendingSteps:
         self._group.leave()
 
     @torch.inference_mode()
-    def lend(self, plan: SpreadPlan) -> Lent:
+    def lend(self, plan: SpreadPlan) -> LentStep:
         """As the interface says."""
         assert self._group.num_decoding, "no group is joined"
-        # No step is under way here, so an earlier one's abort is over.
-        self.exchange.header.zero_()
+        if plan.first:
+            self.exchange.header.zero_()  # an earlier step's abort is over
         num_layers = len(self._model.weights.layers)
         self.exchange.begin_step(first_flag(plan.generation, plan.round, num_layers))
         rows_each = SpreadShape(plan.bucket, plan.num_drafts).num_tokens
         self._graphs[group_size(self._group.num_decoding), rows_each].replay()
         turn = self.exchange.control[TURN : TURN + 1]
         found = torch.cat((turn.int(), self.exchange.header))
-        turn_taken, abort, *late = found.tolist()
-        return Lent(turn_taken >= 0, abort != 0, tuple(i for i, word in enumerate(late) if word))
+        if not found.is_cuda:
+            return LentStep(found, None)
+        (on_host,), copied = download(found)
+        return LentStep(on_host, copied)
 
     def _forward(self, size: int, rows_each: int) -> None:
         exchange = self.exchange

@@ -118,5 +118,5 @@ def test_an_engine_that_prefills_lends_and_does_not_spread(settings: EngineConfi
     own = lending.export
     other = ExchangeExport(own.kind, first.handle, own.size_bytes)
     lending.join(3, 1, [other, own], 1)
-    assert lending.lend(SpreadPlan(3, 1, 2, first=True)) == Lent(took_part=False)
+    assert lending.lend(SpreadPlan(3, 1, 2, first=True)).result() == Lent(took_part=False)
     lending.leave()

@@ -72,15 +72,15 @@ def pair(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> Pair:
 
 def test_a_lender_that_comes_too_late_computes_nothing(pair: Pair) -> None:
     pair.begin(ROUND, lends=False)
-    assert pair.steps.lend(PLAN) == Lent(took_part=False)
+    assert pair.steps.lend(PLAN).result() == Lent(took_part=False)
     over = SpreadPlan(1, ROUND - 1, BUCKET, first=True)
-    assert pair.steps.lend(over) == Lent(took_part=False)
+    assert pair.steps.lend(over).result() == Lent(took_part=False)
     assert pair.exchange.returned.eq(EMPTY).all()
     assert pair.first.header == [0] * 4
 
 
 def test_a_lender_that_has_waited_in_vain_is_not_counted_on(pair: Pair) -> None:
-    assert pair.steps.lend(PLAN) == Lent(took_part=False)
+    assert pair.steps.lend(PLAN).result() == Lent(took_part=False)
     pair.begin(ROUND, lends=False)
     group = pair.group
     truth = group.local(pair.first)
@@ -92,7 +92,7 @@ def test_a_lender_computes_its_share_until_a_member_does_not_come(pair: Pair) ->
     group = pair.group
     truth = group.local(pair.first)
     group.push(pair.first, 0)
-    assert pair.steps.lend(PLAN) == Lent(True, True, (0,)), "no rows of the second layer"
+    assert pair.steps.lend(PLAN).result() == Lent(True, True, (0,)), "no rows of the second layer"
     pair.exchange.header.zero_()
     rows = group.collect(pair.first, 0)
     group.experts(pair.first, rows)
@@ -100,4 +100,5 @@ def test_a_lender_computes_its_share_until_a_member_does_not_come(pair: Pair) ->
     assert torch.equal(found[0], truth[0])
     assert torch.equal(found[1], truth[1])
     pair.begin(ROUND + 1, lends=False)
-    assert pair.steps.lend(SpreadPlan(1, ROUND + 1, BUCKET, first=True)) == Lent(False)
+    behind = SpreadPlan(1, ROUND + 1, BUCKET, first=True)
+    assert pair.steps.lend(behind).result() == Lent(took_part=False)

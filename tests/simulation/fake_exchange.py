@@ -12,6 +12,7 @@ when these lenders have computed their share.
 """
 
 import random
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -201,24 +202,25 @@ class SpreadStep(FakeStep):
 class FakeLending(FakeSpreading):
     """``Lending`` of one fake engine."""
 
+    def __init__(self, engine: FakeEngine, name: str, exchange: Exchange) -> None:
+        super().__init__(engine, name, exchange)
+        self.under_way: deque[LentStep] = deque()
+
     def launch(self, batch: ForwardBatch, plan: SpreadPlan) -> "SpreadStep":
         raise AssertionError("it has no rows")
 
-    def lend(self, plan: SpreadPlan) -> Lent:
+    def lend(self, plan: SpreadPlan) -> "LentStep":
         exchange, key = self.exchange, (plan.generation, plan.round)
         assert plan.generation == self.generation
-        assert not self.engine.queue, "a batch of prompts is under way"
+        assert plan.first == (not self.under_way)
+        assert len(self.engine.queue) <= len(self.under_way), "a batch of prompts is under way"
         shape = SpreadShape(plan.bucket, plan.num_drafts)
         assert exchange.shapes.setdefault(key, shape) == shape
         exchange.offered.setdefault(key, set()).add(self.export.handle)
         step = LentStep(self.engine, ForwardBatch(()), spreading=self, plan=plan)
         self.engine.queue.append(step)
-        while not step.executed:
-            if step.may_run:
-                self.engine.run_one()
-            else:
-                exchange.wait(step)
-        return step.outcome
+        self.under_way.append(step)
+        return step
 
 
 @dataclass(eq=False, kw_only=True)
@@ -245,6 +247,24 @@ class LentStep(FakeStep):
             return names >= set(self.spreading.members[:num_decoding])
         later = [number for g, number in exchange.taking_part if g == plan.generation]
         return max(later, default=-1) >= plan.round
+
+    @property
+    def has_ended(self) -> bool:
+        """The host looks again and again, so that the device goes on and waits meanwhile."""
+        if self.may_run and not self.executed:
+            self.engine.run_one()
+        elif not self.executed and self.spreading.exchange.rng.random() < 0.003:
+            self.give_up()
+        return self.executed
+
+    def result(self) -> Lent:
+        assert self.spreading.under_way.popleft() is self
+        while not self.executed:
+            if self.may_run:
+                self.engine.run_one()
+            else:
+                self.spreading.exchange.wait(self)
+        return self.outcome
 
     def give_up(self) -> None:
         if self.takes_part:

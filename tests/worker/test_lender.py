@@ -25,7 +25,8 @@ from worker.spread.records import OwnRecord, PeerRecord, Records
 
 
 class Engine:
-    """Takes note of what it is told. ``during`` is the record that peers see within a step."""
+    """Takes note of what it is told. ``during`` is the record that peers see within a step.
+    ``ends``: whether steps have ended when they are looked at; who reads one waits for its end."""
 
     shapes = plain_shapes((4, 16))
     export = ExchangeExport("shm", "exchange", 1)
@@ -33,6 +34,7 @@ class Engine:
     def __init__(self) -> None:
         self.lent: list[SpreadPlan] = []
         self.answer = Lent(took_part=True)
+        self.ends, self.num_read = True, 0
         self.joined: list[tuple[int, int, int]] = []
         self.own: PeerRecord | None = None
         self.during: list[Record | None] = []
@@ -48,11 +50,24 @@ class Engine:
     def leave(self) -> None:
         self.joined.append((0, 0, 0))
 
-    def lend(self, plan: SpreadPlan) -> Lent:
+    def lend(self, plan: SpreadPlan) -> "Step":
         assert self.own is not None
         self.during.append(self.own.read())
         self.lent.append(plan)
-        return self.answer
+        return Step(self)
+
+
+class Step:
+    def __init__(self, engine: Engine) -> None:
+        self._engine, self._answer = engine, engine.answer
+
+    @property
+    def has_ended(self) -> bool:
+        return self._engine.ends
+
+    def result(self) -> Lent:
+        self._engine.num_read += 1
+        return self._answer
 
 
 class Desk:
@@ -108,6 +123,37 @@ def test_it_comes_to_each_round_once_and_says_so_while_it_is_in_it(desk: Desk) -
     assert desk.record.stance is Stance.WILLING
     assert desk.lender.counts().num_steps == 1
     assert desk.lender.decide(7, willing=True) == LOCAL
+
+
+def test_the_next_step_is_launched_behind_the_one_under_way(desk: Desk) -> None:
+    desk.lender.join(desk.group)
+    desk.engine.ends = False
+    desk.commit(3, 2, 9)
+    for _ in range(2):
+        desk.lend(willing=True)
+    assert (desk.engine.num_read, desk.record.stance) == (0, Stance.COMMITTED)
+    assert desk.lender.look_s == 0.0
+    desk.commit(4, 2, 9)
+    desk.lend(willing=True)
+    plans = [(plan.round, plan.first) for plan in desk.engine.lent]
+    assert plans == [(3, True), (4, False)]
+    record = desk.record
+    assert (desk.engine.num_read, record.stance, record.last_round) == (1, Stance.COMMITTED, 3)
+
+
+def test_nothing_else_is_launched_while_steps_are_under_way(desk: Desk) -> None:
+    desk.lender.join(desk.group)
+    desk.engine.ends = False
+    desk.commit(3, 2, 9)
+    desk.lend(willing=True)
+    assert desk.lender.decide(0, willing=True) == LOCAL
+    assert desk.engine.num_read == 0
+    assert desk.lender.decide(0, willing=False) == LOCAL
+    assert (desk.engine.num_read, desk.record.stance) == (1, Stance.UNAVAILABLE)
+    desk.commit(4, 2, 9)
+    desk.lend(willing=True)
+    desk.lender.leave()
+    assert desk.engine.num_read == 2
 
 
 def test_it_does_not_come_to_rounds_that_are_only_timed(desk: Desk) -> None:
