@@ -29,6 +29,8 @@ def prepare() -> None:
     _reduce_whole_planes()
     _truncate_bfloat16()
     operators.install()
+    # What is made before the first launch, such as the constant 0 of uint32, has its types too.
+    interpreter._patch_lang(prepare)
 
 
 def _multiply_in_float64() -> None:
