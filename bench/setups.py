@@ -35,5 +35,5 @@ class Setup:
         """The arguments of ``baton up`` for this set-up."""
         if self.num_prefill:
             pools = ["--prefill", str(self.num_prefill), "--decode", str(self.num_decode)]
-            return ["--role", "split", *pools]
+            return ["--role", "split", "--pools", "fixed", *pools]
         return ["--role", "colocated", "--workers", str(self.num_decode)]

@@ -71,7 +71,7 @@ class UpSettings:
 
     @property
     def pools(self) -> str:
-        """The number of workers of each role, to show: "2 prefill, 6 decode"."""
+        """The number of workers of each role at the start, to show: "2 prefill, 6 decode"."""
         if self.num_colocated:
             return f"{self.num_colocated} colocated"
         return f"{self.num_prefill} prefill, {self.num_decode} decode"
@@ -95,7 +95,7 @@ def resolve(
     decode: int | None = None,
     role: Role | None = None,
     workers: int | None = None,
-    pools: PoolsMode = "fixed",
+    pools: PoolsMode | None = None,
     target_ttft_ms: float = TARGET_TTFT_MS,
     target_tpot_ms: float = TARGET_TPOT_MS,
     gpu_share: int = 1,
@@ -130,7 +130,8 @@ def resolve(
     num_prefill, num_decode, num_colocated = _pools(role, prefill, decode, workers, places)
     names = "--target-ttft-ms", "--target-tpot-ms"
     PoolTargets.of_ms(target_ttft_ms, target_tpot_ms, names=names)
-    if pools != "fixed" and num_colocated:
+    pools_mode = pools or ("auto" if places and num_gpus > 1 and not num_colocated else "fixed")
+    if pools_mode != "fixed" and num_colocated:
         raise ValueError(
             f"--pools: {pools!r} is for prefill and decode workers, not colocated ones"
         )
@@ -149,7 +150,7 @@ def resolve(
         num_prefill=num_prefill,
         num_decode=num_decode,
         num_colocated=num_colocated,
-        pools_mode=pools,
+        pools_mode=pools_mode,
         target_ttft_ms=target_ttft_ms,
         target_tpot_ms=target_tpot_ms,
         gpu_share=gpu_share,

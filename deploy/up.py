@@ -132,13 +132,14 @@ def up(
         ),
     ] = None,
     pools: Annotated[
-        PoolsMode,
+        PoolsMode | None,
         typer.Option(
             envvar="BATON_POOLS",
             help="fixed: prefill and decode workers stay what they are; manual: each can be "
-            "either, and baton scale changes how many are; auto: how many are follows the load.",
+            "either, and baton scale changes how many are; auto: how many are follows the load. "
+            "Default: auto on several GPUs, else fixed.",
         ),
-    ] = "fixed",
+    ] = None,
     target_ttft_ms: Annotated[
         float,
         typer.Option(

@@ -49,6 +49,24 @@ def test_pools_fit_the_machine(checkpoint, num_gpus, asked, expected):
 @pytest.mark.parametrize(
     ("num_gpus", "asked", "expected"),
     [
+        (0, {}, "fixed"),
+        (1, {}, "fixed"),
+        (1, {"gpu_share": 2}, "fixed"),
+        (2, {}, "auto"),
+        (8, {"prefill": 3}, "auto"),
+        (8, {"pools": "fixed"}, "fixed"),
+        (8, {"pools": "manual"}, "manual"),
+        (8, {"device": "cpu"}, "fixed"),
+        (8, {"role": "colocated"}, "fixed"),
+    ],
+)
+def test_pools_follow_the_load_on_several_gpus(checkpoint, num_gpus, asked, expected):
+    assert resolve(num_gpus=num_gpus, model=checkpoint, **asked).pools_mode == expected
+
+
+@pytest.mark.parametrize(
+    ("num_gpus", "asked", "expected"),
+    [
         (1, {}, ("cuda", 1)),
         (0, {"role": "colocated"}, ("cpu", 1)),
         (0, {"role": "colocated", "workers": 3}, ("cpu", 3)),
