@@ -170,6 +170,16 @@ class Composed:
         filters = [f"--filter=label=com.docker.compose.{k}={v}" for k, v in labels.items()]
         return self.docker("ps", "-q", "--no-trunc", f"--all={ended}".lower(), *filters).split()
 
+    def said(self) -> str:
+        """The state of each container, and the end of what it has said."""
+        found = []
+        for service in SERVICES:
+            for container in self.containers(service, ended=True):
+                state = self.inspect(container, "{{json .State}}")
+                done = _run(["docker", "logs", "--tail", "25", container], env=self._environment)
+                found.append(f"{service}: {state}\n{done.stdout}{done.stderr}")
+        return "\n".join(found)
+
     def exit_codes(self) -> dict[str, list[str]]:
         code = "{{.State.ExitCode}}"
         return {

@@ -30,9 +30,14 @@ class Node(Composed):
     async def load(self, clients: int = 6) -> AsyncIterator[Load]:
         """Requests all the time inside, some of them just begun when this yields."""
         load = Load(self.url, self.answers, clients)
-        async with load:
-            await went_on(load, clients)
-            yield load
+        try:
+            async with load:
+                await went_on(load, clients)
+                yield load
+        except Exception as error:
+            error.add_note(f"the newest tries: {Counter(t.outcome for t in load.tries[-50:])}")
+            error.add_note(await asyncio.to_thread(self.said))
+            raise
         self.tries += load.tries
 
     async def accounts_agree(self, *, new_coordinator: bool = False) -> None:
