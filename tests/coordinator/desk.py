@@ -40,6 +40,8 @@ class Desk:
 
     max_tokens = 8
     """Of the answers to the next requests."""
+    num_slots = 4
+    """State slots of the next workers."""
 
     def __init__(
         self, workers=("p-1", "p-2", "d-1", "d-2"), any_role: bool = False, **options
@@ -63,9 +65,9 @@ class Desk:
 
     def join(self, instance: str, num_pages: int = 64) -> None:
         role = {"p": "prefill", "d": "decode", "b": "colocated"}[instance[0]]
-        export = MemoryExport("shm", instance, 1, LAYOUT, PoolSize(num_pages, 4))
+        export = MemoryExport("shm", instance, 1, LAYOUT, PoolSize(num_pages, self.num_slots))
         longest = num_pages * LAYOUT.page_size
-        hello = Hello(instance, role, "m", "cpu", 1, longest, 4, export)
+        hello = Hello(instance, role, "m", "cpu", 1, longest, self.num_slots, export)
         if self._any_role:
             hello = replace(hello, other_roles=("prefill" if role == "decode" else "decode",))
         self.registry.add(hello, self.now)

@@ -9,14 +9,26 @@ from tests.coordinator.desk import Desk
 from tests.coordinator.test_moves import decoding, settle
 from transport.wire.messages import Decode, Move
 
+MANY = 8
+
+
+def desk_of(*workers: str, max_tokens: int = 200) -> Desk:
+    desk = Desk(())
+    desk.max_tokens, desk.num_slots = max_tokens, 16
+    for name in workers:
+        desk.join(name)
+    return desk
+
 
 def uneven(role: str = "d", max_tokens: int = 200) -> Desk:
-    """A worker that decodes as many as it can, and another one that has just joined."""
-    desk = Desk(("p-1", "d-1") if role == "d" else ("b-1",))
-    desk.max_tokens = max_tokens
-    for i in range(MIN_MORE):
-        assert decoding(desk, f"r{i}").decode_worker == f"{role}-1"
-    desk.join(f"{role}-2")
+    """Two workers that decoded as many; all answers of the second one but one have ended."""
+    prefill = ("p-1",) if role == "d" else ()
+    desk = desk_of(*prefill, f"{role}-1", f"{role}-2", max_tokens=max_tokens)
+    requests = [decoding(desk, f"r{i}") for i in range(2 * MANY)]
+    _, *ending = [each for each in requests if each.decode_worker == f"{role}-2"]
+    assert len(ending) == MANY - 1 >= MIN_MORE
+    for request in ending:
+        desk.step(request, finish="stop")
     desk.life.tick()
     desk.sent()
     return desk
@@ -27,32 +39,53 @@ def moves(desk: Desk) -> list[str]:
 
 
 @pytest.mark.parametrize("role", ["d", "b"])
-def test_the_youngest_move_to_a_worker_without_any_after_a_while(role: str) -> None:
+def test_the_youngest_move_to_a_worker_with_much_less_after_a_while(role: str) -> None:
     desk = uneven(role)
     desk.now += HOLD_S / 2
     desk.life.tick()
     assert moves(desk) == [], "placement may even it out"
     desk.now += HOLD_S / 2
     desk.life.tick()
-    assert moves(desk) == ["r3", "r2"]
+    newer, older = moves(desk)
     assert MAX_TO_BALANCE == 2
-    request = desk.life.requests["r3"]
+    assert int(newer[1:]) > int(older[1:])
+    request = desk.life.requests[newer]
     ((target, order),) = settle(desk, request)
     assert (target, type(order)) == (f"{role}-2", Decode)
     desk.land(request)
     assert (request.move_reason, request.num_moves) == ("balance", 1)
     assert request.state is State.DECODING
-    settle(desk, desk.life.requests["r2"])
-    desk.land(desk.life.requests["r2"])
+    settle(desk, desk.life.requests[older])
+    desk.land(desk.life.requests[older])
     desk.now += 2 * HOLD_S
     desk.life.tick()
-    assert moves(desk) == [], "two and two"
+    assert moves(desk) == [], "six and three"
+
+
+@pytest.mark.parametrize("role", ["d", "b"])
+def test_a_worker_without_any_gets_as_many_at_once(role: str) -> None:
+    desk = desk_of(*(("p-1", "d-1") if role == "d" else ("b-1",)))
+    for i in range(MANY):
+        decoding(desk, f"r{i}")
+    desk.join(f"{role}-2")
+    found = [m.request_id for _, m in desk.introduced if isinstance(m, Move)] + moves(desk)
+    assert found == ["r7", "r6", "r5"], "one more would save less than a move costs"
+
+
+def test_several_workers_together_do_not_give_too_many() -> None:
+    desk = desk_of("b-1", "b-2", "b-3")
+    for i in range(3 * MANY):
+        decoding(desk, f"r{i}")
+    desk.join("b-4")
+    found = [m.request_id for _, m in desk.introduced if isinstance(m, Move)] + moves(desk)
+    assert 3 <= len(found) <= 6
 
 
 def test_what_was_uneven_for_a_moment_does_not_move() -> None:
     desk = uneven()
     desk.now += HOLD_S / 2
-    decoding(desk, "new")
+    for i in range(MIN_MORE):
+        decoding(desk, f"new{i}")
     desk.now += HOLD_S / 2
     desk.life.tick()
     assert moves(desk) == []
@@ -66,11 +99,11 @@ def test_sequences_with_few_tokens_left_stay() -> None:
 
 
 def test_no_sequence_moves_where_its_steps_would_hardly_be_shorter() -> None:
-    desk = uneven()
-    request, target = desk.life.requests["r3"], desk.registry.require("d-2")
-    assert gains(request, 4.0, target)
-    assert not gains(request, 1.2, target)
-    assert not gains(request, 0.5, target)
+    request = uneven().life.requests["r0"]
+    assert gains(request, 4.0, 0.0)
+    assert not gains(request, 4.0, 2.0)
+    assert not gains(request, 1.2, 0.0)
+    assert not gains(request, 0.5, 0.0)
 
 
 def test_long_contexts_count_as_sequences() -> None:

@@ -260,6 +260,21 @@ def test_a_lender_comes_to_the_last_round_that_all_have_committed_to() -> None:
     assert lender.decide(both, willing=True) == Together(7, 9, 14)
 
 
+def test_a_lender_has_two_steps_under_way_at_most() -> None:
+    lender = LendingRounds(1)
+    first, second, third = (Record(1, number, Stance.COMMITTED, 4) for number in (5, 6, 7))
+    assert lender.decide([first], willing=True) == Together(5, 4, 4)
+    assert lender.decide([second], willing=True) == Together(6, 4, 4)
+    assert lender.decide([third], willing=True) is None
+    lender.done()
+    assert (lender.record.stance, lender.record.last_round) == (Stance.COMMITTED, 5)
+    assert lender.decide([third], willing=False) is None
+    assert lender.record.stance is Stance.COMMITTED, "one is still under way"
+    lender.done()
+    assert (lender.record.stance, lender.record.last_round) == (Stance.WILLING, 6)
+    assert lender.decide([third], willing=True) == Together(7, 4, 4)
+
+
 def test_members_begin_anew_only_when_no_lender_computes_for_an_aborted_round() -> None:
     members = group(8, 8)
     lender = LendingRounds(1)

@@ -5,7 +5,8 @@ and answers end when they end. A step takes as long as a power of its *weight*: 
 their context by ``CONTEXT_LEN``. A sequence moves if the steps that it still has are shorter there
 by more than the move costs.
 
-Hysteresis: a worker has been uneven for ``HOLD_S``, and a move back would have to gain as much.
+Hysteresis: a worker has been uneven for ``HOLD_S``, or another one has nothing to decode. And a
+move back would have to gain as much.
 """
 
 from collections.abc import Sequence
@@ -36,8 +37,9 @@ class Balance:
         self._uneven_since: dict[str, float] = {}
 
     def uneven(self, workers: Sequence[Worker], now: float) -> list[Worker]:
-        """The workers that have had much more than the least loaded one for a while. ``workers``:
-        those of the role that take work."""
+        """The workers that have much more than the least loaded one. While every worker has
+        something, they must have had much more for ``hold_s``. ``workers``: those of the role that
+        take work."""
         weights = [weight(worker) for worker in workers]
         least = min(weights, default=0.0)
         fuller = [
@@ -45,15 +47,15 @@ class Balance:
             for worker, own in zip(workers, weights, strict=True)
             if own - least >= MIN_MORE and _gain(own, least + 1) >= GAIN
         ]
-        before = self._uneven_since
+        hold_s, before = self._hold_s if least else 0.0, self._uneven_since
         self._uneven_since = {w.instance: before.get(w.instance, now) for w in fuller}
-        return [w for w in fuller if now - self._uneven_since[w.instance] >= self._hold_s]
+        return [w for w in fuller if now - self._uneven_since[w.instance] >= hold_s]
 
 
-def gains(request: Request, source_weight: float, target: Worker) -> bool:
-    """True if a sequence of a worker with ``source_weight`` is better off at ``target``."""
+def gains(request: Request, source_weight: float, there: float) -> bool:
+    """True if a sequence of a worker with ``source_weight`` is better off at one with the weight
+    ``there``."""
     own = 1 + request.num_tokens / CONTEXT_LEN
-    there = weight(target)
     if source_weight - own < there:
         return False
     gain = _gain(source_weight, there + own)

@@ -29,7 +29,8 @@ AGAIN_AFTER_S = 1.0
 LOOK_S = 0.02
 """How often it is looked, at most, whether a worker's sequences that run out of pages can move."""
 MAX_TO_BALANCE = 2
-"""Most requests that move away from a worker at a time so that others have as many."""
+"""Most requests that move away from a worker at a time so that others have as many, where none has
+nothing."""
 ROOM_FACTOR = 2
 """How many times the ``headroom`` of its sequences a worker has free to which a request moves for
 lack of pages, so that it does not soon move back."""
@@ -68,8 +69,12 @@ class Moves:
                     yield request, "pools"
         now = self._monotonic()
         for role, balance in self._balances.items():
-            for worker in balance.uneven(self._registry.taking(role), now):
-                for request in self._evening(worker):
+            workers = self._registry.taking(role)
+            most = MAX_TO_BALANCE if all(map(weight, workers)) else MAX_AT_ONCE
+            num_moving = sum(len(_moving(worker)) for worker in workers)
+            for worker in balance.uneven(workers, now):
+                for request in self._evening(worker, most, num_moving):
+                    num_moving += 1
                     yield request, "balance"
 
     def may_relieve(self, worker: Worker) -> bool:
@@ -125,18 +130,21 @@ class Moves:
                 yield request
                 num_free, num_staying = num_free + num_pages, num_staying - 1
 
-    def _evening(self, worker: Worker) -> Iterator[Request]:
-        """What another worker decodes in less time, youngest first."""
+    def _evening(self, worker: Worker, most: int, num_coming: int) -> Iterator[Request]:
+        """What another worker decodes in less time, youngest first; ``most`` at a time. So many
+        move already, from here or elsewhere, and are not counted at their targets."""
         if not worker.breaker.closed or worker.reserved_for is not None:
             return
         num_moving = len(_moving(worker))
         for request in sorted(self._movable(worker), key=_arrival, reverse=True):
-            if num_moving >= MAX_TO_BALANCE:
+            if num_moving >= most:
                 return
             target = self._dispatcher.move_target(request)
-            if target is None or not gains(request, weight(worker) - num_moving, target):
+            if target is None:
                 return
-            num_moving += 1
+            if not gains(request, weight(worker) - num_moving, weight(target) + num_coming):
+                return
+            num_moving, num_coming = num_moving + 1, num_coming + 1
             yield request
 
     def _movable(self, worker: Worker) -> list[Request]:
