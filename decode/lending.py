@@ -33,7 +33,6 @@ class LendingRounds:
     def __init__(self, generation: int) -> None:
         self.record = Record(generation)
         self._under_way: deque[int] = deque()
-        self._launched = 0
 
     def decide(self, decoding: Sequence[Record | None], *, willing: bool) -> Together | None:
         """The round that is to be launched now, if there is one. ``decoding`` are the records of
@@ -43,15 +42,15 @@ class LendingRounds:
         here = [each for each in decoding if each and each.generation == self.record.generation]
         if not willing or len(here) < len(decoding) or len(self._under_way) == AHEAD:
             return None
+        launched = self._under_way[-1] if self._under_way else self.record.last_round
         numbers = {each.last_round for each in here} | {each.round for each in here}
         for number in sorted(numbers, reverse=True):
             together = agreed(here, number)
             # A trial is so short that whether a lender comes in time is chance: none takes part.
-            if together and not together.trial and number > self._launched:
+            if together and not together.trial and number > launched:
                 self.record = replace(self.record, round=number)
                 self._say(Stance.COMMITTED)
                 self._under_way.append(number)
-                self._launched = number
                 return together
         return None
 

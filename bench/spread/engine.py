@@ -87,12 +87,12 @@ class MemberEngine:
     def lend(self, most: int, num_steps: int) -> int:
         """Lend to the next steps of the others, without drafts, each launched behind the one under
         way; returns how many of them this member came to in time."""
-        num_came, before = 0, None
-        for i in range(num_steps):
-            step = self._lending.lend(self._plan(most, 0, first=not i))
-            num_came += before is not None and before.result().took_part
-            before = step
-        return num_came + (before is not None and before.result().took_part)
+        num_came, step = 0, self._lending.lend(self._plan(most, 0, first=True))
+        for _ in range(num_steps - 1):
+            behind = self._lending.lend(self._plan(most, 0, first=False))
+            num_came += step.result().took_part
+            step = behind
+        return num_came + step.result().took_part
 
     def pages(self, slot: int) -> tuple[int, ...]:
         return tuple(range(slot * self._pages_each, (slot + 1) * self._pages_each))

@@ -11,13 +11,13 @@ from functools import partial
 import torch
 
 from engine.batch import SpreadPlan
-from engine.download import download
 from engine.graph_pool import Graph, GraphPool
 from engine.model.model import Model
 from engine.model.weights import MoeWeights
 from engine.spread.group_memory import GroupMemory
 from engine.spread.interface import Lent
 from engine.spread.memory import TURN, first_flag
+from engine.spread.outcome import SpreadOutcome
 from engine.spread.shapes import GROUP_SIZES, SpreadShape, group_size
 from engine.spread.triton_agree import agree, offer
 from engine.spread.triton_collect import Collected, collect
@@ -28,21 +28,18 @@ from transport.wire.spread import ExchangeExport
 
 @dataclass(frozen=True)
 class LentStep:
-    """``engine.spread.interface.LentStep``. ``found`` int32 is on its way to the host until
-    ``copied``: the turn in the step, and the exchange's header."""
+    """``engine.spread.interface.LentStep``. The last word of the outcome's state is the turn that
+    this member had in the step."""
 
-    found: torch.Tensor
-    copied: torch.cuda.Event | None
+    outcome: SpreadOutcome
 
     @property
     def has_ended(self) -> bool:
-        return self.copied is None or self.copied.query()
+        return self.outcome.is_known
 
     def result(self) -> Lent:
-        if self.copied is not None:
-            self.copied.synchronize()
-        turn, abort, *late = self.found.tolist()
-        return Lent(turn >= 0, abort != 0, tuple(i for i, word in enumerate(late) if word))
+        aborted, late = self.outcome.read()
+        return Lent(self.outcome.state[-1].item() >= 0, aborted, late)
 
 
 class LendingSteps:
@@ -105,11 +102,8 @@ class LendingSteps:
         rows_each = SpreadShape(plan.bucket, plan.num_drafts).num_tokens
         self._graphs[group_size(self._group.num_decoding), rows_each].replay()
         turn = self.exchange.control[TURN : TURN + 1]
-        found = torch.cat((turn.int(), self.exchange.header))
-        if not found.is_cuda:
-            return LentStep(found, None)
-        (on_host,), copied = download(found)
-        return LentStep(on_host, copied)
+        found = torch.cat((self.exchange.header, turn.int()))
+        return LentStep(SpreadOutcome.on_its_way(found))
 
     def _forward(self, size: int, rows_each: int) -> None:
         exchange = self.exchange

@@ -47,11 +47,20 @@ class SpreadOutcome:
     def of(cls, state: torch.Tensor) -> "SpreadOutcome":
         """Enqueue the reading of ``state``. Others may set the abort word at any time: the device
         and the host see this one reading."""
-        found = state.clone()
+        return cls.on_its_way(state.clone())
+
+    @classmethod
+    def on_its_way(cls, found: torch.Tensor) -> "SpreadOutcome":
+        """Enqueue the copy to the host of what was read; nothing else writes ``found``."""
         if not found.is_cuda:
             return cls(found[:1], found, None)
         (on_host,), copied = download(found)
         return cls(found[:1], on_host, copied)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the host knows it."""
+        return self.copied is None or self.copied.query()
 
     def wait(self) -> None:
         """Return when the host knows it."""

@@ -12,18 +12,20 @@ from transport.wire.messages import Decode, Move
 MANY = 8
 
 
-def desk_of(*workers: str, max_tokens: int = 200) -> Desk:
+def desk_of(role: str, num_workers: int, max_tokens: int = 200) -> Desk:
+    """With so many workers that decode."""
     desk = Desk(())
     desk.max_tokens, desk.num_slots = max_tokens, 16
-    for name in workers:
-        desk.join(name)
+    if role == "d":
+        desk.join("p-1")
+    for number in range(1, num_workers + 1):
+        desk.join(f"{role}-{number}")
     return desk
 
 
 def uneven(role: str = "d", max_tokens: int = 200) -> Desk:
     """Two workers that decoded as many; all answers of the second one but one have ended."""
-    prefill = ("p-1",) if role == "d" else ()
-    desk = desk_of(*prefill, f"{role}-1", f"{role}-2", max_tokens=max_tokens)
+    desk = desk_of(role, 2, max_tokens)
     requests = [decoding(desk, f"r{i}") for i in range(2 * MANY)]
     _, *ending = [each for each in requests if each.decode_worker == f"{role}-2"]
     assert len(ending) == MANY - 1 >= MIN_MORE
@@ -36,6 +38,11 @@ def uneven(role: str = "d", max_tokens: int = 200) -> Desk:
 
 def moves(desk: Desk) -> list[str]:
     return [m.request_id for _, m in desk.sent() if isinstance(m, Move)]
+
+
+def moves_as_joins(desk: Desk, instance: str) -> list[str]:
+    desk.join(instance)
+    return [m.request_id for _, m in desk.introduced if isinstance(m, Move)] + moves(desk)
 
 
 @pytest.mark.parametrize("role", ["d", "b"])
@@ -64,21 +71,19 @@ def test_the_youngest_move_to_a_worker_with_much_less_after_a_while(role: str) -
 
 @pytest.mark.parametrize("role", ["d", "b"])
 def test_a_worker_without_any_gets_as_many_at_once(role: str) -> None:
-    desk = desk_of(*(("p-1", "d-1") if role == "d" else ("b-1",)))
+    desk = desk_of(role, 1)
     for i in range(MANY):
         decoding(desk, f"r{i}")
-    desk.join(f"{role}-2")
-    found = [m.request_id for _, m in desk.introduced if isinstance(m, Move)] + moves(desk)
-    assert found == ["r7", "r6", "r5"], "one more would save less than a move costs"
+    assert moves_as_joins(desk, f"{role}-2") == ["r7", "r6", "r5"], (
+        "one more would save less than a move costs"
+    )
 
 
 def test_several_workers_together_do_not_give_too_many() -> None:
-    desk = desk_of("b-1", "b-2", "b-3")
+    desk = desk_of("b", 3)
     for i in range(3 * MANY):
         decoding(desk, f"r{i}")
-    desk.join("b-4")
-    found = [m.request_id for _, m in desk.introduced if isinstance(m, Move)] + moves(desk)
-    assert 3 <= len(found) <= 6
+    assert 3 <= len(moves_as_joins(desk, "b-4")) <= 6
 
 
 def test_what_was_uneven_for_a_moment_does_not_move() -> None:

@@ -21,7 +21,6 @@ _OPERATIONS = {"add": np.add, "sub": np.subtract, "mul": np.multiply}
 def prepare() -> None:
     """Change the interpreter of this process. To be called once."""
     _multiply_in_float64()
-    _patch_language_once()
     _check_overflow_in_numpy()
     _look_up_types_once()
     _make_constants_once()
@@ -29,8 +28,7 @@ def prepare() -> None:
     _reduce_whole_planes()
     _truncate_bfloat16()
     operators.install()
-    # What is made before the first launch, such as the constant 0 of uint32, has its types too.
-    interpreter._patch_lang(prepare)
+    _patch_language_once()
 
 
 def _multiply_in_float64() -> None:
@@ -56,17 +54,10 @@ def _multiply_in_float64() -> None:
 
 def _patch_language_once() -> None:
     """Every launch and every call of a device function patches ``triton.language``, and a launch
-    restores it; let the first from each module patch it for good."""
-    plain = interpreter._patch_lang
-    patched: set[str] = set()
-
-    def patch(fn: Callable[..., Any]) -> interpreter._LangPatchScope:
-        if fn.__module__ not in patched:
-            patched.add(fn.__module__)
-            plain(fn)
-        return interpreter._LangPatchScope()
-
-    interpreter._patch_lang = patch
+    restores it. Patch it for good, and now: what is made before the first launch, such as the
+    constant 0 of uint32, has its types too."""
+    interpreter._patch_lang(_patch_language_once)  # it patches the modules that this one imports
+    interpreter._patch_lang = lambda _: interpreter._LangPatchScope()
 
 
 def _check_overflow_in_numpy() -> None:

@@ -12,7 +12,7 @@ A move is a handoff whose source decodes: the stream pauses for a step, the copy
 Nothing is computed again. Without room elsewhere a request stays where it is.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
 from coordinator.core.placement.dispatcher import Dispatcher
@@ -29,8 +29,8 @@ AGAIN_AFTER_S = 1.0
 LOOK_S = 0.02
 """How often it is looked, at most, whether a worker's sequences that run out of pages can move."""
 MAX_TO_BALANCE = 2
-"""Most requests that move away from a worker at a time so that others have as many, where none has
-nothing."""
+"""Most requests that move away from a worker at a time so that others have as many, while each has
+some."""
 ROOM_FACTOR = 2
 """How many times the ``headroom`` of its sequences a worker has free to which a request moves for
 lack of pages, so that it does not soon move back."""
@@ -70,11 +70,8 @@ class Moves:
         now = self._monotonic()
         for role, balance in self._balances.items():
             workers = self._registry.taking(role)
-            most = MAX_TO_BALANCE if all(map(weight, workers)) else MAX_AT_ONCE
-            num_moving = sum(len(_moving(worker)) for worker in workers)
-            for worker in balance.uneven(workers, now):
-                for request in self._evening(worker, most, num_moving):
-                    num_moving += 1
+            if fuller := balance.uneven(workers, now):
+                for request in self._evening(fuller, workers):
                     yield request, "balance"
 
     def may_relieve(self, worker: Worker) -> bool:
@@ -130,22 +127,23 @@ class Moves:
                 yield request
                 num_free, num_staying = num_free + num_pages, num_staying - 1
 
-    def _evening(self, worker: Worker, most: int, num_coming: int) -> Iterator[Request]:
-        """What another worker decodes in less time, youngest first; ``most`` at a time. So many
-        move already, from here or elsewhere, and are not counted at their targets."""
-        if not worker.breaker.closed or worker.reserved_for is not None:
-            return
-        num_moving = len(_moving(worker))
-        for request in sorted(self._movable(worker), key=_arrival, reverse=True):
-            if num_moving >= most:
-                return
-            target = self._dispatcher.move_target(request)
-            if target is None:
-                return
-            if not gains(request, weight(worker) - num_moving, weight(target) + num_coming):
-                return
-            num_moving, num_coming = num_moving + 1, num_coming + 1
-            yield request
+    def _evening(self, fuller: Sequence[Worker], workers: Sequence[Worker]) -> Iterator[Request]:
+        """What another one of ``workers`` decodes in less time than one of the ``fuller`` among
+        them, youngest first."""
+        most = MAX_TO_BALANCE if all(map(weight, workers)) else MAX_AT_ONCE
+        num_coming = sum(len(_moving(worker)) for worker in workers)  # not counted at their targets
+        for worker in fuller:
+            if not worker.breaker.closed or worker.reserved_for is not None:
+                continue
+            num_moving = len(_moving(worker))
+            for request in sorted(self._movable(worker), key=_arrival, reverse=True):
+                target = self._dispatcher.move_target(request) if num_moving < most else None
+                if target is None:
+                    break
+                if not gains(request, weight(worker) - num_moving, weight(target) + num_coming):
+                    break
+                num_moving, num_coming = num_moving + 1, num_coming + 1
+                yield request
 
     def _movable(self, worker: Worker) -> list[Request]:
         """The requests decoded at a worker that may be asked to move, oldest first."""
