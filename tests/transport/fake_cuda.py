@@ -77,6 +77,14 @@ class RuntimeFake(ModuleType):
         self.registered: list[int] = []
         self.max_registered = sys.maxsize
         self.copied: list[tuple[int, int]] = []  # bytes, kind
+        self.allocated: list[int] = []  # bytes
+
+    def memGetInfo(self) -> tuple[int, int]:
+        return 24 << 30, 80 << 30
+
+    def malloc(self, num_bytes: int) -> int:
+        self.allocated.append(num_bytes)
+        return len(self.allocated)
 
     def ipcGetMemHandle(self, pointer: int) -> bytes:
         if self.export_error:

@@ -219,6 +219,16 @@ def test_memory_that_cannot_be_exported_is_refused_with_the_reason(cuda: Runtime
         export_handle(1234)
 
 
+def test_a_region_has_whole_pages_of_the_gpu(cuda: RuntimeFake) -> None:
+    from transport.copy.cuda import allocate_pages
+
+    for wanted in (1, 2 << 20, (8 << 30) + 4096):
+        allocate_pages(wanted)
+    assert cuda.allocated == [2 << 20, 2 << 20, (8 << 30) + (2 << 20)]
+    with pytest.raises(ValueError, match=r"cache memory: 64.0 GiB wanted, 24.0 of 80.0 GiB free"):
+        allocate_pages((64 << 30) + 4096)
+
+
 def test_a_launch_is_used_again_only_when_it_is_over(cuda: RuntimeFake) -> None:
     memory, cache = export(cuda, "p-2", 1)
     stream = copy_stream(own_cache(OWN_SIZE, 9))
