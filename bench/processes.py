@@ -59,15 +59,17 @@ class Members:
             except OSError as error:
                 raise MemberFailed(f"{do}: a member takes no command: {error}") from error
         deadline = time.monotonic() + limit_s
-        found = []
+        found, errors = [], []
         for i, answers in enumerate(self._answers):
             try:
                 answer = json.loads(answers.get(timeout=max(0.0, deadline - time.monotonic())))
             except queue.Empty:
-                raise MemberFailed(f"{do}: no answer of member {i} in {limit_s} s") from None
-            if "error" in answer:
-                raise MemberFailed(f"{do}: member {i}: {answer['error']}")
+                answer = {"error": f"no answer in {limit_s} s"}
             found.append(answer)
+            if "error" in answer:
+                errors.append(f"member {i}: {answer['error']}")
+        if errors:
+            raise MemberFailed(f"{do}: {'; '.join(errors)}")
         return found
 
     def __enter__(self) -> "Members":

@@ -32,6 +32,7 @@ class Bits:
         self._engine = engine
         self._truth = Run([], [], [])
         self._lengths: list[int] = []
+        self._began_at = self._prompts_at = 0.0
 
     def truth(self, live: int, num_drafts: Sequence[int]) -> dict[str, Any]:
         """Take local steps with these numbers of drafts, one after another: what follows is
@@ -79,6 +80,7 @@ class Bits:
     def _begin(self, live: int) -> None:
         """Compute the prompts again. Every second sequence is sampled greedily, and every third has
         penalties or a constraint."""
+        self._began_at = time.perf_counter()
         engine, place = self._engine.engine, self._engine.place
         rows, self._lengths = [], [PROMPT_LEN] * live
         for slot in range(live):
@@ -88,6 +90,7 @@ class Bits:
         for first in range(0, live, PROMPTS_AT_ONCE):
             prompts = tuple(rows[first : first + PROMPTS_AT_ONCE])
             engine.launch(ForwardBatch(prompts)).result()
+        self._prompts_at = time.perf_counter()
 
     def _local(self, live: int, num_drafts: Sequence[int], i: int) -> Step:
         return self._engine.engine.launch(self._batch(live, num_drafts, i))
@@ -108,11 +111,16 @@ class Bits:
 
     def _take(self, step: Step) -> list[list[int]]:
         result = step.result()
-        assert not result.aborted, result.late
+        assert not result.aborted, f"late: {result.late}, {self._passed_ms()} ms"
         tokens = [[each.token_id or 0 for each in row] for row in result.sampled]
         for slot, row in enumerate(tokens):
             self._lengths[slot] += len(row)
         return tokens
+
+    def _passed_ms(self) -> list[int]:
+        """From the beginning of the run to the end of its prompts, and to now."""
+        now = time.perf_counter()
+        return [round(1e3 * (at - self._began_at)) for at in (self._prompts_at, now)]
 
     def _logits(self, live: int, num_drafts: int, i: int) -> torch.Tensor:
         """Logits of the tokens that the latest step sampled."""

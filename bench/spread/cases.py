@@ -6,9 +6,9 @@ from typing import Any
 
 from bench.processes import Members
 
-LIMIT_S, SHARED_LIMIT_S = 0.5, 8.0
-"""Limits of a step's waits: on a GPU for each member, which begin a case some milliseconds apart,
-and on one shared GPU, on which they compute in turns."""
+LIMIT_S = 8.0
+"""Limit of a step's waits. Members begin a case some milliseconds apart, but some machines stand
+still for seconds, and members that share a GPU compute in turns."""
 TARGET_MS = {2: {64: 10.3}, 4: {32: 5.1, 64: 6.4, 128: 7.5, 256: 9.4}}
 """Targets of spread steps without drafts, by members and by sequences of all members."""
 LOAD_S, CASE_S = 300, 90
@@ -38,7 +38,7 @@ class Bench:
         arguments = {
             "model_dir": str(model_dir), "buckets": buckets, "max_drafts": max_drafts,
             "num_members": self._members.count, "context": context,
-            "limit_s": SHARED_LIMIT_S if share_gpu else LIMIT_S,
+            "limit_s": LIMIT_S,
         }  # fmt: skip
         devices = [0 if share_gpu else i for i in range(self._members.count)]
         loaded = self._members.ask("load", LOAD_S, [{**arguments, "device": i} for i in devices])

@@ -34,7 +34,7 @@ from bench.environment import describe
 from bench.measures import percentiles
 from bench.result_file import document, save
 from bench.stack import Stack, StackFailed, started
-from tests.soak.cases import LONGEST, MIN_MARGIN_NATS, Case, NoCases, prepared
+from tests.soak.cases import FEW, LONGEST, MIN_MARGIN_NATS, Case, NoCases, prepared
 from tests.soak.resumed import explained
 from tests.soak.stream_events import all_back
 
@@ -106,14 +106,23 @@ class Clients:
 
     async def explain(self) -> None:
         """Count the wrong answers that a rounding changed apart; the others are reported."""
-        for (turn, token_ids), number in self._wrong.items():
-            case, known = self._cases[turn], (turn, token_ids) in self._known
-            if known or await explained(self._http, {}, case, list(token_ids)):
-                self.found["rounded_otherwise"] += number
-                self.found["wrong"] -= number
-            else:
-                print(f"{number} times:", end=" ")
-                self._report(case, list(token_ids))
+        print(f"{len(self._wrong)} different wrong answers are looked into", flush=True)
+        at_once = asyncio.Semaphore(FEW)
+        await asyncio.gather(*(self._explain(*wrong, at_once) for wrong in self._wrong.items()))
+
+    async def _explain(
+        self, wrong: tuple[int, tuple[int, ...]], number: int, at_once: asyncio.Semaphore
+    ) -> None:
+        turn, token_ids = wrong
+        case = self._cases[turn]
+        async with at_once:
+            rounded = wrong in self._known or await explained(self._http, {}, case, list(token_ids))
+        if rounded:
+            self.found["rounded_otherwise"] += number
+            self.found["wrong"] -= number
+        else:
+            print(f"{number} times:", end=" ")
+            self._report(case, list(token_ids))
 
     def _report(self, case: Case, token_ids: list[int]) -> None:
         first = case.first_difference(token_ids)
@@ -231,6 +240,7 @@ async def run(
             moved = await counted(http)
         seconds = perf_counter() - began
         await load.stop()
+        print(f"{moved}, {dict(load.found)} in {seconds:.0f} s", flush=True)
         await load.explain()
         held = await held_at_end(http)
         moved = await counted(http)
@@ -248,6 +258,7 @@ def main(
     minutes: Annotated[float, typer.Option(min=0.1, help="At most so long.")] = 30.0,
     margin: Annotated[float, typer.Option(help="Nats of a clear choice.")] = MIN_MARGIN_NATS,
     longest: Annotated[int, typer.Option(min=16, help="The most tokens of an answer.")] = LONGEST,
+    num_cases: Annotated[int, typer.Option("--cases", min=1, help="Different requests.")] = 24,
     quiet_s: Annotated[float, typer.Option(help="Seconds of load before it begins.")] = 0.0,
     pools: Annotated[bool, typer.Option("--pools", help="Change pools instead.")] = False,
     kills: Annotated[float, typer.Option(help="Share of the changes behind a kill.")] = 0.0,
@@ -256,7 +267,7 @@ def main(
     """Drain workers, or change the pools, under load, and compare the answers."""
     company = 2 * clients if margin > MIN_MARGIN_NATS else 0  # a worker may get all sequences
     cases = partial(
-        prepared, seed=seed, count=24, margin_nats=margin, longest=longest, company=company
+        prepared, seed=seed, count=num_cases, margin_nats=margin, longest=longest, company=company
     )
     try:
         with started(*arguments, settings={"verify_handoff": 1}, start_s=START_S) as stack:
