@@ -157,7 +157,8 @@ class CudaParts:
 
         opens = partial(open_handle, peer="a member of the spread group")
         memory = own_memory("cuda", "spread")
-        return GroupMemory(exchange_layout(self._model.config), memory, opens, close_handle)
+        most = max(self._config.group_sizes)
+        return GroupMemory(exchange_layout(self._model.config), memory, opens, close_handle, most)
 
     @property
     def _spread_buckets(self) -> tuple[int, ...]:

@@ -17,6 +17,7 @@ from decode.spread_policy import spread_on
 from decode.spread_table import read
 from engine.config import PROMPT_TOKENS, Device, Dtype, EngineConfig, LoadFormat, Quantize
 from engine.gpu import gpu_name
+from engine.spread.shapes import sizes_on
 from prefill.limits import RoundLimits
 from transport.checkpoint_folder import (
     CONFIG,
@@ -242,8 +243,7 @@ class Options:
         return False
 
     def _spread(self, device: Device) -> str:
-        num_gpus = torch.cuda.device_count() if device == "cuda" else 0
-        return spread_on(self.spread, device, num_gpus)
+        return spread_on(self.spread, device, _num_gpus(device))
 
     def _engine(self) -> EngineConfig:
         device = self.device
@@ -275,9 +275,15 @@ class Options:
             gpu_memory=self.gpu_memory or None,
             max_prompt_tokens=self._max_prompt_tokens(),
             spread=self._spread(cast(Device, device)) != "off",
+            group_sizes=sizes_on(max(2, _num_gpus(cast(Device, device)))),
             any_role=any_role,
             overlap=self.overlap,
         )
+
+
+def _num_gpus(device: Device) -> int:
+    """The GPUs that this process sees, if it computes on one."""
+    return torch.cuda.device_count() if device == "cuda" else 0
 
 
 def channel_keys() -> ChannelKeys | None:

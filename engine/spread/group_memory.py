@@ -9,7 +9,7 @@ from engine.spread.interface import MemberUnreachable
 from engine.spread.memory import Exchange, ExchangeLayout
 from transport.copy.memory import OwnMemory
 from transport.wire.errors import PeerGone
-from transport.wire.spread import ExchangeExport
+from transport.wire.spread import MAX_MEMBERS, ExchangeExport
 
 
 class PeerMemory:
@@ -46,8 +46,9 @@ class PeerMemory:
 
 class GroupMemory:
     """``memory`` is exported; ``open_peer`` and ``close_peer`` are those of ``PeerMemory``. An
-    engine has one, for steps of its own and to lend. ``num_decoding`` members of the joined group
-    decode; 0: none is joined. No step is under way where it is joined or left."""
+    engine has one, for steps of its own and to lend, which are captured for at most
+    ``most_decoding`` decoding members. ``num_decoding`` members of the joined group decode; 0: none
+    is joined. No step is under way where it is joined or left."""
 
     def __init__(
         self,
@@ -55,8 +56,10 @@ class GroupMemory:
         memory: OwnMemory,
         open_peer: Callable[[str], int],
         close_peer: Callable[[int], None],
+        most_decoding: int = MAX_MEMBERS,
     ) -> None:
         own = memory.allocate(layout.size_bytes)
+        self._most_decoding = most_decoding
         self.exchange, self._memory = Exchange(layout, own), memory
         self._peers = PeerMemory(own.data_ptr(), open_peer, close_peer)
         self.num_decoding = 0
@@ -73,6 +76,13 @@ class GroupMemory:
         """Be the member ``place`` of those whose memory has these handles, the own one included and
         those of lenders last. Raises MemberUnreachable, and is then in no group."""
         self.leave()
+        if len(handles) - num_lenders > self._most_decoding:
+            surplus = self._most_decoding - (place >= self._most_decoding)
+            raise MemberUnreachable(
+                surplus,
+                f"this worker has graphs for {self._most_decoding} decoding members, as it sees so "
+                "many GPUs",
+            )
         addresses = self._peers.open(place, handles)
         self.exchange.join(generation, addresses, place, num_lenders=num_lenders, limit_s=limit_s)
         if self.exchange.control.is_cuda:

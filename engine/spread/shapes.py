@@ -40,6 +40,12 @@ def group_size(num_decoding: int) -> int:
     return next(size for size in GROUP_SIZES if size >= num_decoding)
 
 
+def sizes_on(num_gpus: int) -> tuple[int, ...]:
+    """Sizes of the graphs that groups on a node with so many GPUs may launch: each member has a GPU
+    of its own."""
+    return tuple(size for size in GROUP_SIZES if least_members(size) <= num_gpus)
+
+
 def least_members(size: int) -> int:
     """Decoding members of the smallest group that launches graphs of this size."""
     return max((smaller for smaller in GROUP_SIZES if smaller < size), default=0) + 1

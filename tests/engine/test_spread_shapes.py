@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.spread.shapes import draft_shapes, fits, shape_for
-from transport.wire.spread import MAX_ROWS
+from engine.spread.shapes import draft_shapes, fits, group_size, shape_for, sizes_on
+from transport.wire.spread import MAX_MEMBERS, MAX_ROWS
 
 
 @given(st.integers(0, 4), st.integers(1, 300), st.integers(0, 300), st.integers(0, 4))
@@ -28,3 +28,9 @@ def test_a_step_takes_the_smallest_shape_with_as_many_drafts_as_can_be(
     for other in shapes:
         if other.num_drafts == taken.num_drafts and other.bucket >= rows:
             assert other.bucket >= taken.bucket
+
+
+def test_a_node_has_graphs_for_the_groups_that_its_gpus_can_form() -> None:
+    for num_gpus in range(2, 12):
+        members = range(2, min(num_gpus, MAX_MEMBERS) + 1)
+        assert set(sizes_on(num_gpus)) == {group_size(number) for number in members}

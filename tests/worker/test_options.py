@@ -5,6 +5,7 @@ from inspect import signature
 from typing import Any
 
 import pytest
+import torch
 import typer
 from typer.models import OptionInfo
 from typer.testing import CliRunner
@@ -96,6 +97,15 @@ def test_steps_are_timed_unless_that_is_switched_off_or_a_table_is_given(
         assert result.exit_code == 0, result.output
     assert [each.spread_trials for each in found] == [True, False, False, True]
     assert [each.spread_table is None for each in found] == [True, True, True, False]
+
+
+@pytest.mark.parametrize(("num_gpus", "sizes"), [(1, (2,)), (2, (2,)), (3, (2, 4)), (8, (2, 4, 8))])
+def test_graphs_are_for_groups_of_as_many_gpus_as_are_seen(
+    num_gpus: int, sizes: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: num_gpus)
+    engine = DecodeOptions(**GIVEN | {"device": "cuda"}).settings().engine
+    assert engine.group_sizes == sizes
 
 
 @pytest.mark.parametrize(
