@@ -101,6 +101,8 @@ class Request:
     """True from the order to move until another worker has pulled it, or it stays where it is."""
     moved_at: float = -inf
     """When it was last ordered to move."""
+    stayed_at: float = -inf
+    """When it last stayed where it was instead of moving."""
     move_reason: str = ""
     """Why (requests/moves.py)."""
     num_moves: int = 0

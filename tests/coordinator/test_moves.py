@@ -111,6 +111,16 @@ def test_without_room_elsewhere_it_stays_and_is_not_asked_again_at_once() -> Non
     assert desk.sent() == [(source, Move("r", 1))]
 
 
+def test_what_has_just_moved_moves_on_at_once_from_a_worker_that_drains() -> None:
+    desk = Desk(("p-1", "d-1", "d-2", "d-3"))
+    request = decoding(desk)
+    drain(desk, request.decode_worker)
+    settle(desk, request)
+    desk.land(request)
+    desk.sent()
+    assert drain(desk, request.decode_worker) == [(request.decode_worker, Move("r", 1))]
+
+
 def test_a_lone_worker_keeps_its_requests() -> None:
     desk = Desk(("p-1", "d-1"))
     decoding(desk)

@@ -142,7 +142,7 @@ class Attempts:
         load = self._registry.require(request.decode_worker).load
         load.pending_pulls.pop(request.request_id, None)
         if stayed:
-            request.offer = None
+            request.offer, request.stayed_at = None, request.progress_at
         else:
             if request.offer is not None and self.has_offer(request):
                 release = Release(request.request_id, request.attempt, request.offer.epoch)

@@ -25,7 +25,8 @@ from transport.wire.messages import Role
 MAX_AT_ONCE = 8
 """Most requests that move away from one worker at a time: the others are decoded meanwhile."""
 AGAIN_AFTER_S = 1.0
-"""How long a request that stayed where it was is not asked to move again."""
+"""How long a request that was asked to move is not asked again. One whose worker must be rid of it
+is asked at once, unless it has just stayed there for lack of room elsewhere."""
 LOOK_S = 0.02
 """How often it is looked, at most, whether a worker's sequences that run out of pages can move."""
 MAX_TO_BALANCE = 2
@@ -88,7 +89,8 @@ class Moves:
     def _leaving(self, worker: Worker) -> Iterator[Request]:
         """What a worker is to be rid of, oldest first."""
         num_moving = len(_moving(worker))
-        for request in self._movable(worker):
+        must_leave = worker.draining or not self._pools_are_soft
+        for request in self._movable(worker, must_leave=must_leave):
             if num_moving >= MAX_AT_ONCE:
                 return
             releases = worker.draining or self._dispatcher.releases(worker)
@@ -145,7 +147,7 @@ class Moves:
                 num_moving, num_coming = num_moving + 1, num_coming + 1
                 yield request
 
-    def _movable(self, worker: Worker) -> list[Request]:
+    def _movable(self, worker: Worker, *, must_leave: bool = False) -> list[Request]:
         """The requests decoded at a worker that may be asked to move, oldest first."""
         now = self._monotonic()
         return [
@@ -154,7 +156,7 @@ class Moves:
             if request.state is State.DECODING
             and request.decode_worker == worker.instance
             and not (request.moving or request.quarantined)
-            and now - request.moved_at >= AGAIN_AFTER_S
+            and now - (request.stayed_at if must_leave else request.moved_at) >= AGAIN_AFTER_S
         ]
 
 
