@@ -16,6 +16,8 @@ from bench.predict.pools import Batch, Chunk, Simulation, Worker
 from bench.setups import Setup
 from coordinator.core.pool_meter import Answers
 from coordinator.core.pool_policy import LOOK_S, PoolLoad, PoolPolicy, PoolTargets
+from coordinator.core.requests.balance import Balance, gains
+from coordinator.core.requests.moves import MAX_AT_ONCE, MAX_TO_BALANCE
 from coordinator.core.soft_pools import Site, SoftPools
 from coordinator.core.step_times import StepTimes
 from coordinator.core.workers.prompt_meter import FULL_TOKENS, Work
@@ -89,6 +91,7 @@ class ChangingPools(Simulation):
         self._speeds = NodeSpeeds(node)
         self._policy = PoolPolicy(setup.targets, self._speeds)
         self._soft = SoftPools(setup.targets, self._speeds)
+        self._balance = Balance()
         self._prefills = [i < setup.first_prefill for i in range(number)]
         self._lend()
         self._helped: set[Request] = set()
@@ -120,6 +123,7 @@ class ChangingPools(Simulation):
                 self._release(gpu)
             if prefills:
                 self._take(gpu)
+        self._even()
         self._place()
         if self.num_open:
             self.clock.after(LOOK_S, self._tick)
@@ -170,6 +174,25 @@ class ChangingPools(Simulation):
         for request, num_tokens in staying:
             self._at.pop(request)
             self._join(request, num_tokens, full)
+
+    def _even(self) -> None:
+        """Move sequences to GPUs that have much less to decode than another one; contexts are taken
+        to be alike."""
+        counts, now = self._sequences, self.clock.now
+        weights = {str(gpu): float(counts[gpu]) for gpu in self._decoding()}
+        most = MAX_TO_BALANCE if all(weights.values()) else MAX_AT_ONCE
+        for full in map(int, self._balance.uneven(weights, now)):
+            running = self._decoders.take(full)
+            for request, num_tokens in sorted(running, key=lambda each: -each[1]):
+                self._at.pop(request)
+                to = min(self._decoding(), key=lambda i: counts[i])
+                if most and gains(1.0, num_tokens, counts[full], counts[to]):
+                    most -= 1
+                    counts[full] -= 1
+                    counts[to] += 1
+                    self.clock.after(MOVE_S, partial(self._join, request, num_tokens, to))
+                else:
+                    self._join(request, num_tokens, full)
 
     def _site(self, gpu: int) -> Site:
         tokens_ahead = self._workers[gpu].tokens_ahead + self._queued()

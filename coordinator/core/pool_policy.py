@@ -28,6 +28,8 @@ LOOK_S = 0.25
 """How often the policy is asked."""
 HOLD_S = 0.5
 GAIN = 0.15
+STEP_GAIN = 0.05
+"""The share by which steps have to become shorter for a change that is made for nothing else."""
 FINE = 0.8
 LEAST = 0.05
 """What costs less is not worth a change."""
@@ -133,12 +135,11 @@ class PoolPolicy:
         ttft, tpot = shares[0]
         costs[0] = _cost(ttft, tpot / TOGETHER_SHARE)
         self._note_worst(costs, {size: tpot for size, (_, tpot) in shares.items()}, now)
-        if costs[present] > FINE and present:
-            compared, reason = costs, self._prediction(load, *shares[present])
-        else:
-            compared, reason = self._lately(present, costs)
+        compared, reason, gain = costs, self._prediction(load, *shares[present]), GAIN
+        if costs[present] <= FINE or not present:
+            compared, reason, gain = self._lately(present, costs)
         best = min(compared, key=lambda size: (round(compared[size], 3), abs(size - present)))
-        most = (1 - GAIN) * compared[present]
+        most = (1 - gain) * compared[present]
         if best == present or compared[best] > most or compared[present] < LEAST:
             return present
         wanted = best
@@ -148,15 +149,17 @@ class PoolPolicy:
         self._changed_at = now
         return wanted
 
-    def _lately(self, present: int, costs: dict[int, float]) -> tuple[dict[int, float], str]:
-        """What to compare the sizes by that are fine now, or cost no more than the present one, and
-        why."""
+    def _lately(self, present: int, costs: dict[int, float]) -> tuple[dict[int, float], str, float]:
+        """What to compare the sizes by that are fine now, or cost no more than the present one, why,
+        and the least gain."""
         worst, most = self._worst, max(FINE, costs[present])
         if worst[present] <= FINE:
             steps = {n: step for n, step in self._longest.items() if worst[n] <= FINE}
-            return steps, f"shorter steps than {1e3 * steps[present] * self._targets.tpot_s:.1f} ms"
+            step_ms = 1e3 * steps[present] * self._targets.tpot_s
+            return steps, f"shorter steps than {step_ms:.1f} ms", STEP_GAIN
         reason = f"ready for the worst load of the last minutes, which took {worst[present]:.0%}"
-        return {n: worst[n] for n, cost in costs.items() if cost <= most}, f"{reason} of a target"
+        lately = {n: worst[n] for n, cost in costs.items() if cost <= most}
+        return lately, f"{reason} of a target", GAIN
 
     def _note_worst(self, costs: dict[int, float], steps: dict[int, float], now: float) -> None:
         fade = exp((self._noted_at - now) / MEMORY_S)

@@ -65,6 +65,22 @@ def test_levels_of_equal_requests_lose_nothing(num_gpus: int, at_once: int) -> N
     assert seconds[0] < 1.02 * seconds[1]
 
 
+@pytest.mark.parametrize(
+    ("num_gpus", "at_once", "least"), [(2, 4, 0.97), (2, 64, 0.98), (4, 16, 0.94), (8, 32, 0.92)]
+)
+def test_levels_get_nearly_as_much_as_from_colocated_workers(
+    num_gpus: int, at_once: int, least: float
+) -> None:
+    """Sequences move to a worker that becomes free, and prompts too few for one go to all."""
+    changing = Changing(num_gpus, num_gpus // 4 or 1, PoolTargets())
+    seconds = []
+    for set_up in (changing, Setup(0, num_gpus)):
+        requests = [Request(1024, 1024) for _ in range(2 * at_once)]
+        simulation(NODE, set_up).keep_open(requests, at_once)
+        seconds.append(max(request.ended_at for request in requests))
+    assert seconds[1] > least * seconds[0]
+
+
 def test_a_plan_also_has_pools_that_follow_the_load(tmp_path: Path) -> None:
     write_shift(tmp_path / "shift.csv")
     planned = read_trace(tmp_path / "shift.csv")

@@ -86,6 +86,13 @@ def test_where_a_size_is_fine_one_with_shorter_steps_is_taken(tpot_s: float, wan
     assert found.why == f"2 → {wanted} prefill: shorter steps than 25.0 ms"
 
 
+@pytest.mark.parametrize(("each_s", "wanted"), [(0.000_2, 0), (0.000_1, 1)])
+def test_steps_that_are_a_little_shorter_are_worth_a_change(each_s: float, wanted: int) -> None:
+    """With 16 and 12 sequences a step takes 13.2 and 12.4 ms, or 11.6 and 11.2."""
+    found = PoolPolicy(PoolTargets(1.0, 0.05), FixedSpeeds(each_s=each_s))
+    assert found.decide(load(1, 3, sequences=48), 0.0) == wanted
+
+
 def test_a_size_that_was_too_small_for_the_worst_load_is_not_taken_for_its_steps() -> None:
     found = PoolPolicy(PoolTargets(1.0, 0.03), FixedSpeeds(each_s=0.000_5))
     assert found.decide(load(2, 2, waiting=15_000, sequences=60), 0.0) == 2

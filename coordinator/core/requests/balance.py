@@ -9,7 +9,7 @@ Hysteresis: a worker has been uneven for ``HOLD_S``, or another one has nothing 
 move back would have to gain as much.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 from coordinator.core.request import Request
 from coordinator.core.workers.worker import Worker
@@ -30,36 +30,40 @@ COST_STEPS = 8
 
 
 class Balance:
-    """Notes since when workers of one role are uneven: for ``hold_s`` before sequences move."""
+    """Notes since when workers of one role are uneven: for ``hold_s`` before sequences move.
+    ``weights`` are those of the workers of the role that take work, by instance."""
 
     def __init__(self, hold_s: float = HOLD_S) -> None:
         self._hold_s = hold_s
         self._uneven_since: dict[str, float] = {}
 
-    def uneven(self, workers: Sequence[Worker], now: float) -> list[Worker]:
+    def uneven(self, weights: Mapping[str, float], now: float) -> list[str]:
         """The workers that have much more than the least loaded one. While every worker has
-        something, they must have had much more for ``hold_s``. ``workers``: those of the role that
-        take work."""
-        weights = [weight(worker) for worker in workers]
-        least = min(weights, default=0.0)
+        something, they must have had much more for ``hold_s``."""
+        least = min(weights.values(), default=0.0)
         fuller = [
-            worker
-            for worker, own in zip(workers, weights, strict=True)
+            instance
+            for instance, own in weights.items()
             if own - least >= MIN_MORE and _gain(own, least + 1) >= GAIN
         ]
         hold_s, before = self._hold_s if least else 0.0, self._uneven_since
-        self._uneven_since = {w.instance: before.get(w.instance, now) for w in fuller}
-        return [w for w in fuller if now - self._uneven_since[w.instance] >= hold_s]
+        self._uneven_since = {instance: before.get(instance, now) for instance in fuller}
+        return [each for each in fuller if now - self._uneven_since[each] >= hold_s]
 
 
-def gains(request: Request, source_weight: float, there: float) -> bool:
-    """True if a sequence of a worker with ``source_weight`` is better off at one with the weight
-    ``there``."""
+def request_gains(request: Request, source_weight: float, there: float) -> bool:
+    """As ``gains``, for a request."""
     own = 1 + request.num_tokens / CONTEXT_LEN
+    num_left = request.spec.stop.max_tokens - len(request.output_ids)
+    return gains(own, num_left, source_weight, there)
+
+
+def gains(own: float, num_left: int, source_weight: float, there: float) -> bool:
+    """True if a sequence of the weight ``own``, with ``num_left`` tokens to come, of a worker with
+    ``source_weight`` is better off at one with the weight ``there``."""
     if source_weight - own < there:
         return False
     gain = _gain(source_weight, there + own)
-    num_left = request.spec.stop.max_tokens - len(request.output_ids)
     return gain >= GAIN and gain * num_left > COST_STEPS
 
 

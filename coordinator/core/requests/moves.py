@@ -17,7 +17,7 @@ from typing import Literal
 
 from coordinator.core.placement.dispatcher import Dispatcher
 from coordinator.core.request import Request, State
-from coordinator.core.requests.balance import Balance, gains, weight
+from coordinator.core.requests.balance import Balance, request_gains, weight
 from coordinator.core.workers.registry import Registry
 from coordinator.core.workers.worker import Worker
 from transport.wire.messages import Role
@@ -71,7 +71,8 @@ class Moves:
         now = self._monotonic()
         for role, balance in self._balances.items():
             workers = self._registry.taking(role)
-            if fuller := balance.uneven(workers, now):
+            weights = {worker.instance: weight(worker) for worker in workers}
+            if fuller := balance.uneven(weights, now):
                 for request in self._evening(fuller, workers):
                     yield request, "balance"
 
@@ -129,20 +130,26 @@ class Moves:
                 yield request
                 num_free, num_staying = num_free + num_pages, num_staying - 1
 
-    def _evening(self, fuller: Sequence[Worker], workers: Sequence[Worker]) -> Iterator[Request]:
+    def _evening(self, fuller: Sequence[str], workers: Sequence[Worker]) -> Iterator[Request]:
         """What another one of ``workers`` decodes in less time than one of the ``fuller`` among
         them, youngest first."""
         most = MAX_TO_BALANCE if all(map(weight, workers)) else MAX_AT_ONCE
         num_coming = sum(len(_moving(worker)) for worker in workers)  # not counted at their targets
-        for worker in fuller:
-            if not worker.breaker.closed or worker.reserved_for is not None:
+        for worker in workers:
+            if (
+                worker.instance not in fuller
+                or not worker.breaker.closed
+                or worker.reserved_for is not None
+            ):
                 continue
             num_moving = len(_moving(worker))
             for request in sorted(self._movable(worker), key=_arrival, reverse=True):
                 target = self._dispatcher.move_target(request) if num_moving < most else None
                 if target is None:
                     break
-                if not gains(request, weight(worker) - num_moving, weight(target) + num_coming):
+                if not request_gains(
+                    request, weight(worker) - num_moving, weight(target) + num_coming
+                ):
                     break
                 num_moving, num_coming = num_moving + 1, num_coming + 1
                 yield request
