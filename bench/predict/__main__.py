@@ -1,6 +1,6 @@
 """``python -m bench.predict``: predicts the throughput of set-ups of pools from one GPU's figures.
 
-    python -m bench.predict --setup split:2+6 --setup colocated:8
+    python -m bench.predict --setup split:2+6 --setup colocated:8 --setup auto:2+6
     python -m bench.predict --setup split:1+3 --no-spread \\
         --measured split:1+3=bench/results/h200-split-1-3.json
 
@@ -21,8 +21,9 @@ import typer
 from bench import environment
 from bench.harness.options import int_list
 from bench.harness.score import WEIGHTS, weighted
+from bench.predict.changing import Changing, simulation
 from bench.predict.node import Level, Node
-from bench.predict.pools import predict
+from bench.predict.pools import predicted
 from bench.predict.tables import STEPS, Table
 from bench.result_file import ResultFileBad, document, load, save
 from bench.setups import Setup
@@ -31,9 +32,9 @@ REQUESTS = 64
 LEVELS = ",".join(map(str, [*WEIGHTS, 256, 512]))
 
 
-def figures(node: Node, setup: Setup, levels: tuple[int, ...]) -> dict[str, Any]:
+def figures(node: Node, setup: Setup | Changing, levels: tuple[int, ...]) -> dict[str, Any]:
     """Figures by requests at once, and the weighted score if all its levels are there."""
-    found = {n: predict(node, setup, Level(n, max(n, REQUESTS))) for n in levels}
+    found = {n: predicted(simulation(node, setup), Level(n, max(n, REQUESTS))) for n in levels}
     rates = {n: each.total_tok_s for n, each in found.items()}
     return {
         "total_tok_s": {n: round(rate) for n, rate in rates.items()},
@@ -42,7 +43,7 @@ def figures(node: Node, setup: Setup, levels: tuple[int, ...]) -> dict[str, Any]
     }
 
 
-def compared(node: Node, setup: Setup, document: dict[str, Any]) -> dict[str, Any]:
+def compared(node: Node, setup: Setup | Changing, document: dict[str, Any]) -> dict[str, Any]:
     """Measured / predicted for each level of a result of ``baton bench throughput``. Levels with
     failed or unsent requests are left out."""
     settings = document["settings"]
@@ -51,13 +52,21 @@ def compared(node: Node, setup: Setup, document: dict[str, Any]) -> dict[str, An
         if level["failed"] or level["not_sent"] or not level["requests"]:
             continue
         at_once, lengths = level["concurrency"], (settings["input_len"], settings["output_len"])
-        expected = predict(node, setup, Level(at_once, level["requests"], *lengths))
+        pools = simulation(node, setup)
+        expected = predicted(pools, Level(at_once, level["requests"], *lengths))
         found[at_once] = round(level["total_tok_s"] / expected.total_tok_s, 3)
     return found
 
 
+def set_up(text: str) -> Setup | Changing:
+    """Fixed pools, or ``auto``. Raises ValueError."""
+    return Changing.parse(text) if text.startswith("auto:") else Setup.parse(text)
+
+
 def main(
-    setup: Annotated[list[str], typer.Option(help="split:P+D or colocated:N; several times.")],
+    setup: Annotated[
+        list[str], typer.Option(help="split:P+D, colocated:N or auto:P+D; several times.")
+    ],
     step: Annotated[
         list[Path] | None, typer.Option(help="Results of bench.step, or of a throughput.")
     ] = None,
@@ -77,7 +86,7 @@ def main(
         if drafts is not None:
             table = table.with_drafts(drafts, acceptance)
         node = table.node(spread=spread)
-        setups = {each: Setup.parse(each) for each in setup}
+        setups = {each: set_up(each) for each in setup}
         found = {name: figures(node, pools, at_once) for name, pools in setups.items()}
         for each in measured or ():
             name, _, file = each.partition("=")
@@ -88,15 +97,15 @@ def main(
     except (ValueError, KeyError, OSError, ResultFileBad) as error:
         raise typer.BadParameter(str(error)) from None
     given = None if drafts is None else {"number": drafts, "given_acceptance": acceptance}
-    predicted = document(
+    prediction = document(
         "prediction",
         environment=environment.describe(sys.argv[1:], "bench.predict"),
         settings={"from": table.files, "spread": spread, "drafts": given},
         results={"setups": found},
     )
     if out is not None:
-        save(out, predicted)
-    typer.echo(json.dumps(predicted, indent=1))
+        save(out, prediction)
+    typer.echo(json.dumps(prediction, indent=1))
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ each prompt and each sequence. All workers compute in rounds, as colocated ones 
 moves goes on ``MOVE_S`` later.
 """
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -36,6 +37,14 @@ class Changing:
     num_workers: int
     first_prefill: int
     targets: PoolTargets
+
+    @classmethod
+    def parse(cls, text: str) -> "Changing":
+        """Parse ``auto:P+D``: P prefill and D decode workers at first, the default targets. Raises
+        ValueError."""
+        if found := re.fullmatch(r"auto:([1-9]\d*)\+([1-9]\d*)", text):
+            return cls(int(found[1]) + int(found[2]), int(found[1]), PoolTargets())
+        raise ValueError(f"--setup: {text!r} is not auto:P+D")
 
     @property
     def name(self) -> str:

@@ -45,11 +45,16 @@ class Predicted:
 
 
 def predict(node: Node, setup: Setup, level: Level) -> Predicted:
-    """The figures of ``level``."""
+    """The figures of ``level`` on fixed pools."""
+    return predicted(Simulation(node, setup), level)
+
+
+def predicted(pools: "Simulation", level: Level) -> Predicted:
+    """The figures of ``level`` on pools that have simulated nothing yet."""
     to_send = [
         Request(level.input_len, level.output_len, level.cached_len) for _ in range(level.requests)
     ]
-    Simulation(node, setup).keep_open(to_send, level.at_once)
+    pools.keep_open(to_send, level.at_once)
     ended_at = max(each.ended_at for each in to_send)
     tokens = level.requests * (level.input_len + level.output_len)
     p50, p99 = (1e3 * percentile([r.ttft_s for r in to_send], share) for share in (0.5, 0.99))

@@ -17,7 +17,8 @@ they move towards the size that would have cost least then: the next burst finds
 it would have been, they move towards the size with the shortest steps of those that would.
 
 They move by one worker at a time, or to or from none. Hysteresis: not within ``HOLD_S`` of the last
-change, not for a gain below ``GAIN``, and from none only for what was better at the worst time.
+change, not for a gain below ``GAIN`` or, in steps alone, below ``STEP_GAIN``, and from none only
+for what was better at the worst time.
 """
 
 from dataclasses import dataclass
@@ -150,8 +151,8 @@ class PoolPolicy:
         return wanted
 
     def _lately(self, present: int, costs: dict[int, float]) -> tuple[dict[int, float], str, float]:
-        """What to compare the sizes by that are fine now, or cost no more than the present one, why,
-        and the least gain."""
+        """What the sizes are compared by that are fine now, or cost no more than the present one;
+        why; and the least gain."""
         worst, most = self._worst, max(FINE, costs[present])
         if worst[present] <= FINE:
             steps = {n: step for n, step in self._longest.items() if worst[n] <= FINE}

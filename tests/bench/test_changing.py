@@ -48,8 +48,13 @@ def test_a_load_that_shifts_is_served_at_a_higher_rate() -> None:
         assert TARGETS.met(replayed)
 
 
-@pytest.mark.parametrize(("num_gpus", "at_once"), [(2, 64), (4, 128), (4, 256), (8, 128)])
-def test_levels_of_equal_requests_lose_nothing(num_gpus: int, at_once: int) -> None:
+@pytest.mark.parametrize(
+    ("num_gpus", "at_once", "least"),
+    [(2, 64, 1.0), (4, 32, 0.95), (4, 128, 1.0), (4, 256, 1.0), (8, 128, 0.98)],
+)
+def test_levels_of_equal_requests_lose_little_to_the_pools_that_they_begin_with(
+    num_gpus: int, at_once: int, least: float
+) -> None:
     num_prefill = num_gpus // 4 or 1
     set_ups = (
         Changing(num_gpus, num_prefill, PoolTargets()),
@@ -62,7 +67,7 @@ def test_levels_of_equal_requests_lose_nothing(num_gpus: int, at_once: int) -> N
         pools.keep_open(requests, at_once)
         seconds.append(max(request.ended_at for request in requests))
         assert isinstance(set_up, Setup) or pools.num_changes <= 3
-    assert seconds[0] < 1.02 * seconds[1]
+    assert seconds[1] > least * seconds[0]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bench.predict.__main__ import compared
+from bench.predict.__main__ import compared, set_up
 from bench.predict.node import Level, Node
 from bench.predict.pools import predict
 from bench.predict.steps import Doing, Local, Spread
@@ -113,6 +113,14 @@ def test_spread_steps_are_predicted(file: str, setup: str, num_levels: int) -> N
     ratios = compared(Table.read().node(), Setup.parse(setup), document)
     assert len(ratios) == num_levels
     assert all(0.95 < ratio < 1.07 for ratio in ratios.values()), ratios
+
+
+def test_pools_that_follow_the_load_are_predicted() -> None:
+    """A simulated level begins as *1 + 1*; the measured pools had changed before."""
+    document = json.loads((RESULTS / "h200x2-levels-auto-low.json").read_text())
+    ratios = compared(Table.read().node(), set_up("auto:1+1"), document)
+    assert len(ratios) == 3
+    assert all(1.0 < ratio < 1.1 for ratio in ratios.values()), ratios
 
 
 def test_the_wait_of_a_burst_at_one_prefill_worker_is_predicted() -> None:
