@@ -80,8 +80,8 @@ class GroupMemory:
             surplus = self._most_decoding - (place >= self._most_decoding)
             raise MemberUnreachable(
                 surplus,
-                f"this worker has graphs for at most {self._most_decoding} decoding members, by the "
-                "GPUs that it sees",
+                f"this worker has graphs for at most {self._most_decoding} decoding members, by "
+                "the GPUs that it sees",
             )
         addresses = self._peers.open(place, handles)
         self.exchange.join(generation, addresses, place, num_lenders=num_lenders, limit_s=limit_s)
