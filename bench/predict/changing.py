@@ -158,10 +158,8 @@ class ChangingPools(Simulation):
         for request, num_tokens in self._decoders.take(gpu):
             to, now = self._least(), self.clock.now
             moves = self._soft.releases(self._site(gpu), self._site(to), now)
-            self._sequences[self._at.pop(request)] -= 1
-            self._sequences[to if moves else gpu] += 1
             if moves:
-                self.clock.after(MOVE_S, partial(self._join, request, num_tokens, to))
+                self._move(request, num_tokens, to)
             else:
                 self._join(request, num_tokens, gpu)
 
@@ -175,9 +173,7 @@ class ChangingPools(Simulation):
         for request, num_tokens in sorted(running, key=lambda each: -each[1]):
             there = replace(self._site(full), spreads=spreads)
             if self._soft.takes(self._site(gpu), there, idle_s):
-                self._sequences[self._at.pop(request)] -= 1
-                self._sequences[gpu] += 1
-                self.clock.after(MOVE_S, partial(self._join, request, num_tokens, gpu))
+                self._move(request, num_tokens, gpu)
             else:
                 staying.append((request, num_tokens))
         for request, num_tokens in staying:
@@ -193,15 +189,18 @@ class ChangingPools(Simulation):
         for full in map(int, self._balance.uneven(weights, now)):
             running = self._decoders.take(full)
             for request, num_tokens in sorted(running, key=lambda each: -each[1]):
-                self._at.pop(request)
                 to = min(self._decoding(), key=lambda i: counts[i])
                 if most and gains(1.0, num_tokens, counts[full], counts[to]):
                     most -= 1
-                    counts[full] -= 1
-                    counts[to] += 1
-                    self.clock.after(MOVE_S, partial(self._join, request, num_tokens, to))
+                    self._move(request, num_tokens, to)
                 else:
                     self._join(request, num_tokens, full)
+
+    def _move(self, request: Request, num_tokens: int, to: int) -> None:
+        """Let a sequence that was taken out of its GPU go on at another one."""
+        self._sequences[self._at.pop(request)] -= 1
+        self._sequences[to] += 1
+        self.clock.after(MOVE_S, partial(self._join, request, num_tokens, to))
 
     def _site(self, gpu: int) -> Site:
         tokens_ahead = self._workers[gpu].tokens_ahead + self._queued()
