@@ -64,7 +64,7 @@ class LockstepTimes:
     """``enter_s``: how long a member waits for the others' first commitment, who may be in a local
     step; ``step_s``: for the next one, in lockstep. After a wait in vain or an aborted step the
     member stays unavailable for ``back_off_s``, and twice as long after each further one, up to
-    ``max_back_off_s``; ``forgiven_after`` rounds in a row make it short again."""
+    ``max_back_off_s``; ``forgiven_after`` rounds since the last one make it short again."""
 
     enter_s: float = 0.1
     step_s: float = 0.02
@@ -94,7 +94,7 @@ class Lockstep:
         self._wait_until = inf
         self._unavailable_until = -inf
         self._back_off_s = self._times.back_off_s
-        self._num_in_a_row = self._num_lenders = 0
+        self._num_in_a_row = self._num_since_late = self._num_lenders = 0
         self._stays = self._was_aborted = False
 
     def decide(
@@ -284,7 +284,8 @@ class Lockstep:
         self._stays = self._policy.stays(self.loads, self.num_sharing)
         self._was_aborted = False
         self._num_in_a_row += 1
-        if self._num_in_a_row >= self._times.forgiven_after:
+        self._num_since_late += 1
+        if self._num_since_late >= self._times.forgiven_after:
             self._back_off_s = self._times.back_off_s
         return together
 
@@ -297,6 +298,7 @@ class Lockstep:
     def _back_off(self, now: float) -> None:
         """Give up the round for good, and stay unavailable for a while."""
         self._withdraw()
+        self._num_since_late = 0
         self._unavailable_until = now + self._back_off_s
         self._back_off_s = min(2 * self._back_off_s, self._times.max_back_off_s)
         self._say(Stance.UNAVAILABLE)

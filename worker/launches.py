@@ -109,6 +109,12 @@ class PromptBatches:
         self._launches = launches
         self._overlapped: deque[tuple[Scheduled, OverlappedBatch]] = deque()
         self._overlaps = False
+        self._num_under_way = 0
+
+    @property
+    def any_under_way(self) -> bool:
+        """True if a batch was launched, overlapped or not, and has not been processed yet."""
+        return self._num_under_way > 0
 
     @property
     def any_overlapped(self) -> bool:
@@ -140,6 +146,7 @@ class PromptBatches:
         while self._overlapped and is_scored:
             self.advance_overlapped(wait=True)
         room.bind_new(scheduled)
+        self._num_under_way += 1
         if self._overlaps and not is_scored and (self._overlapped or self._is_long(scheduled)):
             self._overlapped.append((scheduled, room.engine.overlapped(scheduled.batch)))
         else:
@@ -169,6 +176,7 @@ class PromptBatches:
     def _process(self, scheduled: Scheduled, result: StepResult) -> None:
         """Report the prompts that a batch has finished, and pass them on."""
         room = self._room
+        self._num_under_way -= 1
         for sequence in room.reports.prompt_logprobs(scheduled, result):
             room.prompts.end(sequence)
             room.reports.sampling_failed(sequence, "")

@@ -68,8 +68,7 @@ class Worker:
         room, group = self._room, self._group
         self._intake.admit()
         held = group.holds_prompts
-        willing = (held or not room.prompts.has_work) and not room.sequences.settling
-        step = self._steps.schedule(willing=willing)
+        step = self._steps.schedule(willing=self._shares_next_step(held))
         if isinstance(step, PlannedStep):
             self._steps.launch(step)
             self._launches.process(behind=self._lookahead)
@@ -89,6 +88,14 @@ class Worker:
         if idle:
             willing = not room.prompts.has_work
             group.when_idle(room.allocator, willing=willing, empty=self.empty)
+
+    def _shares_next_step(self, held: bool) -> bool:
+        """True if nothing keeps this worker from a step of the group: no prompts, unless they are
+        ``held``, and no sequence that is to move. While its GPU computes prompts the others would
+        wait for it in vain."""
+        room = self._room
+        prompts = self._batches.any_under_way or (room.prompts.has_work and not held)
+        return not prompts and not room.sequences.settling
 
     def _offer_settled(self) -> None:
         """Offer the sequences that are to move and whose states have all their tokens."""

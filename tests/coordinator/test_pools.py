@@ -170,7 +170,7 @@ def test_a_worker_that_comes_back_takes_the_role_that_is_missing() -> None:
 
 
 def test_without_a_prefill_worker_all_compute_prompts_and_decode() -> None:
-    site = Site()
+    site = Site(patience_s=0.1)
     offered = site.desk.submit("offered")
     assert not site.pools.all_do_both
     change = site.set(0, 4)

@@ -209,6 +209,30 @@ def test_an_aborted_round_and_the_one_behind_it_are_given_up() -> None:
     assert run_until_together(members, 3.0)[0].round > number + 1
 
 
+def test_steps_with_prompts_between_them_make_the_wait_after_a_late_one_short_again() -> None:
+    times = LockstepTimes(back_off_s=1.0, max_back_off_s=4.0, forgiven_after=5)
+    members = [Member(Lockstep(1, SpreadPolicy("16"), times)) for _ in range(2)]
+
+    def abort(now: float) -> None:
+        run_until_together(members, now)
+        for member in members:
+            member.lockstep.aborted(now)
+            member.published = member.lockstep.record
+        assert turn(members, now) == [LOCAL, LOCAL], "they stay unavailable for a while"
+
+    for now in (0.0, 5.0, 10.0):
+        abort(now)
+    now = 15.0
+    for _ in range(5):
+        run_until_together(members, now)
+        members[0].willing = False
+        assert turn(members, now) == [LOCAL, LOCAL], "one computes prompts"
+        members[0].willing = True
+    abort(now)
+    assert turn(members, now + 0.9) == [LOCAL, LOCAL]
+    run_until_together(members, now + 1.1)
+
+
 def test_a_member_of_another_generation_takes_no_part() -> None:
     first, second = members = group(8, 8)
     second.lockstep = Lockstep(2, SpreadPolicy("16"), TIMES)
