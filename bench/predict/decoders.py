@@ -1,7 +1,9 @@
 """The GPUs that decode, in simulated time: the progress of their sequences. Pure."""
 
+from collections import Counter
 from collections.abc import Callable, Collection, Hashable
 from dataclasses import dataclass, field
+from functools import partial
 from heapq import heappop, heappush
 from itertools import count
 from math import ceil, inf
@@ -42,13 +44,17 @@ class Decoders:
     """Gives sequences tokens at the pace of ``steps``, which changes as sequences come and go.
     Between two changes time is continuous: waits for the end of a step are not modelled. Each token
     of ``more_len`` makes a token take ``context_s`` longer. ``lenders``: the GPUs that share steps
-    of others only while they have no sequences."""
+    of others only while they have no sequences.
+
+    After prompts a GPU shares no step for as long as one local step takes: members agree on the
+    next one while the last local ones are computed."""
 
     def __init__(self, clock: Clock, number: int, steps: Steps, context_s: float = 0.0) -> None:
         self._clock, self._steps, self._context_s = clock, steps, context_s
         self._gpus = [_Gpu() for _ in range(number)]
         self.lenders: Collection[int] = ()
         self._paused: set[int] = set()
+        self._agreeing: Counter[int] = Counter()
         self._order = count()
         self._moved_at = 0.0
         self._version = 0
@@ -100,10 +106,18 @@ class Decoders:
     def resume(self, gpu: int) -> None:
         self._move()
         self._paused.discard(gpu)
+        self._agreeing[gpu] += 1
+        self._plan()
+        self._clock.after(max(self._paces()), partial(self._agreed, gpu))
+
+    def _agreed(self, gpu: int) -> None:
+        self._move()
+        self._agreeing -= Counter([gpu])
         self._plan()
 
     def _doing(self) -> Doing:
-        return Doing([len(gpu.ends) for gpu in self._gpus], self._paused, self.lenders)
+        busy = self._paused | self._agreeing.keys()
+        return Doing([len(gpu.ends) for gpu in self._gpus], busy, self.lenders)
 
     def _paces(self) -> list[float]:
         paces = self._steps.token_s(self._doing())

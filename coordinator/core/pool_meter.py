@@ -12,6 +12,9 @@ from coordinator.core.workers.prompt_meter import tok_s
 from coordinator.core.workers.worker import Worker
 
 SHORTEST_S, NEWEST_ANSWER = 0.05, 0.05
+ALIKE = 0.8
+"""A step that workers compute together takes as long as the member with most sequences needs. So it
+counts for that member, and for those with at least this share of its sequences."""
 
 
 class Answers:
@@ -79,9 +82,12 @@ class PoolMeter:
         self._prompt_tok_s = tok_s(meters) or self._prompt_tok_s
         if num_prompt := sum(meter.num_prompt for meter in meters):
             self._new_share = sum(meter.num_computed for meter in meters) / num_prompt
+        most = max((worker.num_decoded for worker in workers), default=0)
         for worker in workers:
+            least = ALIKE * most if worker.spread.shares_steps else 0.0
             for num_sequences, seconds in worker.steps.taken():
-                self._steps.note(num_sequences, seconds)
+                if num_sequences >= least:
+                    self._steps.note(num_sequences, seconds)
 
     def _computed_since(self, workers: list[Worker]) -> int:
         before = self._computed

@@ -17,8 +17,8 @@ they move towards the size that would have cost least then: the next burst finds
 it would have been, they move towards the size with the shortest steps of those that would.
 
 They move by one worker at a time, or to or from none. Hysteresis: not within ``HOLD_S`` of the last
-change, not for a gain below ``GAIN`` or, in steps alone, below ``STEP_GAIN``, and from none only
-for what was better at the worst time.
+change, not back within ``BACK_S``, not for a gain below ``GAIN`` or, in steps alone, below
+``STEP_GAIN``, and from none only for what was better at the worst time.
 """
 
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ from typing import Protocol
 
 LOOK_S = 0.25
 """How often the policy is asked."""
-HOLD_S = 0.5
+HOLD_S, BACK_S = 0.5, 2.0
 GAIN = 0.15
 STEP_GAIN = 0.05
 """The share by which steps have to become shorter for a change that is made for nothing else."""
@@ -122,6 +122,8 @@ class PoolPolicy:
         self._noted_at = -inf
         self._decided_at: float | None = None
         self._changed_at = -inf
+        self._left = -1
+        """The number of prefill workers before the last change."""
         self.why = ""
         """The reason of the last change, for people."""
 
@@ -146,8 +148,10 @@ class PoolPolicy:
         wanted = best
         if best and present:
             wanted = present + (1 if best > present else -1)
+        if wanted == self._left and now - self._changed_at < BACK_S:
+            return present
         self.why = f"{present} → {wanted} prefill: {reason}"
-        self._changed_at = now
+        self._changed_at, self._left = now, present
         return wanted
 
     def _lately(self, present: int, costs: dict[int, float]) -> tuple[dict[int, float], str, float]:

@@ -1,15 +1,19 @@
 """What the pools have to do, and how fast the workers are, by their messages."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from coordinator.core.pool_meter import PoolMeter
+from coordinator.core.request import Request, State
 from coordinator.core.step_times import STEP_GROWTH, StepTimes
 from coordinator.core.workers.prompt_meter import MEMORY_S, PromptMeter, tok_s
 from coordinator.core.workers.step_clock import StepClock
+from coordinator.core.workers.worker import Worker
 from tests.coordinator.desk import Desk
 from transport.wire.messages import TokenOut
+from transport.wire.spread import SpreadCounts
 
 
 def test_a_step_between_two_measured_ones_and_beyond_them() -> None:
@@ -66,6 +70,31 @@ def test_the_meter_knows_the_steps_of_a_worker() -> None:
         worker.note_step((TokenOut("r", 1, 1, 7),), now)
     meter.load([worker], 0)
     assert meter.step_s(1) == pytest.approx(0.010)
+
+
+def test_a_step_of_a_group_is_no_measure_for_a_member_with_few_sequences() -> None:
+    desk, meter = Desk(("d-1", "d-2")), PoolMeter()
+    full, other = workers = [desk.registry.require(name) for name in ("d-1", "d-2")]
+    requests = [desk.submit(f"r-{i}") for i in range(9)]
+    for i, request in enumerate(requests):
+        request.decode_worker = "d-2" if i == 8 else "d-1"
+        request.state = State.DECODING
+        desk.registry.require(request.decode_worker).load.add(request)
+
+    def steps(worker: Worker, of: Sequence[Request], step_s: float) -> None:
+        for now in (1.0, 1.0 + step_s):
+            worker.note_step([TokenOut(r.request_id, 1, 1, 7) for r in of], now)
+
+    steps(other, requests[8:], 0.003)
+    meter.load(workers, 0)
+    for worker in workers:
+        worker.spread.note(SpreadCounts(num_members=2), 1.0)
+        worker.spread.note(SpreadCounts(num_members=2, num_steps=9), 2.0)
+    steps(full, requests[:8], 0.010)
+    steps(other, requests[8:], 0.010)
+    meter.load(workers, 0)
+    assert meter.step_s(8) == pytest.approx(0.010)
+    assert meter.step_s(1) == pytest.approx(0.003), "as it takes alone"
 
 
 def test_prompts_are_computed_in_turn_so_waiting_is_no_work() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from coordinator.core.pool_policy import HOLD_S, MEMORY_S, PoolLoad, PoolPolicy, PoolTargets
+from coordinator.core.pool_policy import BACK_S, HOLD_S, MEMORY_S, PoolLoad, PoolPolicy, PoolTargets
 from tests.coordinator.speeds import FixedSpeeds
 
 TARGETS = PoolTargets(ttft_s=1.0, tpot_s=0.02)
@@ -35,8 +35,15 @@ def test_an_easy_load_changes_nothing() -> None:
 def test_no_change_undoes_another_one_at_once() -> None:
     found = policy()
     assert found.decide(load(1, 3, waiting=30_000), 10.0) == 2
-    assert found.decide(load(2, 2, sequences=400), 10.0 + HOLD_S / 2) == 2
-    assert found.decide(load(2, 2, sequences=400), 10.0 + HOLD_S) == 1
+    assert found.decide(load(2, 2, sequences=400), 10.0 + HOLD_S) == 2
+    assert found.decide(load(2, 2, sequences=400), 10.0 + BACK_S) == 1
+
+
+def test_a_change_that_goes_on_waits_for_less_time_than_one_back() -> None:
+    found = policy()
+    assert found.decide(load(1, 3, waiting=30_000), 10.0) == 2
+    assert found.decide(load(2, 2, waiting=90_000), 10.0 + HOLD_S / 2) == 2
+    assert found.decide(load(2, 2, waiting=90_000), 10.0 + HOLD_S) == 3
 
 
 def test_a_worker_always_decodes() -> None:

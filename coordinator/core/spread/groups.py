@@ -169,8 +169,8 @@ class SpreadGroups:
 
     def _wanted(self) -> list[tuple[Worker, ...]]:
         """The members of each group that should exist now."""
-        now, rest = self._monotonic(), list[Worker]()
-        for worker in self._registry.all():
+        now, rest, joined = self._monotonic(), list[Worker](), self._registry.all()
+        for worker in joined:
             fit = worker.hello.spread is not None
             takes_work = not worker.draining and worker.breaker.closed
             if fit and takes_work and not self._slow.is_out(worker.instance, now):
@@ -188,6 +188,8 @@ class SpreadGroups:
                 if len(members) < MAX_MEMBERS and alike and not parted:
                     members.append(worker)
             rest = [worker for worker in rest if worker not in members]
+            if not _num_lenders(members):  # so that a change of roles makes no other group
+                members.sort(key=joined.index)
             if len(members) > 1:
                 groups.append(tuple(members))
         return groups

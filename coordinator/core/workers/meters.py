@@ -112,6 +112,11 @@ class SpreadMeter(RecentCounts[SpreadCounts]):
         super().__init__(SPREAD_WINDOW_S, _spread_since, SpreadCounts())
 
     @property
+    def shares_steps(self) -> bool:
+        """True if it has taken spread steps lately."""
+        return self.recent.num_steps > 0
+
+    @property
     def has_lenders(self) -> bool:
         """True if most steps that the newest heartbeat added were spread over more than two
         members: prefill workers are lenders of such a group."""
