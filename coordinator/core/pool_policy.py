@@ -27,7 +27,7 @@ from typing import Protocol
 
 LOOK_S = 0.25
 """How often the policy is asked."""
-HOLD_S, BACK_S = 0.5, 2.0
+HOLD_S, BACK_S = 0.5, 1.0
 GAIN = 0.15
 STEP_GAIN = 0.05
 """The share by which steps have to become shorter for a change that is made for nothing else."""
