@@ -67,7 +67,7 @@ class LockstepTimes:
     ``max_back_off_s``; ``forgiven_after`` rounds since the last one make it short again."""
 
     enter_s: float = 0.1
-    step_s: float = 0.02
+    step_s: float = 0.05
     back_off_s: float = 0.1
     max_back_off_s: float = 10.0
     forgiven_after: int = 1_000

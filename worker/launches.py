@@ -20,6 +20,9 @@ from worker.room import Room
 
 MAX_OVERLAPPED = 2
 """Overlapped batches under way: one is computed, and the next one waits behind it."""
+SHORT_S = 0.035
+"""The others of a spread group rather wait for prompts that take so long than take local steps
+meanwhile: about two of these (tests/simulation/test_timed.py)."""
 
 Process = Callable[[Scheduled, StepResult], None]
 
@@ -109,12 +112,16 @@ class PromptBatches:
         self._launches = launches
         self._overlapped: deque[tuple[Scheduled, OverlappedBatch]] = deque()
         self._overlaps = False
-        self._num_under_way = 0
+        self._under_way: list[Scheduled] = []
+        self._took_s: dict[int, float] = {}
+        """How long the last batch of about so many tokens took, by their number of bits."""
 
     @property
-    def any_under_way(self) -> bool:
-        """True if a batch was launched, overlapped or not, and has not been processed yet."""
-        return self._num_under_way > 0
+    def any_long_under_way(self) -> bool:
+        """True if the launched batches that have not been processed yet take longer than
+        ``SHORT_S``, by earlier ones; those of a new size do."""
+        expected_s = (self._took_s.get(_size(each), inf) for each in self._under_way)
+        return sum(expected_s) > SHORT_S
 
     @property
     def any_overlapped(self) -> bool:
@@ -146,11 +153,12 @@ class PromptBatches:
         while self._overlapped and is_scored:
             self.advance_overlapped(wait=True)
         room.bind_new(scheduled)
-        self._num_under_way += 1
+        self._under_way.append(scheduled)
         if self._overlaps and not is_scored and (self._overlapped or self._is_long(scheduled)):
             self._overlapped.append((scheduled, room.engine.overlapped(scheduled.batch)))
         else:
-            self._launches.add(scheduled, room.engine.launch(scheduled.batch), self._process)
+            step = room.engine.launch(scheduled.batch)
+            self._launches.add(scheduled, step, self._process_timed)
         for sequence, row in zip(scheduled.sequences, scheduled.rows, strict=True):
             goes_on = sequence.num_output + 1 < sequence.stop.max_tokens
             if row.sample and sequence.hands_off and goes_on:
@@ -170,13 +178,16 @@ class PromptBatches:
 
     def _is_long(self, scheduled: Scheduled) -> bool:
         """True if steps would wait too long for a batch before them."""
-        most = self._room.settings.limits.max_tokens_beside_decode
-        return sum(row.length for row in scheduled.rows) > most
+        return _num_tokens(scheduled) > self._room.settings.limits.max_tokens_beside_decode
+
+    def _process_timed(self, scheduled: Scheduled, result: StepResult) -> None:
+        self._took_s[_size(scheduled)] = self._launches.took_s
+        self._process(scheduled, result)
 
     def _process(self, scheduled: Scheduled, result: StepResult) -> None:
         """Report the prompts that a batch has finished, and pass them on."""
         room = self._room
-        self._num_under_way -= 1
+        self._under_way.remove(scheduled)
         for sequence in room.reports.prompt_logprobs(scheduled, result):
             room.prompts.end(sequence)
             room.reports.sampling_failed(sequence, "")
@@ -197,3 +208,11 @@ class PromptBatches:
                 room.offers.add(sequence, room.clock())
             else:
                 room.sequences.add(sequence)
+
+
+def _num_tokens(scheduled: Scheduled) -> int:
+    return sum(row.length for row in scheduled.rows)
+
+
+def _size(scheduled: Scheduled) -> int:
+    return _num_tokens(scheduled).bit_length()

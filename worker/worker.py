@@ -91,10 +91,10 @@ class Worker:
 
     def _shares_next_step(self, held: bool) -> bool:
         """True if nothing keeps this worker from a step of the group: no prompts, unless they are
-        ``held``, and no sequence that is to move. While its GPU computes prompts the others would
-        wait for it in vain."""
+        ``held``, and no sequence that is to move. While its GPU computes many prompts the others
+        would wait for it in vain."""
         room = self._room
-        prompts = self._batches.any_under_way or (room.prompts.has_work and not held)
+        prompts = self._batches.any_long_under_way or (room.prompts.has_work and not held)
         return not prompts and not room.sequences.settling
 
     def _offer_settled(self) -> None:

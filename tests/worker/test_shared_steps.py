@@ -2,12 +2,15 @@
 
 from types import SimpleNamespace
 
+import pytest
+
 from tests.simulation.fake_engine import FakeEngine
 from tests.worker.made import make_worker
 from transport.wire.layout import PoolSize
 from transport.wire.messages import Generate
 from transport.wire.sampling import SamplingParams, StopRule
 from transport.wire.token_ids import packed, to_wire
+from worker.launches import SHORT_S
 from worker.spread.group import Alone, Plan
 
 
@@ -22,29 +25,56 @@ class Listening(Alone):
         return super().decide(num_rows, num_drafts, willing=willing)
 
 
-def test_no_step_is_shared_while_a_batch_of_prompts_is_under_way() -> None:
-    group = Listening()
-    worker = make_worker(
-        FakeEngine(PoolSize(60, 8)),
-        SimpleNamespace(send=lambda message: None, in_socket_s=0.0),
-        "colocated",
-        lookahead=1,
-        group=group,
-    )
+class Site:
+    """A worker whose clock goes on by ``tick_s`` whenever it looks."""
 
-    def ask(name: str, arrival: int) -> None:
-        prompt = to_wire(packed(tuple(range(20))))
-        worker.handle(Generate(name, 1, arrival, prompt, 20, SamplingParams(), StopRule(40)))
+    def __init__(self, tick_s: float) -> None:
+        self.group, self._now, self._tick_s = Listening(), 0.0, tick_s
+        self.worker = make_worker(
+            FakeEngine(PoolSize(60, 8)),
+            SimpleNamespace(send=lambda message: None, in_socket_s=0.0),
+            "colocated",
+            lookahead=1,
+            group=self.group,
+            clock=self._clock,
+        )
 
-    ask("first", 1)
-    for _ in range(4):
-        worker.step()
-    assert group.heard[-1], "it decodes, and has no prompt"
-    del group.heard[:]
-    ask("second", 2)
-    worker.step()
-    assert group.heard == [False], "a prompt waits, and is launched behind this step"
-    worker.step()
-    assert group.heard == [False, False], "its batch was not waited for yet"
-    worker.step()
-    assert group.heard == [False, False, True]
+    def _clock(self) -> float:
+        self._now += self._tick_s
+        return self._now
+
+    def ask(self, name: str, arrival: int, length: int) -> None:
+        prompt = to_wire(packed(tuple(i % 64 for i in range(length))))
+        self.worker.handle(
+            Generate(name, 1, arrival, prompt, length, SamplingParams(), StopRule(40))
+        )
+
+    def decodes(self) -> None:
+        """Compute a first prompt, and begin to decode."""
+        self.ask("first", 1, 20)
+        for _ in range(4):
+            self.worker.step()
+        assert self.group.heard[-1], "it decodes, and has no prompt"
+        del self.group.heard[:]
+
+
+@pytest.mark.parametrize(("tick_s", "short"), [(SHORT_S, False), (SHORT_S / 100, True)])
+def test_only_prompts_that_take_little_time_are_waited_for(tick_s: float, short: bool) -> None:
+    site = Site(tick_s)
+    site.decodes()
+    site.ask("second", 2, 20)
+    site.worker.step()
+    assert site.group.heard == [False], "a prompt waits, and is launched behind this step"
+    site.worker.step()
+    assert site.group.heard == [False, short], "its batch is under way"
+    site.worker.step()
+    assert site.group.heard == [False, short, True]
+
+
+def test_a_batch_of_a_size_that_is_new_may_take_long() -> None:
+    site = Site(SHORT_S / 100)
+    site.decodes()
+    site.ask("second", 2, 70)
+    site.worker.step()
+    site.worker.step()
+    assert site.group.heard == [False, False]
