@@ -54,6 +54,9 @@ WAIT: Final = "wait"
 WINDOW = 8
 """Rounds between two in which members may turn to prompts, which wait for half as many steps on
 average."""
+MOST_WITHOUT = 3
+"""Rounds that a member which decodes alone takes while its lenders compute prompts. They come back
+to a round sooner than to one behind local steps (tests/simulation/test_timed.py)."""
 
 
 Decision = Together | Literal["local", "wait"]
@@ -94,7 +97,7 @@ class Lockstep:
         self._wait_until = inf
         self._unavailable_until = -inf
         self._back_off_s = self._times.back_off_s
-        self._num_in_a_row = self._num_since_late = self._num_lenders = 0
+        self._num_in_a_row = self._num_since_late = self._num_lenders = self._num_without = 0
         self._stays = self._was_aborted = False
 
     def decide(
@@ -281,7 +284,9 @@ class Lockstep:
             last_trial=mine.trial,
             beat=mine.beat + 1,
         )
-        self._stays = self._policy.stays(self.loads, self.num_sharing)
+        pays = self._policy.stays(self.loads, self.num_sharing)
+        self._num_without = 0 if pays else self._num_without + 1
+        self._stays = pays or (len(self.loads) == 1 and self._num_without < MOST_WITHOUT)
         self._was_aborted = False
         self._num_in_a_row += 1
         self._num_since_late += 1

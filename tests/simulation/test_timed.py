@@ -3,6 +3,7 @@
 import pytest
 
 from tests.simulation.timed import TimedPair, Times
+from tests.simulation.timed_lender import TimedLender
 
 LOCAL_S, SPREAD_S, TOKEN_S = 0.014, 0.010, 0.000_25
 TIMES = Times(lambda rows: LOCAL_S, lambda rows: SPREAD_S, lambda num_tokens: num_tokens * TOKEN_S)
@@ -39,3 +40,23 @@ def test_prompts_make_nobody_late_and_most_other_steps_are_spread(
     possible_s = 1 / (spread_share / SPREAD_S + (first_share - spread_share) / LOCAL_S)
     assert first < 1.12 * possible_s, "as if steps were spread whenever no prompts are computed"
     assert second < 1.25 * SPREAD_S * PART / (PART - 1)
+
+
+@pytest.mark.parametrize("prompt_s", [0.02, 0.03, 0.06, 0.1])
+def test_a_lender_shares_the_steps_while_it_has_no_prompts(prompt_s: float) -> None:
+    site = TimedLender(TIMES, alone_s=1.1 * LOCAL_S)
+    for _ in range(NUM_SEQUENCES):
+        site.decode(4_000)
+
+    def come() -> None:
+        while True:
+            site.stage.sleep(PART * prompt_s)
+            site.compute(round(prompt_s / TOKEN_S))
+
+    site.stage.act(come)
+    site.stage.run(SECONDS)
+    step_s = SECONDS / len(site.decoding.tokens_at)
+    share = 1 - 1 / PART
+    assert step_s < 1.12 / (share / SPREAD_S + (1 - share) / LOCAL_S)
+    longest_s = max(site.computing.ttfts_s)
+    assert longest_s < prompt_s + 3 * SPREAD_S, "it waits for two steps, and for no other prompt"

@@ -1,16 +1,12 @@
 """Workers whose devices and hosts take simulated time, for tests of how fast a spread group is.
 
-Each worker runs on a thread of its own, but only one at a time: a thread that waits gives the turn
-to the one whose wait ends next, and simulated time goes on to there. So a run is the same each
-time. A device computes what was launched in order. A spread step begins when all members' devices
-have come to it.
+A device computes what was launched in order. A spread step begins when all members' devices have
+come to it.
 """
 
 import random
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from heapq import heappop, heappush
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,6 +21,7 @@ from tests.simulation.fake_exchange import (
     FakeSpreading,
     SpreadStep,
 )
+from tests.simulation.stage import Stage
 from tests.worker.made import make_worker
 from transport.wire.layout import PoolSize
 from transport.wire.messages import Generate, Prefilled, Tokens
@@ -32,78 +29,15 @@ from transport.wire.sampling import SamplingParams, StopRule
 from transport.wire.spread import SpreadGroup, SpreadMember
 from transport.wire.token_ids import packed, to_wire
 from worker.settings import PrefixCacheSettings
+from worker.spread.group import Group
 from worker.spread.membership import Membership
 from worker.spread.records import Records
+from worker.worker import Worker
 
 HOST_S, LOOK_S = 0.0005, 0.0002
 """What a round costs a host, and how often one that waits looks."""
 MOST_TOKENS = 512
 """Of a batch of prompts."""
-
-
-class Over(BaseException):
-    """The time of the run is over."""
-
-
-class Stage:
-    """Simulated time, and whose turn it is."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        self._waiting: list[tuple[float, int, threading.Semaphore]] = []
-        self._count = 0
-        self._over = False
-        self._threads: list[threading.Thread] = []
-        self.errors: list[BaseException] = []
-
-    def act(self, actor: Callable[[], None]) -> None:
-        """Let ``actor`` run from now on."""
-        turn = self._wait_until(self.now)
-
-        def run() -> None:
-            turn.acquire()
-            try:
-                if not self._over:
-                    actor()
-            except Over:
-                pass
-            except BaseException as error:
-                self.errors.append(error)
-            self._next()
-
-        self._threads.append(threading.Thread(target=run, daemon=True))
-        self._threads[-1].start()
-
-    def sleep(self, seconds: float) -> None:
-        if self._over:
-            raise Over
-        turn = self._wait_until(self.now + seconds)
-        self._next()
-        turn.acquire()
-        if self._over:
-            raise Over
-
-    def run(self, seconds: float) -> None:
-        """Let all actors go on for so long, and then end them. Raises the first of their errors."""
-        self.sleep(seconds)
-        self._over = True
-        for thread in self._threads:
-            self._next()
-            thread.join()
-        if self.errors:
-            raise self.errors[0]
-
-    def _wait_until(self, time: float) -> threading.Semaphore:
-        turn = threading.Semaphore(0)
-        self._count += 1
-        heappush(self._waiting, (time, self._count, turn))
-        return turn
-
-    def _next(self) -> None:
-        if self._waiting:
-            time, _, turn = heappop(self._waiting)
-            self.now = max(self.now, time)
-            turn.release()
 
 
 @dataclass(frozen=True)
@@ -181,8 +115,8 @@ class Together(Computed):
 class TimedEngine(FakeEngine):
     """``last``: what was launched last on its device."""
 
-    def __init__(self, stage: Stage, times: Times, size: PoolSize) -> None:
-        super().__init__(size)
+    def __init__(self, stage: Stage, times: Times) -> None:
+        super().__init__(PoolSize(400, 64))
         self.stage, self.times = stage, times
         self.last: Computed | None = None
 
@@ -192,7 +126,7 @@ class TimedEngine(FakeEngine):
         times = self.times
         seconds = times.prompts_s(num_prompt) if num_prompt else times.local_s(len(batch.rows))
         self.last = Alone(self.stage.now, self.last, seconds)
-        return _waits(step, self.stage, self.last)
+        return waits(step, self.stage, self.last)
 
 
 class TimedSpreading(FakeSpreading):
@@ -210,10 +144,10 @@ class TimedSpreading(FakeSpreading):
         seconds = engine.times.spread_s(plan.bucket)
         number = len(self.members)
         engine.last = Together(engine.stage.now, engine.last, parts, number, seconds)
-        return _waits(step, engine.stage, engine.last)
+        return waits(step, engine.stage, engine.last)
 
 
-def _waits(step: Any, stage: Stage, computed: Computed) -> Any:
+def waits(step: Any, stage: Stage, computed: Computed) -> Any:
     """``step``, whose host waits until it is ``computed``."""
     result = step.result
 
@@ -263,7 +197,7 @@ class TimedSession:
 class TimedWorker:
     membership: Membership
     session: TimedSession
-    worker: Any
+    worker: Worker
     now: Callable[[], float]
     num_asked: int = 0
 
@@ -288,6 +222,34 @@ class TimedWorker:
         return counts.num_steps / max(1, counts.num_steps + counts.num_local)
 
 
+def exchange_on(stage: Stage) -> Exchange:
+    """An exchange in which no step is aborted."""
+    exchange = Exchange(random.Random(1), lambda step: stage.sleep(LOOK_S))
+    exchange.rng = SimpleNamespace(random=lambda: 1.0)  # type: ignore[assignment]
+    return exchange
+
+
+def records_of(name: str, records: dict[str, Record]) -> Records:
+    """The record of a member, and how it reads those of others."""
+    return Records(FakeRecord(name, records), lambda peer: FakePeerRecord(peer, records, set()))
+
+
+def timed_worker(
+    engine: TimedEngine, session: TimedSession, role: Any, name: str, group: Group
+) -> Worker:
+    return make_worker(
+        engine, session, role, instance=name, lookahead=1, group=group,
+        limits=RoundLimits(PrefillLimits(MOST_TOKENS, 16), MOST_TOKENS),
+        clock=lambda: engine.stage.now, prefix_cache=PrefixCacheSettings(enabled=False),
+    )  # fmt: skip
+
+
+def serve(worker: Worker, stage: Stage) -> None:
+    while True:
+        worker.round(1.0)
+        stage.sleep(HOST_S)
+
+
 class TimedPair:
     """Two colocated workers that are one spread group."""
 
@@ -295,34 +257,23 @@ class TimedPair:
         self.stage = Stage()
         records: dict[str, Record] = {}
         parts: dict[int, list[Together]] = {}
-        exchange = Exchange(random.Random(1), lambda step: self.stage.sleep(LOOK_S))
-        exchange.rng = SimpleNamespace(random=lambda: 1.0)  # type: ignore[assignment]
+        exchange = exchange_on(self.stage)
         self.workers = [self._worker(f"w-{i}", times, exchange, records, parts) for i in (0, 1)]
         members = tuple(
             SpreadMember(f"w-{i}", each.membership.export) for i, each in enumerate(self.workers)
         )
         for each in self.workers:
             each.session.inbox.append(SpreadGroup(1, members))
-            self.stage.act(lambda worker=each.worker: self._serve(worker))
-
-    def _serve(self, worker: Any) -> None:
-        while True:
-            worker.round(1.0)
-            self.stage.sleep(HOST_S)
+            self.stage.act(lambda worker=each.worker: serve(worker, self.stage))
 
     def _worker(
         self, name: str, times: Times, exchange: Exchange, records: Any, parts: Any
     ) -> TimedWorker:
-        engine = TimedEngine(self.stage, times, PoolSize(400, 64))
-        own = Records(FakeRecord(name, records), lambda peer: FakePeerRecord(peer, records, set()))
+        engine = TimedEngine(self.stage, times)
         membership = Membership(
-            TimedSpreading(engine, name, exchange, parts), name, "2", own,
+            TimedSpreading(engine, name, exchange, parts), name, "2", records_of(name, records),
             clock=lambda: self.stage.now,
         )  # fmt: skip
         session = TimedSession(self.stage)
-        worker = make_worker(
-            engine, session, "colocated", instance=name, lookahead=1, group=membership,
-            limits=RoundLimits(PrefillLimits(MOST_TOKENS, 16), MOST_TOKENS),
-            clock=lambda: self.stage.now, prefix_cache=PrefixCacheSettings(enabled=False),
-        )  # fmt: skip
+        worker = timed_worker(engine, session, "colocated", name, membership)
         return TimedWorker(membership, session, worker, lambda: self.stage.now)
