@@ -2,8 +2,8 @@
 
 pytest-xdist gives each file to the next process that is free. Here files that share a stack are one
 parcel: in other processes each would start that stack anew. And files that start workers are for
-the first process, so that they run beside files that start none. What needs a Docker engine waits
-until it is made, but in no process, as long as there are other files.
+every other process, so that they run beside files that start none. What needs a Docker engine
+waits until it is made, but in no process, as long as there are other files.
 """
 
 import fcntl
@@ -79,12 +79,12 @@ def place(item: pytest.Item) -> int:
 
 
 def next_parcel(waiting: Iterable[str], process: int, *, no_engine: bool = False) -> str:
-    """The first parcel for this process: one that starts workers for process 0, and another one for
-    all others; of the wrong kind where there is none of the right one. With ``no_engine`` yet,
+    """The first parcel for this process: one that starts workers for processes 0, 2, …, and another
+    one for 1, 3, …; of the wrong kind where there is none of the right one. With ``no_engine`` yet,
     parcels that need Docker come last."""
     every = list(waiting)
     names = [name for name in every if not (no_engine and name.startswith(DOCKER))] or every
-    right = (name for name in names if name.startswith(STACKS) == (process == 0))
+    right = (name for name in names if name.startswith(STACKS) == (process % 2 == 0))
     return next(right, names[0])
 
 
