@@ -55,13 +55,15 @@ class Computed:
 
     def __init__(self, launched_at: float, before: "Computed | None") -> None:
         self.launched_at, self.before = launched_at, before
+        self._begins_at: float | None = None
         self._ended_at: float | None = None
 
     def begins_at(self) -> float | None:
-        if self.before is None:
-            return self.launched_at
-        ended_at = self.before.ended_at()
-        return None if ended_at is None else max(self.launched_at, ended_at)
+        if self._begins_at is None:
+            free_at = 0.0 if self.before is None else self.before.ended_at()
+            if free_at is not None:
+                self._begins_at = max(self.launched_at, free_at)
+        return self._begins_at
 
     def ended_at(self) -> float | None:
         if self._ended_at is None and (found := self._end()) is not None:
@@ -95,18 +97,12 @@ class Together(Computed):
     ) -> None:
         super().__init__(launched_at, before)
         self._parts, self._number, self._seconds = parts, number, seconds
-        self._came_at: float | None = None
         parts.append(self)
-
-    def comes_at(self) -> float | None:
-        if self._came_at is None:
-            self._came_at = self.begins_at()
-        return self._came_at
 
     def _end(self) -> float | None:
         if len(self._parts) < self._number:
             return None
-        came = [part.comes_at() for part in self._parts]
+        came = [part.begins_at() for part in self._parts]
         if any(at is None for at in came):
             return None
         return max(at for at in came if at is not None) + self._seconds

@@ -47,15 +47,9 @@ class Own(Computed):
         super().__init__(launched_at, before)
         self.is_shared = False
         self._lent, self._alone_s, self._shared_s = lent, alone_s, shared_s
-        self._came_at: float | None = None
-
-    def comes_at(self) -> float | None:
-        if self._came_at is None:
-            self._came_at = self.begins_at()
-        return self._came_at
 
     def _end(self) -> float | None:
-        if (came_at := self.comes_at()) is None:
+        if (came_at := self.begins_at()) is None:
             return None
         offered = [at for loan in self._lent if (at := loan.begins_at()) is not None]
         self.is_shared = any(at <= came_at for at in offered)
@@ -74,7 +68,7 @@ class Loan(Computed):
 
     def _end(self) -> float | None:
         own, begins_at = self._own(), self.begins_at()
-        if own is None or begins_at is None or (came_at := own.comes_at()) is None:
+        if own is None or begins_at is None or (came_at := own.begins_at()) is None:
             return None
         self.takes_part = begins_at <= came_at
         return own.ended_at() if self.takes_part else begins_at
