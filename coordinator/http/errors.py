@@ -157,6 +157,12 @@ def unhandled(error: Exception) -> ApiError:
     return internal_error()
 
 
+def cut_off() -> ApiError:
+    """The error for a request whose time ends with the coordinator's."""
+    text = "the coordinator is shutting down"
+    return ApiError(503, text, code="shutting_down", retry_after_s=_RETRY_AFTER_S)
+
+
 def internal_error() -> ApiError:
     """A 500 for a bug; the log has its traceback, under the request's id."""
     return ApiError(500, "internal error", code="internal_error")

@@ -9,6 +9,7 @@
 6. BodyLimit (bodies/body_limit.py), HeadRequests, Warnings (warning_header.py).
 """
 
+import asyncio
 import logging
 import re
 import time
@@ -17,7 +18,7 @@ import uuid
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from coordinator.http.auth.accounts import account_of
-from coordinator.http.errors import CLIENT_CLOSED_REQUEST, unhandled
+from coordinator.http.errors import CLIENT_CLOSED_REQUEST, cut_off, unhandled
 from coordinator.http.messages.error_form import is_messages
 from coordinator.http.response_names import NAME_PATTERN, note_name
 from telemetry.logs import bind_request
@@ -61,7 +62,8 @@ class RequestId:
 
 class Observed:
     """Counts, times and logs every response, and turns an unhandled exception into a 500, or a 503
-    without memory, with an ErrorBody."""
+    without memory, with an ErrorBody. A request that is cancelled, since the coordinator ends, is a
+    503 too."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self._app = app
@@ -80,6 +82,10 @@ class Observed:
         self._metrics.http.in_flight.inc()
         try:
             await self._app(scope, receive, send_counted)
+        except asyncio.CancelledError:
+            if status != CLIENT_CLOSED_REQUEST:
+                raise
+            await cut_off().response()(scope, receive, send_counted)
         except Exception as error:
             log.exception("unhandled error", extra={"path": scope["path"]})
             if status != CLIENT_CLOSED_REQUEST:

@@ -70,8 +70,8 @@ def record_of(spec: SequenceRequest) -> RequestRecord:
 
 
 class Client:
-    """One HTTP request, asked over ASGI. ``sent`` is set when the last byte leaves, or when
-    ``die`` says that the process dies before something leaves."""
+    """One HTTP request, asked over ASGI. Once ``dead`` is set, nothing leaves any more, as when the
+    process was killed."""
 
     def __init__(self, app: FastAPI, *, stream: bool, num_choices: int = 1) -> None:
         self._app = app
@@ -80,7 +80,7 @@ class Client:
              "n": num_choices}
         )  # fmt: skip
         self.received = b""
-        self.whole = False
+        self.whole = self.dead = False
         self.on_last: Any = lambda: None
 
     async def ask(self) -> None:
@@ -98,6 +98,8 @@ class Client:
             return {"type": "http.request", "body": self._body, "more_body": False}
 
         async def send(message: Any) -> None:
+            if self.dead:
+                return
             self.received += message.get("body", b"")
             if message["type"] == "http.response.body" and not message.get("more_body"):
                 self.whole = True
@@ -172,6 +174,7 @@ async def test_killed_at_any_moment_the_record_says_finished_or_that_it_does_not
             core.gate.release()
             await asyncio.sleep(0)
         abandon(store)
+        client.dead = True
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)
         await store.close(0.0)

@@ -12,6 +12,7 @@ from coordinator.http.while_connected import ClientDisconnected, while_connected
 from coordinator.text.tokenizer import Tokenizer
 from tests.coordinator.apps import make_app
 from tests.coordinator.fake_core import ClientOf, FakeCore, Says
+from tests.coordinator.stores import eventually
 
 Message = MutableMapping[str, Any]
 
@@ -246,3 +247,35 @@ async def test_an_unready_service_is_no_news_to_those_that_ask_again_and_again(
     assert (await client.get("/ready")).status_code == 503
     (line,) = [record for record in caplog.records if record.name == "coordinator.http.middleware"]
     assert line.levelname == "DEBUG"
+
+
+@pytest.mark.parametrize("started", [False, True])
+async def test_a_request_that_the_coordinators_end_cuts_off(
+    tokenizer: Tokenizer, started: bool
+) -> None:
+    """As uvicorn cancels it: a 503 if nothing has left yet, and the cancellation otherwise."""
+    core = FakeCore(lambda _: [5, 6, 7, 8])
+    core.gate = asyncio.Semaphore(1 if started else 0)
+    sent: list[Message] = []
+    body = b'{"prompt": [1, 2], "max_tokens": 4, "stream": true}'
+    bodies: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive() -> Message:
+        if not bodies:
+            await asyncio.Event().wait()
+        return bodies.pop()
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    app = make_app(core, tokenizer, HttpSettings("tiny"))
+    asking = asyncio.create_task(app(post_scope("/v1/completions", []), receive, send))
+    await eventually(lambda: core.streams and bool(sent) == started)
+    asking.cancel()
+    await asyncio.wait([asking], timeout=5)
+    assert asking.done()
+    assert asking.cancelled() == started
+    if not started:
+        assert sent[0]["status"] == 503
+        assert (b"retry-after", b"1") in sent[0]["headers"]
+        assert b'"shutting_down"' in sent[1]["body"]
