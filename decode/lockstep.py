@@ -44,6 +44,7 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Final, Literal
 
+from decode.lateness import Lateness
 from decode.spread_gain import Load
 from decode.spread_policy import SpreadPolicy
 from decode.spread_record import Record, Stance
@@ -93,11 +94,11 @@ class Lockstep:
         self.num_sharing = 0
         self._policy = policy
         self._times = times or LockstepTimes()
-        self._missed: dict[int, Record | None] = {}
+        self._lateness = Lateness(
+            self._times.back_off_s, self._times.max_back_off_s, self._times.forgiven_after
+        )
         self._wait_until = inf
-        self._unavailable_until = -inf
-        self._back_off_s = self._times.back_off_s
-        self._num_in_a_row = self._num_since_late = self._num_lenders = self._num_without = 0
+        self._num_in_a_row = self._num_lenders = self._num_without = 0
         self._stays = self._was_aborted = False
 
     def decide(
@@ -127,7 +128,7 @@ class Lockstep:
         self.late = ()
         if trial != self.record.trial:
             self._change_trial(trial)
-        self._forgive(others)
+        self._lateness.look(others)
         seen = [self._seen(place, record) for place, record in enumerate(others)]
         if self.record.stance is not Stance.COMMITTED:
             self.record = replace(self.record, rows=rows, drafts=drafts, acceptance=acceptance)
@@ -151,8 +152,7 @@ class Lockstep:
         )
         stays_unavailable = (
             not willing
-            or now < self._unavailable_until
-            or bool(self._missed)
+            or self._lateness.keeps_away(now)
             or (self._was_aborted and not all(map(self._has_ended, lenders)))
         )
         self._say(Stance.UNAVAILABLE if stays_unavailable else Stance.WILLING)
@@ -201,10 +201,10 @@ class Lockstep:
     def aborted(self, now: float) -> None:
         """A launched round was taken back, and with it those launched behind it."""
         self._was_aborted = True
-        if self.record.last_trial:
-            self._withdraw()
-        else:
-            self._back_off(now)
+        self._withdraw()
+        if not self.record.last_trial:
+            self._lateness.back_off(now)
+            self._say(Stance.UNAVAILABLE)
 
     def _has_ended(self, lender: Record | None) -> bool:
         """True if a lender has no step of this generation under way."""
@@ -250,12 +250,11 @@ class Lockstep:
             self._withdraw()
             return LOCAL
         if now >= self._wait_until:
+            self._withdraw()
             if not self.record.trial:
                 self.late = tuple(waits_for)
-                self._missed |= {i: others[i] for i in waits_for}
-                self._back_off(now)
-            else:
-                self._withdraw()
+                self._lateness.missed(waits_for, others, now)
+                self._say(Stance.UNAVAILABLE)
             return LOCAL
         if (highest := _highest(present)) > number:
             if self._num_in_a_row:
@@ -289,9 +288,7 @@ class Lockstep:
         self._stays = pays or (len(self.loads) == 1 and self._num_without < MOST_WITHOUT)
         self._was_aborted = False
         self._num_in_a_row += 1
-        self._num_since_late += 1
-        if self._num_since_late >= self._times.forgiven_after:
-            self._back_off_s = self._times.back_off_s
+        self._lateness.launched()
         return together
 
     def _withdraw(self) -> None:
@@ -300,19 +297,11 @@ class Lockstep:
         self.record = replace(self.record, round=self.record.round + 1)
         self._say(Stance.WILLING)
 
-    def _back_off(self, now: float) -> None:
-        """Give up the round for good, and stay unavailable for a while."""
-        self._withdraw()
-        self._num_since_late = 0
-        self._unavailable_until = now + self._back_off_s
-        self._back_off_s = min(2 * self._back_off_s, self._times.max_back_off_s)
-        self._say(Stance.UNAVAILABLE)
-
     def _say(self, stance: Stance) -> None:
         self.record = replace(self.record, stance=stance, beat=self.record.beat + 1)
 
     def _seen(self, place: int, record: Record | None) -> Record | None:
-        return None if place in self._missed else self._of_this_generation(record)
+        return None if self._lateness.is_late(place) else self._of_this_generation(record)
 
     def _of_this_generation(self, record: Record | None) -> Record | None:
         return record if record and record.generation == self.record.generation else None
@@ -321,11 +310,6 @@ class Lockstep:
         """Records of the members that take part, or would, in a round of this member's trial."""
         here = [each for each in records if each and each.stance is not Stance.UNAVAILABLE]
         return [each for each in here if each.trial == self.record.trial]
-
-    def _forgive(self, others: Sequence[Record | None]) -> None:
-        """A member that was late counts again once it moves."""
-        for place in [i for i, missed in self._missed.items() if others[i] != missed]:
-            del self._missed[place]
 
 
 def _highest(records: Sequence[Record]) -> int:
