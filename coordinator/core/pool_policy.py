@@ -14,7 +14,8 @@ has to be below ``TOGETHER_SHARE`` of its target.
 A size is fine while its cost is at most ``FINE``. If the present size is not, the pools move
 towards the size that costs least now. If it is, but would not have been at the worst time lately,
 they move towards the size that would have cost least then: the next burst finds the pools ready. If
-it would have been, they move towards the size with the shortest steps of those that would.
+it would have been, they move towards the size with the shortest steps, in the mean of some seconds,
+of those that would.
 
 They move by one worker at a time, or to or from none. Hysteresis: not within ``HOLD_S`` of the last
 change, not back within ``BACK_S``, not for a gain below ``GAIN`` or, in steps alone, below
@@ -36,6 +37,8 @@ LEAST = 0.05
 """What costs less is not worth a change."""
 MEMORY_S = 120.0
 """How long the worst time counts; half of its cost is forgotten in 83 seconds."""
+STEPS_S = 10.0
+"""Over how long steps are averaged: a burst says little about the steps behind it."""
 AHEAD_S = 1.0
 """What will have come beyond the speed of the prefill workers by then is counted as waiting."""
 ARRIVALS_S = 4.0
@@ -117,8 +120,9 @@ class PoolPolicy:
         self._arrivals_tok_s = 0.0
         self._worst: dict[int, float] = {}
         """The highest cost of each size lately."""
-        self._longest: dict[int, float] = {}
-        """The longest time a token of each size lately, as a share of its target."""
+        self._steps: dict[int, float] = {}
+        """The mean time a token of each size lately, as a share of its target."""
+        self._steps_weight = 0.0
         self._noted_at = -inf
         self._decided_at: float | None = None
         self._changed_at = -inf
@@ -159,7 +163,7 @@ class PoolPolicy:
         why; and the least gain."""
         worst, most = self._worst, max(FINE, costs[present])
         if worst[present] <= FINE:
-            steps = {n: step for n, step in self._longest.items() if worst[n] <= FINE}
+            steps = {n: step for n, step in self._steps.items() if worst[n] <= FINE}
             step_ms = 1e3 * steps[present] * self._targets.tpot_s
             return steps, f"shorter steps than {step_ms:.1f} ms", STEP_GAIN
         reason = f"ready for the worst load of the last minutes, which took {worst[present]:.0%}"
@@ -167,10 +171,13 @@ class PoolPolicy:
         return lately, f"{reason} of a target", GAIN
 
     def _note_worst(self, costs: dict[int, float], steps: dict[int, float], now: float) -> None:
-        fade = exp((self._noted_at - now) / MEMORY_S)
+        passed_s = now - self._noted_at
         self._noted_at = now
-        self._worst = _larger(costs, self._worst, fade)
-        self._longest = _larger(steps, self._longest, fade)
+        self._worst = _larger(costs, self._worst, exp(-passed_s / MEMORY_S))
+        self._steps_weight = 1 + self._steps_weight * exp(-passed_s / STEPS_S)
+        for size, step in steps.items():
+            mean = self._steps.get(size, step)
+            self._steps[size] = mean + (step - mean) / self._steps_weight
 
     def _prediction(self, load: PoolLoad, ttft: float, tpot: float) -> str:
         return (

@@ -25,9 +25,10 @@ from coordinator.core.pool_policy import SPEED_BESIDE, PoolTargets, Speeds
 
 WAIT_SHARE = 0.3
 """A prefill worker whose prompts wait for a larger share of their target decodes nothing more."""
-HELP_FROM = 0.6
+HELP_FROM, HELP_EARLY_FROM = 0.6, 0.2
 """Prompts that would wait for a smaller share wait for a prefill worker. Beside decode steps they
-take longer to compute, so pools whose decode workers help early do less in all."""
+take longer to compute, so pools whose decode workers help early do less in all. They help early in
+a burst: where more prompts wait than sequences are decoded."""
 HELP_SHARE = 0.5
 """A decode worker helps while its sequences' time a token is below this share of its target."""
 KEEP_SHARE = 0.1
@@ -83,7 +84,7 @@ class SoftPools:
     def may_help(self, num_waiting: int) -> bool:
         """False if no decode worker ``helps`` with so many prompt tokens ahead of a prefill
         worker."""
-        return not self._speeds.prefill_tok_s() or self._ttft_share(num_waiting) > HELP_FROM
+        return not self._speeds.prefill_tok_s() or self._ttft_share(num_waiting) > HELP_EARLY_FROM
 
     def helps(self, num_waiting: int, there: Site, num_tokens: int, now: float) -> bool:
         """True if a decode worker is to compute a prompt of ``num_tokens``, for which it would wait
@@ -91,7 +92,8 @@ class SoftPools:
         speed, a worker without sequences takes what would wait longer elsewhere."""
         if not self._speeds.prefill_tok_s():
             return not there.num_sequences and there.tokens_ahead + num_tokens < num_waiting
-        if not self.may_help(num_waiting):
+        is_burst = num_waiting > there.num_sequences * num_tokens
+        if self._ttft_share(num_waiting) <= (HELP_EARLY_FROM if is_burst else HELP_FROM):
             return False
         if there.num_sequences and self._tpot_share(there, now, num_tokens) > HELP_SHARE:
             return False

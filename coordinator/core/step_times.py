@@ -10,7 +10,8 @@ STEP_GROWTH = 0.4
 
 
 class StepTimes:
-    """Seconds a token and sequence, by the number of sequences, in powers of two."""
+    """Seconds a token and sequence, by the number of sequences, in powers of two. Those of fewer
+    sequences are at most what those of more give them: longer ones were beside prompts."""
 
     def __init__(self) -> None:
         self._by_bucket: dict[int, tuple[float, float]] = {}
@@ -25,11 +26,24 @@ class StepTimes:
 
     def seconds(self, num_sequences: int) -> float:
         """Between the two nearest measurements; beyond them by STEP_GROWTH; 0 without any."""
-        known = sorted(self._by_bucket.values())
+        known = self._rising()
         if not known:
             return 0.0
         for (less, less_s), (more, more_s) in pairwise(known):
             if less <= num_sequences <= more:
                 return less_s + (more_s - less_s) * (num_sequences - less) / max(more - less, 1e-9)
-        rows, known_s = known[0] if num_sequences < known[0][0] else known[-1]
-        return known_s * (1 + STEP_GROWTH * (num_sequences / rows - 1))
+        return _grown(known[0] if num_sequences < known[0][0] else known[-1], num_sequences)
+
+    def _rising(self) -> list[tuple[float, float]]:
+        """The measurements by numbers of sequences, none longer than the next one gives it."""
+        rising: list[tuple[float, float]] = []
+        for rows, seconds in sorted(self._by_bucket.values(), reverse=True):
+            most = _grown(rising[-1], rows) if rising else seconds
+            rising.append((rows, min(seconds, most)))
+        return rising[::-1]
+
+
+def _grown(measured: tuple[float, float], num_sequences: float) -> float:
+    """The time of a step by that of another one."""
+    rows, seconds = measured
+    return seconds * (1 + STEP_GROWTH * (num_sequences / rows - 1))

@@ -28,6 +28,16 @@ def test_a_step_between_two_measured_ones_and_beyond_them() -> None:
     assert steps.seconds(4) == pytest.approx(0.010 * (1 - STEP_GROWTH / 2))
 
 
+def test_a_step_of_few_sequences_takes_at_most_what_one_of_more_gives_it() -> None:
+    steps = StepTimes()
+    steps.note(32, 0.030)  # local, since prompts were computed
+    steps.note(64, 0.020)
+    assert steps.seconds(32) == pytest.approx(0.020 * (1 - STEP_GROWTH / 2))
+    assert steps.seconds(48) == pytest.approx(0.020 * (1 - STEP_GROWTH / 4))
+    steps.note(8, 0.005)
+    assert steps.seconds(8) == pytest.approx(0.005)
+
+
 def timed(*steps: tuple[float, int]) -> list[tuple[float, float]]:
     """What is measured of steps, each by its end and its sequences; the first one goes ahead."""
     clock = StepClock()

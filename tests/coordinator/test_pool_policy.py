@@ -2,7 +2,15 @@
 
 import pytest
 
-from coordinator.core.pool_policy import BACK_S, HOLD_S, MEMORY_S, PoolLoad, PoolPolicy, PoolTargets
+from coordinator.core.pool_policy import (
+    BACK_S,
+    HOLD_S,
+    LOOK_S,
+    MEMORY_S,
+    PoolLoad,
+    PoolPolicy,
+    PoolTargets,
+)
 from tests.coordinator.speeds import FixedSpeeds
 
 TARGETS = PoolTargets(ttft_s=1.0, tpot_s=0.02)
@@ -98,6 +106,14 @@ def test_steps_that_are_a_little_shorter_are_worth_a_change(each_s: float, wante
     """With 16 and 12 sequences a step takes 13.2 and 12.4 ms, or 11.6 and 11.2."""
     found = PoolPolicy(PoolTargets(1.0, 0.05), FixedSpeeds(each_s=each_s))
     assert found.decide(load(1, 3, sequences=48), 0.0) == wanted
+
+
+def test_steps_are_compared_by_some_seconds_and_not_by_a_burst() -> None:
+    found = PoolPolicy(PoolTargets(1.0, 0.05), FixedSpeeds(each_s=0.000_2))
+    burst = load(1, 3, waiting=7_000, sequences=48)
+    assert found.decide(burst, 0.0) == 1, "prompts beside steps would make them longer"
+    then = [found.decide(load(1, 3, sequences=48), n * LOOK_S) for n in range(1, 41)]
+    assert 3 < then.index(0) < 40
 
 
 def test_a_size_that_was_too_small_for_the_worst_load_is_not_taken_for_its_steps() -> None:

@@ -22,15 +22,22 @@ def soft(
 
 
 def test_a_decode_worker_helps_while_prompts_wait_and_its_own_sequences_keep_their_pace() -> None:
-    found = soft()
-    idle = Site("d", 0)
-    assert not found.helps(5_000, idle, 500, 0.0), "a short wait"
-    assert found.helps(7_000, idle, 500, 0.0)
-    assert not found.helps(7_000, Site("d", 0, tokens_ahead=5_000), 500, 0.0), (
+    found, there = soft(targets=PoolTargets(1.0, 0.05)), Site("d", 20)
+    assert not found.helps(5_000, there, 500, 0.0), "a short wait"
+    assert found.helps(6_500, there, 500, 0.0)
+    assert not found.helps(6_500, Site("d", 20, tokens_ahead=5_000), 500, 0.0), (
         "as long a wait there"
     )
-    assert not found.helps(7_000, Site("d", 20), 500, 0.0), "its steps take 60 % of the target"
-    assert soft(targets=PoolTargets(1.0, 0.05)).helps(7_000, Site("d", 20), 500, 0.0)
+    assert not soft().helps(6_500, there, 500, 0.0), "its steps take 60 % of the target"
+
+
+def test_a_decode_worker_helps_early_where_more_prompts_wait_than_it_has_sequences() -> None:
+    found = soft(targets=PoolTargets(1.0, 0.05))
+    assert not found.may_help(2_000)
+    assert not found.helps(2_000, Site("d", 0), 500, 0.0), "a very short wait"
+    assert found.may_help(3_000)
+    assert [found.helps(3_000, Site("d", n), 500, 0.0) for n in (0, 5, 6)] == [True, True, False]
+    assert not found.helps(3_000, Site("d", 0, tokens_ahead=2_000), 500, 0.0)
 
 
 def test_prompts_that_it_was_given_lately_count() -> None:
