@@ -185,7 +185,8 @@ class ChangingPools(Simulation):
         to be alike."""
         counts, now = self._sequences, self.clock.now
         weights = {str(gpu): float(counts[gpu]) for gpu in self._decoding()}
-        most = MAX_TO_BALANCE if all(weights.values()) else MAX_AT_ONCE
+        at_once = MAX_TO_BALANCE if all(weights.values()) else MAX_AT_ONCE
+        most = round(at_once * LOOK_S / MOVE_S)  # the coordinator looks after each move
         for full in map(int, self._balance.uneven(weights, now)):
             running = self._decoders.take(full)
             for request, num_tokens in sorted(running, key=lambda each: -each[1]):
