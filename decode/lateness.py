@@ -1,7 +1,7 @@
 """Members of a spread group that were waited for in vain, and what follows from it. Pure: no clock.
 
-A member that was late does not count until its record has changed. The one that waited takes no
-part in rounds for a while, twice as long after each further time (lockstep.py).
+A member that was late does not count until its record has changed. The member that has waited keeps
+away from rounds for a while, twice as long after each further time (lockstep.py).
 """
 
 from collections.abc import Sequence
