@@ -247,14 +247,13 @@ class ChangingPools(Simulation):
             return self._generating(request)
         best = min(prefilling, key=lambda w: (w.tokens_ahead, w.placed))
         num_waiting = best.tokens_ahead + self._queued() // len(prefilling)
-        if self._soft.may_help(num_waiting):
-            helper = min(
-                (w for w in self._workers if not self._prefills[w.number]),
-                key=lambda w: (self._sequences[w.number], w.tokens_ahead, w.placed),
-            )
-            there = Site(helper.number, self._sequences[helper.number], helper.tokens_ahead)
-            if self._soft.helps(num_waiting, there, request.num_new, self.clock.now):
-                return helper
+        helper = min(
+            (w for w in self._workers if not self._prefills[w.number]),
+            key=lambda w: (self._sequences[w.number], w.tokens_ahead, w.placed),
+        )
+        there = Site(helper.number, self._sequences[helper.number], helper.tokens_ahead)
+        if self._soft.helps(num_waiting, there, request.num_new, self.clock.now):
+            return helper
         return best if best.has_room(request) else None
 
     def _generating(self, request: Request) -> Worker | None:

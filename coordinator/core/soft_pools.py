@@ -28,7 +28,7 @@ WAIT_SHARE = 0.3
 HELP_FROM, HELP_EARLY_FROM = 0.6, 0.2
 """Prompts that would wait for a smaller share wait for a prefill worker. Beside decode steps they
 take longer to compute, so pools whose decode workers help early do less in all. They help early in
-a burst: where more prompts wait than sequences are decoded."""
+a burst, where more prompts wait than sequences are decoded; at once where none is."""
 HELP_SHARE = 0.5
 """A decode worker helps while its sequences' time a token is below this share of its target."""
 KEEP_SHARE = 0.1
@@ -81,10 +81,11 @@ class SoftPools:
         """True if so many prompt tokens ahead of a prefill worker are a long wait."""
         return self._ttft_share(num_tokens) > WAIT_SHARE
 
-    def may_help(self, num_waiting: int) -> bool:
-        """False if no decode worker ``helps`` with so many prompt tokens ahead of a prefill
-        worker."""
-        return not self._speeds.prefill_tok_s() or self._ttft_share(num_waiting) > HELP_EARLY_FROM
+    def may_help(self, num_waiting: int, fewest: int) -> bool:
+        """False if no decode worker ``helps`` with so many prompt tokens ahead of a prefill worker.
+        ``fewest``: the fewest sequences that one decodes."""
+        least = HELP_EARLY_FROM if fewest else 0.0
+        return not self._speeds.prefill_tok_s() or self._ttft_share(num_waiting) > least
 
     def helps(self, num_waiting: int, there: Site, num_tokens: int, now: float) -> bool:
         """True if a decode worker is to compute a prompt of ``num_tokens``, for which it would wait
@@ -93,7 +94,9 @@ class SoftPools:
         if not self._speeds.prefill_tok_s():
             return not there.num_sequences and there.tokens_ahead + num_tokens < num_waiting
         is_burst = num_waiting > there.num_sequences * num_tokens
-        if self._ttft_share(num_waiting) <= (HELP_EARLY_FROM if is_burst else HELP_FROM):
+        if not self.may_help(num_waiting, there.num_sequences) or (
+            not is_burst and self._ttft_share(num_waiting) <= HELP_FROM
+        ):
             return False
         if there.num_sequences and self._tpot_share(there, now, num_tokens) > HELP_SHARE:
             return False

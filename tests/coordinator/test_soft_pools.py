@@ -33,11 +33,16 @@ def test_a_decode_worker_helps_while_prompts_wait_and_its_own_sequences_keep_the
 
 def test_a_decode_worker_helps_early_where_more_prompts_wait_than_it_has_sequences() -> None:
     found = soft(targets=PoolTargets(1.0, 0.05))
-    assert not found.may_help(2_000)
-    assert not found.helps(2_000, Site("d", 0), 500, 0.0), "a very short wait"
-    assert found.may_help(3_000)
-    assert [found.helps(3_000, Site("d", n), 500, 0.0) for n in (0, 5, 6)] == [True, True, False]
-    assert not found.helps(3_000, Site("d", 0, tokens_ahead=2_000), 500, 0.0)
+    assert [found.may_help(tokens, 1) for tokens in (2_000, 3_000)] == [False, True]
+    assert not found.helps(2_000, Site("d", 1), 500, 0.0), "a very short wait"
+    assert [found.helps(3_000, Site("d", n), 500, 0.0) for n in (1, 5, 6)] == [True, True, False]
+    assert not found.helps(3_000, Site("d", 1, tokens_ahead=2_000), 500, 0.0)
+
+
+def test_a_decode_worker_without_sequences_helps_at_once() -> None:
+    found, idle = soft(), Site("d", 0)
+    assert [found.may_help(tokens, 0) for tokens in (0, 1)] == [False, True]
+    assert [found.helps(tokens, idle, 500, 0.0) for tokens in (700, 800)] == [False, True]
 
 
 def test_prompts_that_it_was_given_lately_count() -> None:
@@ -101,7 +106,7 @@ def test_a_prefill_worker_that_lends_for_spread_steps_decodes_nothing_itself() -
 
 def test_before_the_speed_is_known_a_worker_without_sequences_helps_with_a_burst() -> None:
     found = soft(tok_s=0.0)
-    assert found.may_help(0)
+    assert found.may_help(0, 0)
     assert found.helps(1_500, Site("d", 0, tokens_ahead=500), 500, 0.0)
     assert not found.helps(500, Site("d", 0), 500, 0.0), "the prefill worker is as free"
     assert not found.helps(1_500, Site("d", 0, tokens_ahead=1_000), 500, 0.0)

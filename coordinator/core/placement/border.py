@@ -100,9 +100,10 @@ class SoftBorder(Border):
             return None
         ahead = min(worker.load.tokens_ahead for worker in computing)
         num_waiting = ahead + self._soft.new_tokens(num_tokens_queued) // len(computing)
-        if not self._soft.may_help(num_waiting):  # before prompts are looked up
-            return None
         helpers = without(self._candidates.to_help(request), reserved)
+        fewest = min((worker.load.num_sequences for worker in helpers), default=0)
+        if not self._soft.may_help(num_waiting, fewest):  # before prompts are looked up
+            return None
         reuses = reuses_of(request, self._registry)
         place = choose_generate(helpers, request, self._limits, reuses)
         if place is None:
