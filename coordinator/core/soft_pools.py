@@ -83,7 +83,7 @@ class SoftPools:
 
     def may_help(self, num_waiting: int, fewest: int) -> bool:
         """False if no decode worker ``helps`` with so many prompt tokens ahead of a prefill worker.
-        ``fewest``: the fewest sequences that one decodes."""
+        ``fewest``: sequences of the decode worker with the fewest."""
         least = HELP_EARLY_FROM if fewest else 0.0
         return not self._speeds.prefill_tok_s() or self._ttft_share(num_waiting) > least
 
