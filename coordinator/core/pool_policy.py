@@ -141,7 +141,7 @@ class PoolPolicy:
         costs = {size: _cost(*each) for size, each in shares.items()}
         ttft, tpot = shares[0]
         costs[0] = _cost(ttft, tpot / TOGETHER_SHARE)
-        self._note_worst(costs, {size: tpot for size, (_, tpot) in shares.items()}, now)
+        self._note(costs, {size: tpot for size, (_, tpot) in shares.items()}, now)
         compared, reason, gain = costs, self._prediction(load, *shares[present]), GAIN
         if costs[present] <= FINE or not present:
             compared, reason, gain = self._lately(present, costs)
@@ -170,7 +170,7 @@ class PoolPolicy:
         lately = {n: worst[n] for n, cost in costs.items() if cost <= most}
         return lately, f"{reason} of a target", GAIN
 
-    def _note_worst(self, costs: dict[int, float], steps: dict[int, float], now: float) -> None:
+    def _note(self, costs: dict[int, float], steps: dict[int, float], now: float) -> None:
         passed_s = now - self._noted_at
         self._noted_at = now
         self._worst = _larger(costs, self._worst, exp(-passed_s / MEMORY_S))

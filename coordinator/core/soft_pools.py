@@ -84,8 +84,8 @@ class SoftPools:
     def may_help(self, num_waiting: int, fewest: int) -> bool:
         """False if no decode worker ``helps`` with so many prompt tokens ahead of a prefill worker.
         ``fewest``: sequences of the decode worker with the fewest."""
-        least = HELP_EARLY_FROM if fewest else 0.0
-        return not self._speeds.prefill_tok_s() or self._ttft_share(num_waiting) > least
+        share = self._ttft_share(num_waiting)
+        return not self._speeds.prefill_tok_s() or share > _early_from(fewest)
 
     def helps(self, num_waiting: int, there: Site, num_tokens: int, now: float) -> bool:
         """True if a decode worker is to compute a prompt of ``num_tokens``, for which it would wait
@@ -94,9 +94,8 @@ class SoftPools:
         if not self._speeds.prefill_tok_s():
             return not there.num_sequences and there.tokens_ahead + num_tokens < num_waiting
         is_burst = num_waiting > there.num_sequences * num_tokens
-        if not self.may_help(num_waiting, there.num_sequences) or (
-            not is_burst and self._ttft_share(num_waiting) <= HELP_FROM
-        ):
+        least = _early_from(there.num_sequences) if is_burst else HELP_FROM
+        if self._ttft_share(num_waiting) <= least:
             return False
         if there.num_sequences and self._tpot_share(there, now, num_tokens) > HELP_SHARE:
             return False
@@ -180,3 +179,8 @@ class SoftPools:
 
 def _one_more(site: Site) -> Site:
     return replace(site, num_sequences=site.num_sequences + 1)
+
+
+def _early_from(num_sequences: int) -> float:
+    """The share of the target from which prompts' wait is worth helping early."""
+    return HELP_EARLY_FROM if num_sequences else 0.0
