@@ -175,9 +175,7 @@ class PoolPolicy:
         self._noted_at = now
         self._worst = _larger(costs, self._worst, exp(-passed_s / MEMORY_S))
         self._steps_weight = 1 + self._steps_weight * exp(-passed_s / STEPS_S)
-        for size, step in steps.items():
-            mean = self._steps.get(size, step)
-            self._steps[size] = mean + (step - mean) / self._steps_weight
+        self._steps = _averaged(steps, self._steps, self._steps_weight)
 
     def _prediction(self, load: PoolLoad, ttft: float, tpot: float) -> str:
         return (
@@ -217,6 +215,12 @@ class PoolPolicy:
 def _larger(new: dict[int, float], old: dict[int, float], fade: float) -> dict[int, float]:
     """The new values, or what is left of the old ones where that is more."""
     return {size: max(value, fade * old.get(size, 0.0)) for size, value in new.items()}
+
+
+def _averaged(new: dict[int, float], old: dict[int, float], weight: float) -> dict[int, float]:
+    """The means of ``weight`` values so far, with the new ones."""
+    means = {size: old.get(size, value) for size, value in new.items()}
+    return {size: mean + (new[size] - mean) / weight for size, mean in means.items()}
 
 
 def _cost(ttft: float, tpot: float) -> float:

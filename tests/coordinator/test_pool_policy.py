@@ -116,6 +116,12 @@ def test_steps_are_compared_by_some_seconds_and_not_by_a_burst() -> None:
     assert 3 < then.index(0) < 40
 
 
+def test_sizes_are_those_of_the_workers_that_are_left() -> None:
+    found = PoolPolicy(PoolTargets(1.0, 0.05), FixedSpeeds(each_s=0.000_2))
+    loads = (load(1, 3, sequences=48), load(1, 2, sequences=48), load(1, 4, sequences=48))
+    assert [found.decide(each, 10.0 * n) for n, each in enumerate(loads)] == [0, 0, 0]
+
+
 def test_a_size_that_was_too_small_for_the_worst_load_is_not_taken_for_its_steps() -> None:
     found = PoolPolicy(PoolTargets(1.0, 0.03), FixedSpeeds(each_s=0.000_5))
     assert found.decide(load(2, 2, waiting=15_000, sequences=60), 0.0) == 2
