@@ -159,8 +159,7 @@ def unhandled(error: Exception) -> ApiError:
 
 def cut_off() -> ApiError:
     """The error for a request whose time ends with the coordinator's."""
-    text = "the coordinator is shutting down"
-    return ApiError(503, text, code="shutting_down", retry_after_s=_RETRY_AFTER_S)
+    return from_core(GenerationFailed("shutting_down", "the coordinator is shutting down"))
 
 
 def internal_error() -> ApiError:
