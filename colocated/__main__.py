@@ -8,10 +8,10 @@ import os
 import sys
 
 from telemetry.last_words import run_command
-from worker.main import command
+from worker.main import command, end
 from worker.role_options import ColocatedOptions
 
 main = command(ColocatedOptions)
 
 if __name__ == "__main__":
-    sys.exit(run_command("colocated", main, sys.argv[1:], os.environ))
+    end(run_command("colocated", main, sys.argv[1:], os.environ))

@@ -8,10 +8,10 @@ import os
 import sys
 
 from telemetry.last_words import run_command
-from worker.main import command
+from worker.main import command, end
 from worker.role_options import DecodeOptions
 
 main = command(DecodeOptions)
 
 if __name__ == "__main__":
-    sys.exit(run_command("decode", main, sys.argv[1:], os.environ))
+    end(run_command("decode", main, sys.argv[1:], os.environ))

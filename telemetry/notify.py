@@ -41,6 +41,11 @@ def notify(**fields: str | int | float) -> None:
     _QUEUE.send(address, "\n".join(lines).encode(), must_arrive=must_arrive)
 
 
+def flush() -> None:
+    """Wait, for seconds at most, until the supervisor has taken READY and STOPPING."""
+    _QUEUE.flush()
+
+
 def _write_state(fields: dict[str, str | int | float]) -> None:
     state = "stopping" if "STOPPING" in fields else "ready" if "READY" in fields else ""
     path = os.environ.get("BATON_STATE_FILE", "")

@@ -2,16 +2,20 @@
 ``colocated`` names its options and calls this."""
 
 import gc
+import logging
 import os
+import sys
 from collections.abc import Callable
+from contextlib import suppress
 from inspect import signature
-from typing import Any, get_type_hints
+from typing import Any, NoReturn, get_type_hints
 
 import typer
 
 from engine.errors import GpuMemoryHeld
 from telemetry.last_words import CANNOT_START, TRY_AGAIN, log_fatal
 from telemetry.logs import configure_logging
+from telemetry.notify import flush
 from transport.wire.errors import BatonError, SharedMemoryFull
 from worker.options import Options
 from worker.start import serve
@@ -48,3 +52,14 @@ def run_service(service: str, log_level: str, log_json: bool, main: Callable[[],
         log_fatal(service, error)
         is_full = isinstance(error, SharedMemoryFull | GpuMemoryHeld)
         raise typer.Exit(TRY_AGAIN if is_full else CANNOT_START) from None
+
+
+def end(status: int) -> NoReturn:
+    """End this process, with what it has reported and logged. The interpreter's own end takes a
+    worker with a GPU 0.3 s longer, and frees what the operating system frees anyway."""
+    flush()
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):  # closed, or nobody reads it
+            stream.flush()
+    os._exit(status)
