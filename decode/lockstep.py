@@ -68,13 +68,14 @@ class LockstepTimes:
     """``enter_s``: how long a member waits for the others' first commitment, who may be in a local
     step; ``step_s``: for the next one, in lockstep. After a wait in vain or an aborted step the
     member stays unavailable for ``back_off_s``, and twice as long after each further one, up to
-    ``max_back_off_s``; ``forgiven_after`` rounds since the last one make it short again."""
+    ``max_back_off_s``; ``forgiven_after`` rounds since the last one make it short again: they save
+    more than the wait has cost."""
 
     enter_s: float = 0.1
     step_s: float = 0.05
     back_off_s: float = 0.1
     max_back_off_s: float = 10.0
-    forgiven_after: int = 1_000
+    forgiven_after: int = 100
 
 
 class Lockstep:

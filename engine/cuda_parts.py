@@ -38,8 +38,9 @@ from transport.wire.spread import MAX_ROWS
 
 log = logging.getLogger(__name__)
 
-SPREAD_WAIT_S = 0.02
-"""How long a GPU waits for another GPU within a spread step: far longer than hosts differ."""
+SPREAD_WAIT_S = 0.05
+"""How long a GPU waits for another GPU within a spread step: longer than for its prompts
+(worker/launches.py)."""
 
 
 class CudaParts:

@@ -113,15 +113,15 @@ class PromptBatches:
         self._overlapped: deque[tuple[Scheduled, OverlappedBatch]] = deque()
         self._overlaps = False
         self._under_way: list[Scheduled] = []
-        self._took_s: dict[int, float] = {}
-        """How long the last batch of about so many tokens took, by their number of bits."""
+        self._timed: dict[int, tuple[int, float]] = {}
+        """The tokens of the last batch of about so many, and how long it took, by their number of
+        bits."""
 
     @property
     def any_long_under_way(self) -> bool:
         """True if the launched batches that have not been processed yet take longer than
         ``SHORT_S``, by earlier ones; those of a new size do."""
-        expected_s = (self._took_s.get(_size(each), inf) for each in self._under_way)
-        return sum(expected_s) > SHORT_S
+        return sum(map(self._expected_s, self._under_way)) > SHORT_S
 
     @property
     def any_overlapped(self) -> bool:
@@ -180,8 +180,16 @@ class PromptBatches:
         """True if steps would wait too long for a batch before them."""
         return _num_tokens(scheduled) > self._room.settings.limits.max_tokens_beside_decode
 
+    def _expected_s(self, scheduled: Scheduled) -> float:
+        """How long a batch takes: as long as the last one of about as many tokens, longer with
+        more."""
+        num_tokens = _num_tokens(scheduled)
+        before, took_s = self._timed.get(num_tokens.bit_length(), (num_tokens, inf))
+        return took_s * max(1.0, num_tokens / before)
+
     def _process_timed(self, scheduled: Scheduled, result: StepResult) -> None:
-        self._took_s[_size(scheduled)] = self._launches.took_s
+        num_tokens = _num_tokens(scheduled)
+        self._timed[num_tokens.bit_length()] = num_tokens, self._launches.took_s
         self._process(scheduled, result)
 
     def _process(self, scheduled: Scheduled, result: StepResult) -> None:
@@ -212,7 +220,3 @@ class PromptBatches:
 
 def _num_tokens(scheduled: Scheduled) -> int:
     return sum(row.length for row in scheduled.rows)
-
-
-def _size(scheduled: Scheduled) -> int:
-    return _num_tokens(scheduled).bit_length()

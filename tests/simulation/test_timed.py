@@ -1,7 +1,10 @@
 """How fast a spread group is while prompts keep coming, in simulated time."""
 
+import random
+
 import pytest
 
+from engine.cuda_parts import SPREAD_WAIT_S
 from tests.simulation.timed import TimedPair, Times
 from tests.simulation.timed_lender import TimedLender
 
@@ -40,6 +43,28 @@ def test_prompts_make_nobody_late_and_most_other_steps_are_spread(
     possible_s = 1 / (spread_share / SPREAD_S + (first_share - spread_share) / LOCAL_S)
     assert first < 1.12 * possible_s, "as if steps were spread whenever no prompts are computed"
     assert second < 1.25 * SPREAD_S * PART / (PART - 1)
+
+
+@pytest.mark.parametrize("every_s", [0.03, 0.06, 0.12])
+@pytest.mark.parametrize("both", [False, True], ids=["at one", "at both"])
+def test_no_step_aborts_because_of_prompts_of_all_lengths(every_s: float, both: bool) -> None:
+    pair, draw = TimedPair(TIMES), random.Random(3)
+    for worker in pair.workers:
+        for _ in range(NUM_SEQUENCES):
+            worker.ask(8, 4_000)
+
+    def come() -> None:
+        number = 0
+        while True:
+            pair.stage.sleep(draw.expovariate(1 / every_s))
+            number += 1
+            length = min(480, round(draw.lognormvariate(4.0, 0.9)))
+            pair.workers[number % 2 if both else 1].ask(length, 1)
+
+    pair.stage.act(come)
+    pair.stage.run(SECONDS)
+    assert [worker.num_late for worker in pair.workers] == [0, 0]
+    assert pair.longest_wait_s < SPREAD_WAIT_S / 2, "GPUs may differ more than that in speed"
 
 
 @pytest.mark.parametrize("prompt_s", [0.02, 0.03, 0.06, 0.1])

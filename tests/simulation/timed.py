@@ -107,6 +107,12 @@ class Together(Computed):
             return None
         return max(at for at in came if at is not None) + self._seconds
 
+    @property
+    def waited_s(self) -> float:
+        """How long the first device waited for the last one."""
+        came = [at for part in self._parts if (at := part.begins_at()) is not None]
+        return max(came) - min(came)
+
 
 class TimedEngine(FakeEngine):
     """``last``: what was launched last on its device."""
@@ -252,8 +258,9 @@ class TimedPair:
     def __init__(self, times: Times) -> None:
         self.stage = Stage()
         records: dict[str, Record] = {}
-        parts: dict[int, list[Together]] = {}
+        self._parts: dict[int, list[Together]] = {}
         exchange = exchange_on(self.stage)
+        parts = self._parts
         self.workers = [self._worker(f"w-{i}", times, exchange, records, parts) for i in (0, 1)]
         members = tuple(
             SpreadMember(f"w-{i}", each.membership.export) for i, each in enumerate(self.workers)
@@ -261,6 +268,11 @@ class TimedPair:
         for each in self.workers:
             each.session.inbox.append(SpreadGroup(1, members))
             self.stage.act(lambda worker=each.worker: serve(worker, self.stage))
+
+    @property
+    def longest_wait_s(self) -> float:
+        """Of a device for the other one."""
+        return max(parts[0].waited_s for parts in self._parts.values())
 
     def _worker(
         self, name: str, times: Times, exchange: Exchange, records: Any, parts: Any

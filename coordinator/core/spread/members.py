@@ -27,10 +27,11 @@ from coordinator.core.contract import SpreadMode, SpreadStatus
 from coordinator.core.workers.meters import SpreadMeter
 
 MAX_LATE = 8
-WITHIN_S = 60.0
+WITHIN_S = 15.0
 OUT_S = 300.0
 """A member for which another one waited in vain ``MAX_LATE`` times within ``WITHIN_S`` is left out
-for ``OUT_S``."""
+for ``OUT_S``. So often it happens only if hardly any step succeeds in between: the other one keeps
+away longer after each further time (decode/lateness.py)."""
 SLOW = 0.75
 """The lowest clock that is not slow, as a share of the median clock of the other members."""
 FOR_S = 10.0
