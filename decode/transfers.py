@@ -103,10 +103,9 @@ class KVTransferQueue:
         transfer = KVTransfer(sequence, offer, in_socket_s)
         insort(self.pending, transfer, key=lambda each: each.sequence.arrival)
 
-    def start_pulls(self, *, num_growing: int) -> bool:
+    def start_pulls(self, *, num_growing: int) -> int:
         """Start all pulls that fit in memory, oldest first, as one batch. A page stays free for
-        each transfer and for each of ``num_growing`` other sequences. Returns True if one was
-        started."""
+        each transfer and for each of ``num_growing`` other sequences. Returns their number."""
         admitted: list[KVTransfer] = []
         wanted: list[Wanted] = []
         while self.pending:
@@ -122,7 +121,7 @@ class KVTransferQueue:
             admitted.append(transfer)
         if admitted:
             self._launch(admitted, wanted)
-        return bool(admitted)
+        return len(admitted)
 
     def _has_room(self, transfer: KVTransfer, num_pages: int) -> bool:
         if self._allocator.can_reserve(num_pages):

@@ -28,9 +28,9 @@ log = logging.getLogger(__name__)
 
 COPY_WAIT_S = 0.05
 """How long an idle worker waits for copies before it looks for orders again."""
-COPY_PATIENCE_S = 0.001
-"""How long a step is delayed for copies that have just begun. Most copies take less, and then their
-sequences join this step; a sequence that misses it waits for a whole step."""
+COPY_PATIENCE_S, MOST_PATIENCE_S = 0.001, 0.004
+"""How long a step is delayed for each copy that has just begun, and for all of them. Most copies
+take less, and then their sequences join this step; one that misses it waits for a whole step."""
 
 
 def offer_of(room: Room, sequence: Sequence) -> Offer:
@@ -139,8 +139,8 @@ class Handoffs:
         """Start pulls, and yield the sequences whose cache has come and that may run now. They are
         reported. A page stays free for each sequence that grows."""
         room, transfers = self._room, self._room.transfers
-        if transfers.start_pulls(num_growing=room.num_beside_transfers()):
-            transfers.copies.wait(COPY_PATIENCE_S)
+        if started := transfers.start_pulls(num_growing=room.num_beside_transfers()):
+            transfers.copies.wait(min(started * COPY_PATIENCE_S, MOST_PATIENCE_S))
         for ended in transfers.done():
             if self._finish(ended):
                 yield ended.owner.sequence

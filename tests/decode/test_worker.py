@@ -22,7 +22,6 @@ from transport.wire.messages import (
 from transport.wire.offers import Offer
 from transport.wire.sampling import SamplingParams, StopRule
 from transport.wire.token_ids import packed, to_wire
-from worker.handoff import COPY_PATIENCE_S
 from worker.settings import HandoffSettings
 
 SIZE = PoolSize(10, 3)
@@ -189,22 +188,26 @@ class SlowPull:
         return Copied(num_bytes=7, copy_s=0.0)
 
 
-@pytest.mark.parametrize("patiences", [0.5, 5.0])
-def test_a_step_is_put_off_for_a_short_copy_and_not_for_a_long_one(
-    peer: Exporter, patiences: float
+@pytest.mark.parametrize(
+    ("takes_s", "in_time"),
+    [((0.0005,), 1), ((0.005,), 0), ((0.0005, 0.0015), 2), ((0.0025, 0.0025), 0)],
+)
+def test_a_step_is_put_off_for_short_copies_and_not_for_long_ones(
+    peer: Exporter, takes_s: tuple[float, ...], in_time: int
 ) -> None:
     site = Site(clock=lambda: 1.0)
     site.connect(peer)
-    pull = SlowPull(patiences * COPY_PATIENCE_S)
-    site.stream.pull = lambda wanted: [pull]
-    site.ask(offer(peer, ""))
+    pulls = [SlowPull(takes) for takes in takes_s]
+    site.stream.pull = lambda wanted: pulls
+    for number in range(len(pulls)):
+        site.ask(offer(peer, ""), f"r{number}")
     site.pool.step()
-    assert len(site.sent) == (patiences < 1)
-    pull.wait(1.0)
+    assert len(site.sent) == in_time
+    for pull in pulls:
+        pull.wait(1.0)
     site.pool.step()
-    (landed,) = site.sent
-    assert isinstance(landed, TransferDone)
-    assert landed.num_bytes == 7
+    assert all(isinstance(landed, TransferDone) and landed.num_bytes == 7 for landed in site.sent)
+    assert len(site.sent) == len(pulls)
     site.pool.close()
 
 
