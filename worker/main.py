@@ -60,6 +60,7 @@ def end(status: int) -> NoReturn:
     flush()
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):  # closed, or nobody reads it
+        # Its reader may have ended before.
+        with suppress(OSError, ValueError):
             stream.flush()
     os._exit(status)
