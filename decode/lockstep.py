@@ -21,11 +21,12 @@ do that.
 
 A member commits to a round once at most, and rounds only rise. Its record also says which round it
 launched last: it cannot launch a second one that another member, still at the first, has not seen.
-Rounds that it launches without a local step in between follow one another, so that an aborted round
+Rounds that it launches without anything in between follow one another, so that an aborted round
 voids itself and the next one.
 
-A member with prompts is unavailable, so the group takes local steps. Members in lockstep begin with
-prompts together, at every WINDOW-th round only (``holds_prompts``).
+A member with prompts is unavailable until they end soon, so the others take local steps. Members in
+lockstep begin with prompts together, at every WINDOW-th round only (``holds_prompts``), and before
+the next step of their sequences (worker/worker.py).
 
 *Lenders* are members without sequences, which may come to a round or not (decode/lending.py). No
 member waits for their records; they count where it is decided whether sharing pays, with as many as
@@ -169,12 +170,16 @@ class Lockstep:
         return True
 
     @property
+    def in_step(self) -> bool:
+        """True if the last that this member has launched is a step of the group, for sequences of
+        its own."""
+        return self._num_in_a_row > 0 and self.record.last_rows > 0
+
+    @property
     def holds_prompts(self) -> bool:
-        """True if prompts wait while this member takes part in steps of the group: until the next
-        window at the latest, or until the group computes local steps. Without sequences they do not
-        wait."""
-        in_step = self._num_in_a_row > 0 and self.record.last_rows > 0
-        return in_step and self.record.round % WINDOW != 0
+        """True if prompts wait while this member is ``in_step``: until the next window at the
+        latest, or until the group computes local steps. Without sequences they do not wait."""
+        return self.in_step and self.record.round % WINDOW != 0
 
     def _change_trial(self, trial: int) -> None:
         if self.record.stance is Stance.COMMITTED:
@@ -197,6 +202,7 @@ class Lockstep:
         """Take part in no rounds until the next decision, since something else is launched first:
         the others need not wait for that."""
         if self.record.stance is Stance.WILLING:
+            self._num_in_a_row = 0
             self._say(Stance.UNAVAILABLE)
 
     def aborted(self, now: float) -> None:

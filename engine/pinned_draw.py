@@ -31,6 +31,11 @@ class PinnedDraw(Draw):
         assert self.on_device is not None, "a draw that was not copied"
         return self.on_device
 
+    @property
+    def is_known(self) -> bool:
+        assert self.copied is not None, "a draw that was not copied"
+        return bool(self.copied.query())
+
     def wait(self) -> None:
         assert self.copied is not None, "a draw that was not copied"
         self.copied.synchronize()
@@ -53,6 +58,10 @@ class DrawInBlocks(Draw):
     @property
     def host_ids(self) -> torch.Tensor:
         return torch.cat([part.host_ids for part in self.parts])
+
+    @property
+    def is_known(self) -> bool:
+        return self.parts[-1].is_known
 
     def wait(self) -> None:
         self.parts[-1].wait()

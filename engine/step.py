@@ -44,6 +44,11 @@ class Draw:
         """``ids`` on the host, valid after ``wait``."""
         return self.ids
 
+    @property
+    def is_known(self) -> bool:
+        """Whether ``wait`` does not wait."""
+        return True
+
     def wait(self) -> None:
         """Wait until the ids are on the host; on the CPU they already are."""
 
@@ -71,6 +76,9 @@ class Draw:
 class Outcome(Protocol):
     """The result of a pass for the host: a ``Draw``, or tokens verified with drafts."""
 
+    @property
+    def is_known(self) -> bool: ...
+
     def wait(self) -> None: ...
 
     def to_host(self) -> Sequence[Sampled | None]:
@@ -89,6 +97,12 @@ class Step:
     draws: tuple[tuple[Sequence[int], Outcome], ...]
     scores: tuple[tuple[tuple[int, ...], Scores], ...] = ()
     ended: torch.cuda.Event | None = None
+
+    @property
+    def is_done(self) -> bool:
+        """Whether ``result`` does not wait."""
+        has_ended = self.ended is None or self.ended.query()
+        return has_ended and all(draw.is_known for _, draw in self.draws)
 
     def wait(self) -> None:
         """Wait until the step is done, without reading its results."""

@@ -18,6 +18,10 @@ class Verified:
     counts: Sequence[int]
     num_out: torch.Tensor
 
+    @property
+    def is_known(self) -> bool:
+        return self.draw.is_known
+
     def wait(self) -> None:
         """Wait until ``num_out`` is on the host."""
         self.draw.wait()
@@ -45,6 +49,10 @@ class VerifiedOnGpu(Verified):
     """A step under way: the pinned ``num_out`` is written once ``event`` has passed."""
 
     event: torch.cuda.Event
+
+    @property
+    def is_known(self) -> bool:
+        return bool(self.event.query())
 
     def wait(self) -> None:
         self.event.synchronize()

@@ -20,9 +20,9 @@ from worker.room import Room
 
 MAX_OVERLAPPED = 2
 """Overlapped batches under way: one is computed, and the next one waits behind it."""
-SHORT_S = 0.035
-"""The others of a spread group rather wait for prompts that take so long than take local steps
-meanwhile: about two of these (tests/simulation/test_timed.py)."""
+SHORT_S = 0.028
+"""The others of a spread group rather wait for prompts that end so soon than take another local
+step: one of these is under way for half of this time (tests/simulation/test_timed.py)."""
 
 Process = Callable[[Scheduled, StepResult], None]
 
@@ -71,6 +71,17 @@ class Launches:
         """True if a spread step has not been processed yet."""
         return self._num_spread > 0
 
+    @property
+    def oldest_done(self) -> bool:
+        """True if the result of the oldest batch only waits to be processed."""
+        return bool(self._launched) and self._launched[0].step.is_done
+
+    def ran_s(self, scheduled: Scheduled) -> float:
+        """How long the device has computed a batch; 0 while others are before it."""
+        if not self._launched or self._launched[0].scheduled is not scheduled:
+            return 0.0
+        return self._clock() - max(self._launched[0].launched_at, self._done_at)
+
     def add(
         self, scheduled: Scheduled, step: Step, process: Process, *, spread: bool = False
     ) -> None:
@@ -118,10 +129,13 @@ class PromptBatches:
         bits."""
 
     @property
-    def any_long_under_way(self) -> bool:
-        """True if the launched batches that have not been processed yet take longer than
-        ``SHORT_S``, by earlier ones; those of a new size do."""
-        return sum(map(self._expected_s, self._under_way)) > SHORT_S
+    def ends_soon(self) -> bool:
+        """True if the launched batches end within ``SHORT_S``, by earlier ones; those of a new size
+        do not."""
+        if not self._under_way or self._launches.oldest_done:
+            return True
+        ran_s = self._launches.ran_s(self._under_way[0])
+        return sum(map(self._expected_s, self._under_way)) - ran_s <= SHORT_S
 
     @property
     def any_overlapped(self) -> bool:

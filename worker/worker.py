@@ -32,6 +32,8 @@ from worker.orders import Intake, Orders
 from worker.room import Room
 from worker.spread.group import Alone, Group
 
+LOOK_S = 0.001
+"""How often to look whether prompts end soon."""
 IDLE_S = 60.0
 SAVING_S = 0.01
 """How long a wait for a message may be while host memory is being written, which takes as long."""
@@ -68,14 +70,19 @@ class Worker:
         room, group = self._room, self._group
         self._intake.admit()
         held = group.holds_prompts
-        step = self._steps.schedule(willing=self._shares_next_step(held))
+        batch = self._batches.schedule() if self._prompts_are_next(held) else None
+        if batch is None and self._steps_wait:
+            room.publish_scheduled()
+            return
+        step = self._steps.schedule(willing=self._shares_next_step(held)) if batch is None else None
         if isinstance(step, PlannedStep):
             self._steps.launch(step)
             self._launches.process(behind=self._lookahead)
         room.publish_scheduled()
         if step == UNDECIDED:
             return
-        batch = None if held else self._batches.schedule()
+        if batch is None and not held:
+            batch = self._batches.schedule()
         if batch is not None:
             self._batches.launch(batch)
             group.mark_unavailable()  # before this waits for the GPU
@@ -94,8 +101,33 @@ class Worker:
         ``held``, and no sequence that is to move. While its GPU computes many prompts the others
         would wait for it in vain."""
         room = self._room
-        prompts = self._batches.any_long_under_way or (room.prompts.has_work and not held)
-        return not prompts and not room.sequences.settling
+        if room.sequences.settling or (room.prompts.has_work and not held):
+            return False
+        return self._batches.ends_soon
+
+    def _prompts_are_next(self, held: bool) -> bool:
+        """True if prompts are computed before the next step of the sequences, which have just had
+        one of the group: the others take local steps until the prompts end."""
+        room = self._room
+        return (
+            self._group.in_step
+            and room.prompts.has_work
+            and room.engine.overlap is None
+            and not (held or self._steps.undecided)
+        )
+
+    @property
+    def _steps_wait(self) -> bool:
+        """True while the sequences' next step would wait on the device for prompts anyway: it is
+        decided shortly before their end whether it is one of the group."""
+        room = self._room
+        return (
+            self._group.joined
+            and room.sequences.has_work
+            and room.engine.overlap is None
+            and not (self._steps.undecided or room.sequences.settling or room.prompts.has_work)
+            and not self._batches.ends_soon
+        )
 
     def _offer_settled(self) -> None:
         """Offer the sequences that are to move and whose states have all their tokens."""
@@ -113,6 +145,8 @@ class Worker:
         room = self._room
         if self._steps.undecided:
             return 0.0
+        if self._steps_wait:
+            return LOOK_S
         has_work = room.sequences.has_work or room.prompts.has_work
         if not self._under_way and room.copying and (self._stalled or not has_work):
             room.wait_for_copies(COPY_WAIT_S)

@@ -154,6 +154,18 @@ def test_members_in_lockstep_turn_to_prompts_in_the_same_rounds() -> None:
     assert windows == [WINDOW, 2 * WINDOW, 3 * WINDOW]
 
 
+def test_prompts_between_two_steps_end_what_follows_one_another() -> None:
+    first, second = members = group(8, 8)
+    assert not first.lockstep.in_step
+    run_until_together(members)
+    assert first.lockstep.in_step
+    first.lockstep.mark_unavailable()
+    first.published = first.lockstep.record
+    assert not first.lockstep.in_step
+    assert second.decide([first], 0.0) == LOCAL
+    assert run_until_together(members)[0].round == 2
+
+
 def test_no_prompt_is_held_while_the_group_computes_local_steps() -> None:
     first, second = members = group(8, 8)
     run_until_together(members)

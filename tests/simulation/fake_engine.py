@@ -203,7 +203,17 @@ class FakeStep:
     scored: dict[int, bytes | None] = field(default_factory=dict)
     num_drafts: list[int] = field(default_factory=list)
     executed: bool = False
+    looks_done: Callable[[], bool] | None = None
+    num_looks: int = 0
     num_stored: ClassVar[int] = 1
+
+    @property
+    def is_done(self) -> bool:
+        """Without ``looks_done``: when asked for the third time."""
+        if self.looks_done is not None:
+            return self.looks_done()
+        self.num_looks += 1
+        return self.num_looks > 2
 
     @property
     def may_run(self) -> bool:

@@ -153,6 +153,10 @@ def waits(step: Any, stage: Stage, computed: Computed) -> Any:
     """``step``, whose host waits until it is ``computed``."""
     result = step.result
 
+    def is_done() -> bool:
+        ended_at = computed.ended_at()
+        return ended_at is not None and ended_at <= stage.now
+
     def when_computed() -> StepResult:
         while (ended_at := computed.ended_at()) is None:
             stage.sleep(LOOK_S)
@@ -161,6 +165,7 @@ def waits(step: Any, stage: Stage, computed: Computed) -> Any:
         return result()
 
     step.result = when_computed
+    step.looks_done = is_done
     return step
 
 

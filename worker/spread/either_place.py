@@ -42,6 +42,14 @@ class EitherPlace:
         return self._place.look_s
 
     @property
+    def joined(self) -> bool:
+        return self._place.joined
+
+    @property
+    def in_step(self) -> bool:
+        return self._place.in_step
+
+    @property
     def holds_prompts(self) -> bool:
         return self._place.holds_prompts
 

@@ -32,6 +32,17 @@ class Group(Protocol):
         ...
 
     @property
+    def joined(self) -> bool:
+        """True while there are others to take steps with."""
+        ...
+
+    @property
+    def in_step(self) -> bool:
+        """True if the last that this worker has launched is a step of the group, for sequences of
+        its own."""
+        ...
+
+    @property
     def holds_prompts(self) -> bool:
         """True if this worker's prompts wait for those of the others: for a few steps at most."""
         ...
@@ -101,7 +112,7 @@ class Alone:
 
     look_s = inf
     export = None
-    holds_prompts = False
+    joined = in_step = holds_prompts = False
     trial_memory = TrialMemory()
 
     def max_rows(self, wanted: int) -> int:

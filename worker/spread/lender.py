@@ -65,6 +65,11 @@ class Lender(GroupPlace[LendingRounds]):
         return LOOK_IDLE_S if self._others_idle else LOOK_S
 
     @property
+    def in_step(self) -> bool:
+        """Who lends has no sequences."""
+        return False
+
+    @property
     def holds_prompts(self) -> bool:
         """Who lends has no prompts, and computes them at once when they come."""
         return False

@@ -83,6 +83,10 @@ class Membership(GroupPlace[Lockstep]):
         return LOOK_IDLE_S if self._others_idle else LOOK_S
 
     @property
+    def in_step(self) -> bool:
+        return self._rounds is not None and self._rounds.in_step
+
+    @property
     def holds_prompts(self) -> bool:
         return self._rounds is not None and self._rounds.holds_prompts
 
@@ -159,6 +163,10 @@ class Membership(GroupPlace[Lockstep]):
 
     def interrupt(self) -> None:
         self._step_times.pause()
+
+    def mark_unavailable(self) -> None:
+        self._is_first = True
+        super().mark_unavailable()
 
     def aborted(self, late: tuple[int, ...]) -> None:
         self._tally.aborted()

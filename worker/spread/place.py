@@ -56,6 +56,10 @@ class GroupPlace(Generic[AnyRounds]):
         """What peers open."""
         return spread_export(self._own, self._exports)
 
+    @property
+    def joined(self) -> bool:
+        return self._rounds is not None
+
     def join(self, group: SpreadGroup) -> SpreadJoined | None:
         self.leave()
         joined = self._peers.join(group)
