@@ -49,10 +49,12 @@ class Orders:
         self._handoffs = handoffs
         self._steps = steps
         self._awake_until = -inf
+        self._num_announced = 0
+        """Handoffs that were announced while the worker is awake, and have not come."""
 
     @property
     def awake_s(self) -> float:
-        """How long the worker waits without sleep, because a handoff was announced."""
+        """How long the worker waits without sleep, because handoffs were announced."""
         return max(0.0, self._awake_until - self._room.clock())
 
     def receive(self, timeout_s: float) -> None:
@@ -75,10 +77,11 @@ class Orders:
             case Prefill() | Generate():
                 self._intake.accept_prompt(message)
             case Decode():
-                self._awake_until = -inf
+                self._has_come()
                 self._intake.accept_handoff(message, self._session.in_socket_s)
             case ExpectHandoff():
                 self._handoffs.warm_up()
+                self._num_announced = 1 + (self._num_announced if self.awake_s else 0)
                 self._awake_until = room.clock() + room.settings.awake_s
             case Move(request_id=request_id, attempt=attempt):
                 self.stale_dropped += not room.move(request_id, attempt)
@@ -99,6 +102,12 @@ class Orders:
                     self._session.send(joined)
             case _:
                 assert_never(message)
+
+    def _has_come(self) -> None:
+        """Sleep again once every handoff that was announced has come."""
+        self._num_announced -= 1
+        if self._num_announced <= 0:
+            self._awake_until = -inf
 
     def fail_all(self) -> None:
         """Fail every request at the deadline of a drain, to be retried elsewhere."""

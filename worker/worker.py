@@ -69,6 +69,9 @@ class Worker:
         """The round behind ``receive``; returns at once without work."""
         room, group = self._room, self._group
         self._intake.admit()
+        if self._waits_for_handoff:
+            room.publish_scheduled()
+            return
         held = group.holds_prompts
         batch = self._batches.schedule() if self._prompts_are_next(held) else None
         if batch is None and self._steps_wait:
@@ -104,6 +107,13 @@ class Worker:
         if room.sequences.settling or (room.prompts.has_work and not held):
             return False
         return self._batches.ends_soon
+
+    @property
+    def _waits_for_handoff(self) -> bool:
+        """True if a handoff was announced, while a step is computed. The next one is launched when
+        that is done, with the sequences that come until then: not behind it without them."""
+        is_computed = bool(len(self._launches)) and not self._launches.oldest_done
+        return is_computed and self._orders.awake_s > 0 and not self._steps.undecided
 
     def _prompts_are_next(self, held: bool) -> bool:
         """True if prompts are computed before the next step of the sequences, which have just had
@@ -143,7 +153,7 @@ class Worker:
     def wait_s(self) -> float:
         """How long the next round may wait for an order: 0 with work at hand."""
         room = self._room
-        if self._steps.undecided:
+        if self._steps.undecided or self._waits_for_handoff:
             return 0.0
         if self._steps_wait:
             return LOOK_S

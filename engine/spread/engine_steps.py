@@ -19,6 +19,10 @@ class SpreadStep(Step):
     steps: SpreadSteps = field(kw_only=True)
     outcome: SpreadOutcome = field(kw_only=True)
 
+    @property
+    def is_done(self) -> bool:
+        return self.outcome.is_known and super().is_done
+
     def wait(self) -> None:
         self.outcome.wait()
         super().wait()

@@ -152,6 +152,7 @@ class Cluster:
             puller=node.copies, lookahead=self.lookahead, clock=lambda: self.now,
             drafts=ChangingDrafts(self.rng), prefix_cache=self.prefix_cache,
             host=node.host, group=group, any_role=any_role,
+            awake_s=0.1 * (self._count % 2),
         )  # fmt: skip
         self.nodes[instance] = node
         self.memories[instance] = engine.cache

@@ -30,7 +30,7 @@ class Listening(Alone):
 class Site(FakeEngine):
     """A worker, whose device is done with a batch when the test says so."""
 
-    def __init__(self) -> None:
+    def __init__(self, awake_s: float = 0.0) -> None:
         super().__init__(PoolSize(60, 8))
         self.group, self.now, self.device_done = Listening(), 0.0, False
         self.worker = make_worker(
@@ -39,6 +39,7 @@ class Site(FakeEngine):
             "colocated",
             lookahead=1,
             group=self.group,
+            awake_s=awake_s,
             clock=lambda: self.now,
         )
 

@@ -8,7 +8,7 @@ with ``PROTOCOL``, which is compared before the payload is decoded (channel.py).
 The messages of a request:
 
     coordinator ── Prefill ──► prefill worker ── LastChunk ──► coordinator
-    coordinator ── ExpectHandoff ──► an idle decode worker
+    coordinator ── ExpectHandoff ──► a decode worker
                                prefill worker ── Prefilled(first token, offer) ──► coordinator
     coordinator ── Decode(offer) ──► decode worker: pulls ── TransferDone ──► coordinator
     coordinator ── Release ──► prefill worker                decode worker ── Tokens … ──►
@@ -44,7 +44,7 @@ from transport.wire.sampling import FinishReason, SamplingParams, StopRule
 from transport.wire.spread import SpreadExport, SpreadGroup, SpreadJoined
 from transport.wire.token_ids import ID_BYTES
 
-PROTOCOL = "baton/20"
+PROTOCOL = "baton/21"
 
 Role = Literal["prefill", "decode", "colocated"]
 ReusedFrom = Literal["", "gpu", "host", "peer"]
@@ -312,8 +312,8 @@ class Move(WireStruct, frozen=True, tag="move"):
 
 
 class ExpectHandoff(WireStruct, frozen=True, tag="expect"):
-    """Prepare for a ``Decode`` that will probably follow in milliseconds. Nothing is reserved, and
-    it may not follow."""
+    """Prepare for a ``Decode`` that will probably follow in milliseconds. An idle worker stays
+    awake, and a busy one launches no step ahead. Nothing is reserved, and it may not follow."""
 
 
 class Generate(_Order, frozen=True, tag="generate", kw_only=True):

@@ -61,6 +61,7 @@ ORDERS: dict[Role, tuple[type[Work], ...]] = {
     ),
     "colocated": (
         Generate,
+        ExpectHandoff,
         Decode,
         Move,
         Cancel,

@@ -17,7 +17,7 @@ from coordinator.core.requests.faults import Faults
 from coordinator.core.requests.moves import Reason
 from coordinator.core.workers.registry import Registry
 from coordinator.core.workers.worker import Worker
-from transport.wire.messages import Cancel, Move, Release, TokenOut, ToWorker
+from transport.wire.messages import Cancel, ExpectHandoff, Move, Release, TokenOut, ToWorker
 from transport.wire.offers import Offer
 
 
@@ -116,11 +116,12 @@ class Attempts:
             self._dispatcher.enqueue_handoff(request)
         self._outbox.record(request)
 
-    def move(self, request: Request, reason: Reason) -> None:
-        """Order a request's worker to offer it to another one."""
+    def move(self, request: Request, reason: Reason, to: Worker) -> None:
+        """Order a request's worker to offer it to another one: probably ``to``, which prepares."""
         request.moving, request.moved_at = True, self._clocks.monotonic()
         request.move_reason = reason
         self._outbox.send(request.decode_worker, Move(request.request_id, request.attempt))
+        self._outbox.send(to.instance, ExpectHandoff())
 
     def after_settling(self, request: Request, offer: Offer) -> None:
         """Queue the handoff of a request that is decoded no further where it was."""

@@ -345,8 +345,8 @@ class Lifecycle:
             self._attempts.compute(request, place)
 
     def _move(self) -> None:
-        for request, reason in self._moves.due():
-            self._attempts.move(request, reason)
+        for request, reason, to in self._moves.due():
+            self._attempts.move(request, reason, to)
 
     def _dismiss(self) -> None:
         for worker in self._departures.due():

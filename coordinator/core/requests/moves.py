@@ -36,6 +36,8 @@ ROOM_FACTOR = 2
 """How many times the ``headroom`` of its sequences a worker has free to which a request moves for
 lack of pages, so that it does not soon move back."""
 Reason = Literal["drain", "role", "pools", "memory", "balance"]
+Chosen = Iterator[tuple[Request, Worker]]
+"""Requests that are to move, each with the worker to which it would move now."""
 
 
 class Moves:
@@ -55,26 +57,26 @@ class Moves:
         self._pools_are_soft = pools_are_soft
         self._balances: dict[Role, Balance] = {"decode": Balance(), "colocated": Balance()}
 
-    def due(self) -> Iterator[tuple[Request, Reason]]:
+    def due(self) -> Iterator[tuple[Request, Reason, Worker]]:
         """The requests to move, and why. The caller orders each before it takes the next."""
         for worker in self._registry.all():
             reason: Reason = "pools" if self._pools_are_soft else "role"
             if worker.draining or worker.role == "prefill":
-                for request in self._leaving(worker):
-                    yield request, "drain" if worker.draining else reason
+                for request, to in self._leaving(worker):
+                    yield request, "drain" if worker.draining else reason, to
             elif worker.load.is_short_of_pages:
-                for request in self._relieving(worker):
-                    yield request, "memory"
+                for request, to in self._relieving(worker):
+                    yield request, "memory", to
             elif self._pools_are_soft and worker.role == "decode":
-                for request in self._taken(worker):
-                    yield request, "pools"
+                for request, to in self._taken(worker):
+                    yield request, "pools", to
         now = self._monotonic()
         for role, balance in self._balances.items():
             workers = self._registry.taking(role)
             weights = {worker.instance: weight(worker) for worker in workers}
             if fuller := balance.uneven(weights, now):
-                for request in self._evening(fuller, workers):
-                    yield request, "balance"
+                for request, to in self._evening(fuller, workers):
+                    yield request, "balance", to
 
     def may_relieve(self, worker: Worker) -> bool:
         """True if a worker is short of pages, and nothing has been looked for since a moment ago.
@@ -87,7 +89,7 @@ class Moves:
             worker.short_seen_at = now
         return due
 
-    def _leaving(self, worker: Worker) -> Iterator[Request]:
+    def _leaving(self, worker: Worker) -> Chosen:
         """What a worker is to be rid of, oldest first."""
         num_moving = len(_moving(worker))
         must_leave = worker.draining or not self._pools_are_soft
@@ -95,24 +97,28 @@ class Moves:
             if num_moving >= MAX_AT_ONCE:
                 return
             releases = worker.draining or self._dispatcher.releases(worker)
-            if not releases or self._dispatcher.move_target(request) is None:
+            target = self._dispatcher.move_target(request) if releases else None
+            if target is None:
                 return
             num_moving += 1
-            yield request
+            yield request, target
 
-    def _taken(self, worker: Worker) -> Iterator[Request]:
+    def _taken(self, worker: Worker) -> Chosen:
         """What a prefill worker without prompts takes over, youngest first."""
         others = self._registry.takers_from(worker.instance)
         if all(other.load.tokens_ahead for other in others):  # before the requests are sorted
             return
         num_moving = len(_moving(worker))
         for request in sorted(self._movable(worker), key=_arrival, reverse=True):
-            if num_moving >= MAX_AT_ONCE or self._dispatcher.taker(request, num_moving) is None:
+            if num_moving >= MAX_AT_ONCE:
+                return
+            taker = self._dispatcher.taker(request, num_moving)
+            if taker is None:
                 return
             num_moving += 1
-            yield request
+            yield request, taker
 
-    def _relieving(self, worker: Worker) -> Iterator[Request]:
+    def _relieving(self, worker: Worker) -> Chosen:
         """What gives the other sequences of a worker pages, youngest first, as preemption would."""
         if not worker.breaker.closed:
             return
@@ -127,10 +133,10 @@ class Moves:
             num_pages = layout.pages_for(request.num_tokens + 1)
             kept_free = ROOM_FACTOR * target.load.headroom * (target.load.num_sequences + 1)
             if target.load.free_pages - num_pages >= kept_free:
-                yield request
+                yield request, target
                 num_free, num_staying = num_free + num_pages, num_staying - 1
 
-    def _evening(self, fuller: Sequence[str], workers: Sequence[Worker]) -> Iterator[Request]:
+    def _evening(self, fuller: Sequence[str], workers: Sequence[Worker]) -> Chosen:
         """What another one of ``workers`` decodes in less time than one of the ``fuller`` among
         them, youngest first."""
         most = MAX_TO_BALANCE if all(map(weight, workers)) else MAX_AT_ONCE
@@ -152,7 +158,7 @@ class Moves:
                 ):
                     break
                 num_moving, num_coming = num_moving + 1, num_coming + 1
-                yield request
+                yield request, target
 
     def _movable(self, worker: Worker, *, must_leave: bool = False) -> list[Request]:
         """The requests decoded at a worker that may be asked to move, oldest first."""
