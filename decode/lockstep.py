@@ -26,7 +26,8 @@ voids itself and the next one.
 
 A member with prompts is unavailable until they end soon, so the others take local steps. Members in
 lockstep begin with prompts together, at every WINDOW-th round only (``holds_prompts``), and before
-the next step of their sequences (worker/worker.py).
+the next step of their sequences. Short prompts wait for that window too where the others wait for a
+member (worker/worker.py).
 
 *Lenders* are members without sequences, which may come to a round or not (decode/lending.py). No
 member waits for their records; they count where it is decided whether sharing pays, with as many as
@@ -101,7 +102,7 @@ class Lockstep:
         )
         self._wait_until = inf
         self._num_in_a_row = self._num_lenders = self._num_without = 0
-        self._stays = self._was_aborted = False
+        self._stays = self._was_aborted = self._is_out = False
 
     def decide(
         self,
@@ -181,6 +182,15 @@ class Lockstep:
         latest, or until the group computes local steps. Without sequences they do not wait."""
         return self.in_step and self.record.round % WINDOW != 0
 
+    def is_awaited(self, others: Sequence[Record | None]) -> bool:
+        """True if all others would take part in a step, and one of them has committed to it, while
+        this member takes local ones."""
+        present = self._present([self._of_this_generation(record) for record in others])
+        waits = [
+            each.stance is Stance.COMMITTED and each.round >= self.record.round for each in present
+        ]
+        return self._is_out and len(waits) == len(others) and any(waits)
+
     def _change_trial(self, trial: int) -> None:
         if self.record.stance is Stance.COMMITTED:
             self._withdraw()
@@ -199,8 +209,8 @@ class Lockstep:
         self._say(Stance.UNAVAILABLE)
 
     def mark_unavailable(self) -> None:
-        """Take part in no rounds until the next decision, since something else is launched first:
-        the others need not wait for that."""
+        """Take part in no rounds until the next decision, since prompts are launched first: the
+        others need not wait for that. At that decision no spread step is under way or unread."""
         if self.record.stance is Stance.WILLING:
             self._num_in_a_row = 0
             self._say(Stance.UNAVAILABLE)
@@ -222,6 +232,7 @@ class Lockstep:
 
     def _local(self) -> Literal["local"]:
         self._num_in_a_row = 0
+        self._is_out = True
         return LOCAL
 
     def _wants(self, present: Sequence[Record]) -> bool:
@@ -295,6 +306,7 @@ class Lockstep:
         self._stays = pays or (len(self.loads) == 1 and self._num_without < MOST_WITHOUT)
         self._was_aborted = False
         self._num_in_a_row += 1
+        self._is_out = False
         self._lateness.launched()
         return together
 

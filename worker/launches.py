@@ -13,7 +13,7 @@ from math import inf
 
 from engine.batch import StepResult
 from engine.overlap import OverlappedBatch
-from engine.sequence import Scheduled
+from engine.sequence import Scheduled, Sequence
 from engine.step import Step
 from worker.handoff import offer_of
 from worker.room import Room
@@ -132,10 +132,19 @@ class PromptBatches:
     def ends_soon(self) -> bool:
         """True if the launched batches end within ``SHORT_S``, by earlier ones; those of a new size
         do not."""
+        if self._overlapped:
+            return False
         if not self._under_way or self._launches.oldest_done:
             return True
         ran_s = self._launches.ran_s(self._under_way[0])
-        return sum(map(self._expected_s, self._under_way)) - ran_s <= SHORT_S
+        expected_s = sum(self._expected_s(_num_tokens(each)) for each in self._under_way)
+        return expected_s - ran_s <= SHORT_S
+
+    @property
+    def takes_little(self) -> bool:
+        """True if all prompts that wait would be computed within ``SHORT_S``, by earlier ones."""
+        waiting = self._room.prompts.sequences()
+        return self._expected_s(sum(map(_num_left, waiting))) <= SHORT_S
 
     @property
     def any_overlapped(self) -> bool:
@@ -194,10 +203,9 @@ class PromptBatches:
         """True if steps would wait too long for a batch before them."""
         return _num_tokens(scheduled) > self._room.settings.limits.max_tokens_beside_decode
 
-    def _expected_s(self, scheduled: Scheduled) -> float:
+    def _expected_s(self, num_tokens: int) -> float:
         """How long a batch takes: as long as the last one of about as many tokens, longer with
         more."""
-        num_tokens = _num_tokens(scheduled)
         before, took_s = self._timed.get(num_tokens.bit_length(), (num_tokens, inf))
         return took_s * max(1.0, num_tokens / before)
 
@@ -230,6 +238,10 @@ class PromptBatches:
                 room.offers.add(sequence, room.clock())
             else:
                 room.sequences.add(sequence)
+
+
+def _num_left(prompt: Sequence) -> int:
+    return len(prompt.token_ids) - prompt.num_cached
 
 
 def _num_tokens(scheduled: Scheduled) -> int:

@@ -72,7 +72,7 @@ class Worker:
         if self._waits_for_handoff:
             room.publish_scheduled()
             return
-        held = group.holds_prompts
+        held = self._prompts_wait
         batch = self._batches.schedule() if self._prompts_are_next(held) else None
         if batch is None and self._steps_wait:
             room.publish_scheduled()
@@ -91,7 +91,9 @@ class Worker:
             group.mark_unavailable()  # before this waits for the GPU
         idle = step is None and batch is None
         self._stalled = idle and not self._under_way
-        self._launches.process(behind=0 if idle else self._lookahead)
+        # A batch that is not overlapped waits behind the group's steps, so those are processed.
+        unread = self._batches.any_overlapped and self._launches.any_spread
+        self._launches.process(behind=0 if idle or unread else self._lookahead)
         self._batches.advance_overlapped(wait=idle)
         self._offer_settled()
         room.expire_offers()
@@ -114,6 +116,17 @@ class Worker:
         that is done, with the sequences that come until then: not behind it without them."""
         is_computed = bool(len(self._launches)) and not self._launches.oldest_done
         return is_computed and self._orders.awake_s > 0 and not self._steps.undecided
+
+    @property
+    def _prompts_wait(self) -> bool:
+        """True if prompts wait for a few steps of the group: while it takes these, and if others
+        wait for this worker to begin with them, and the prompts take little time. Else, where many
+        short prompts come, one member or the other would always have some."""
+        room = self._room
+        if self._group.holds_prompts:
+            return True
+        both = self._group.joined and room.sequences.has_work and room.prompts.has_work
+        return both and self._batches.takes_little and self._group.is_awaited
 
     def _prompts_are_next(self, held: bool) -> bool:
         """True if prompts are computed before the next step of the sequences, which have just had

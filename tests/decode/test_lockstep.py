@@ -166,6 +166,23 @@ def test_prompts_between_two_steps_end_what_follows_one_another() -> None:
     assert run_until_together(members)[0].round == 2
 
 
+def test_a_member_is_awaited_once_another_commits_while_it_takes_local_steps() -> None:
+    first, second = members = group(8, 8)
+    run_until_together(members)
+    assert not second.lockstep.is_awaited([first.published])
+    first.willing = second.willing = False
+    assert turn(members) == turn(members) == [LOCAL, LOCAL]
+    first.willing = True
+    assert first.decide([second], 0.0) == LOCAL
+    assert not second.lockstep.is_awaited([first.published]), "the other one is only willing"
+    second.willing = True
+    assert second.decide([first], 0.0) == WAIT
+    assert first.lockstep.is_awaited([second.published])
+    assert not first.lockstep.is_awaited([None])
+    run_until_together(members)
+    assert not first.lockstep.is_awaited([second.published])
+
+
 def test_no_prompt_is_held_while_the_group_computes_local_steps() -> None:
     first, second = members = group(8, 8)
     run_until_together(members)
@@ -429,9 +446,10 @@ class GroupMachine(RuleBasedStateMachine):
     def get_prompts(self, place: int, willing: bool) -> None:
         if member := self._alive(place):
             member.willing = willing
-            if not willing:
+            if not willing and member.wait_began is None:
                 member.lockstep.mark_unavailable()
                 member.published = member.lockstep.record
+                member.last_was_together = False
 
     @rule(place=st.integers(0, 3), trial=st.integers(0, 2))
     def change_trial(self, place: int, trial: int) -> None:

@@ -4,6 +4,7 @@ import random
 
 import pytest
 
+from decode.lockstep import WINDOW
 from engine.cuda_parts import SPREAD_WAIT_S
 from tests.simulation.timed import TimedPair, Times
 from tests.simulation.timed_lender import TimedLender
@@ -43,6 +44,26 @@ def test_prompts_make_nobody_late_and_most_other_steps_are_spread(
     possible_s = 1 / (spread_share / SPREAD_S + (first_share - spread_share) / LOCAL_S)
     assert first < 1.09 * possible_s, "as if steps were spread whenever no prompts are computed"
     assert second < 1.07 * SPREAD_S * PART / (PART - 1)
+
+
+def test_many_short_prompts_at_both_do_not_keep_a_pair_from_its_steps() -> None:
+    pair, prompt_s = TimedPair(TIMES), 0.01
+    for worker in pair.workers:
+        for _ in range(NUM_SEQUENCES):
+            worker.ask(8, 4_000)
+
+    def come() -> None:
+        number = 0
+        while True:
+            pair.stage.sleep(PART * prompt_s)
+            number += 1
+            pair.workers[number % 2].ask(round(prompt_s / TOKEN_S), 1)
+
+    pair.stage.act(come)
+    pair.stage.run(SECONDS)
+    assert all(worker.spread_share > 0.8 for worker in pair.workers)
+    longest_s = max(ttft_s for worker in pair.workers for ttft_s in worker.session.ttfts_s)
+    assert longest_s < 2 * WINDOW * SPREAD_S
 
 
 @pytest.mark.parametrize("every_s", [0.03, 0.06, 0.12])

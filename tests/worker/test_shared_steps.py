@@ -147,3 +147,13 @@ def test_prompts_that_are_held_do_not_come_before_the_step() -> None:
     site.ask("second", 2, 20)
     site.worker.step()
     assert site.group.heard == [True]
+
+
+@pytest.mark.parametrize(("length", "waits"), [(20, True), (60, False)])
+def test_short_prompts_wait_where_the_others_wait_for_this_worker(length: int, waits: bool) -> None:
+    site = Site()
+    site.decode(0.8 * SHORT_S)
+    site.group.joined = site.group.is_awaited = True
+    site.ask("second", 2, length)
+    site.worker.step()
+    assert site.group.heard == [waits]

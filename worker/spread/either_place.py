@@ -54,6 +54,10 @@ class EitherPlace:
         return self._place.holds_prompts
 
     @property
+    def is_awaited(self) -> bool:
+        return self._place.is_awaited
+
+    @property
     def trial_memory(self) -> TrialMemory:
         return self._place.trial_memory
 

@@ -48,6 +48,12 @@ class Group(Protocol):
         ...
 
     @property
+    def is_awaited(self) -> bool:
+        """True if all others would take part in a step of the group, and one of them waits for this
+        worker."""
+        ...
+
+    @property
     def trial_memory(self) -> TrialMemory:
         """The part of the worker's cache that ``when_idle`` holds; ``interrupt`` frees it."""
         ...
@@ -88,7 +94,8 @@ class Group(Protocol):
 
     def mark_unavailable(self) -> None:
         """Take part in no steps until the next decision, since prompts are launched. The others
-        need not wait for this worker, nor count on it."""
+        need not wait for this worker, nor count on it. At that decision all steps of the group are
+        processed."""
         ...
 
     def join(self, group: SpreadGroup) -> SpreadJoined | None:
@@ -112,7 +119,7 @@ class Alone:
 
     look_s = inf
     export = None
-    joined = in_step = holds_prompts = False
+    joined = in_step = holds_prompts = is_awaited = False
     trial_memory = TrialMemory()
 
     def max_rows(self, wanted: int) -> int:

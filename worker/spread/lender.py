@@ -74,6 +74,11 @@ class Lender(GroupPlace[LendingRounds]):
         """Who lends has no prompts, and computes them at once when they come."""
         return False
 
+    @property
+    def is_awaited(self) -> bool:
+        """No member waits for who lends."""
+        return False
+
     def when_idle(self, memory: CacheAllocator, *, willing: bool, empty: bool) -> None:
         if self._rounds is None:
             return

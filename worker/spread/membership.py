@@ -91,6 +91,10 @@ class Membership(GroupPlace[Lockstep]):
         return self._rounds is not None and self._rounds.holds_prompts
 
     @property
+    def is_awaited(self) -> bool:
+        return self._rounds is not None and self._rounds.is_awaited(read_all(self._peers.decoding))
+
+    @property
     def trial_memory(self) -> TrialMemory:
         return self._step_times.held
 
