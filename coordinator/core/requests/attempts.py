@@ -14,7 +14,7 @@ from coordinator.core.placement.dispatcher import Dispatcher
 from coordinator.core.placement.shares import rank_at
 from coordinator.core.request import Clocks, Request, State
 from coordinator.core.requests.faults import Faults
-from coordinator.core.requests.moves import Reason
+from coordinator.core.requests.moves import ANNOUNCED, Reason
 from coordinator.core.workers.registry import Registry
 from coordinator.core.workers.worker import Worker
 from transport.wire.messages import Cancel, ExpectHandoff, Move, Release, TokenOut, ToWorker
@@ -117,11 +117,12 @@ class Attempts:
         self._outbox.record(request)
 
     def move(self, request: Request, reason: Reason, to: Worker) -> None:
-        """Order a request's worker to offer it to another one: probably ``to``, which prepares."""
+        """Order a request's worker to offer it to another one, probably to ``to``."""
         request.moving, request.moved_at = True, self._clocks.monotonic()
         request.move_reason = reason
         self._outbox.send(request.decode_worker, Move(request.request_id, request.attempt))
-        self._outbox.send(to.instance, ExpectHandoff())
+        if reason in ANNOUNCED:
+            self._outbox.send(to.instance, ExpectHandoff())
 
     def after_settling(self, request: Request, offer: Offer) -> None:
         """Queue the handoff of a request that is decoded no further where it was."""

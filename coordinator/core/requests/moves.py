@@ -36,6 +36,9 @@ ROOM_FACTOR = 2
 """How many times the ``headroom`` of its sequences a worker has free to which a request moves for
 lack of pages, so that it does not soon move back."""
 Reason = Literal["drain", "role", "pools", "memory", "balance"]
+ANNOUNCED: frozenset[Reason] = frozenset({"drain", "role"})
+"""Moves of all sequences of a worker. The target is told of these beforehand, so that the streams
+pause for a step less. Its own steps take a little longer meanwhile: other moves come too often."""
 Chosen = Iterator[tuple[Request, Worker]]
 """Requests that are to move, each with the worker to which it would move now."""
 
