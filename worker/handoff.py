@@ -29,8 +29,9 @@ log = logging.getLogger(__name__)
 COPY_WAIT_S = 0.05
 """How long an idle worker waits for copies before it looks for orders again."""
 COPY_PATIENCE_S, MOST_PATIENCE_S = 0.001, 0.004
-"""How long a step is delayed for each copy that has just begun, and for all of them. Most copies
-take less, and then their sequences join this step; one that misses it waits for a whole step."""
+"""How long a step is delayed for each copy that has just begun, and at most for all of them. Most
+copies take less, and then their sequences join this step; one that misses it waits for a whole
+step."""
 
 
 def offer_of(room: Room, sequence: Sequence) -> Offer:

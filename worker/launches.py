@@ -72,15 +72,17 @@ class Launches:
         return self._num_spread > 0
 
     @property
-    def oldest_done(self) -> bool:
-        """True if the result of the oldest batch only waits to be processed."""
-        return bool(self._launched) and self._launched[0].step.is_done
+    def is_computing(self) -> bool:
+        """True if the oldest batch is not done yet."""
+        return bool(self._launched) and not self._launched[0].step.is_done
 
-    def ran_s(self, scheduled: Scheduled) -> float:
-        """How long the device has computed a batch; 0 while others are before it."""
+    def left_s(self, scheduled: Scheduled, expected_s: float) -> float:
+        """How long the device still computes a batch that takes ``expected_s``."""
         if not self._launched or self._launched[0].scheduled is not scheduled:
+            return expected_s
+        if not self.is_computing:
             return 0.0
-        return self._clock() - max(self._launched[0].launched_at, self._done_at)
+        return expected_s - (self._clock() - max(self._launched[0].launched_at, self._done_at))
 
     def add(
         self, scheduled: Scheduled, step: Step, process: Process, *, spread: bool = False
@@ -134,11 +136,8 @@ class PromptBatches:
         do not."""
         if self._overlapped:
             return False
-        if not self._under_way or self._launches.oldest_done:
-            return True
-        ran_s = self._launches.ran_s(self._under_way[0])
-        expected_s = sum(self._expected_s(_num_tokens(each)) for each in self._under_way)
-        return expected_s - ran_s <= SHORT_S
+        expected = ((each, self._expected_s(_num_tokens(each))) for each in self._under_way)
+        return sum(self._launches.left_s(*each) for each in expected) <= SHORT_S
 
     @property
     def takes_little(self) -> bool:

@@ -114,8 +114,8 @@ class Worker:
     def _waits_for_handoff(self) -> bool:
         """True if a handoff was announced, while a step is computed. The next one is launched when
         that is done, with the sequences that come until then: not behind it without them."""
-        is_computed = bool(len(self._launches)) and not self._launches.oldest_done
-        return is_computed and self._orders.awake_s > 0 and not self._steps.undecided
+        announced = self._orders.awake_s > 0
+        return announced and self._launches.is_computing and not self._steps.undecided
 
     @property
     def _prompts_wait(self) -> bool:
