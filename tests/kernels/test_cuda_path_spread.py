@@ -108,6 +108,29 @@ def test_spread_steps_with_aborted_ones_between_and_a_local_one(engine: Engine) 
         assert torch.equal(found, expected)
 
 
+def test_prompts_between_two_spread_steps_change_nothing(settings: EngineConfig) -> None:
+    engine = cuda_path.load(replace(settings, num_pages=3, num_state_slots=3))
+    prompt, sampling = tuple(range(60, 70)), SamplingParams(temperature=0.0)
+    other = ForwardBatch((Row(2, (2,), 0, prompt),))
+
+    def bind_other() -> None:
+        engine.bind(Binding(2, prompt, (), sampling, StopRule(99)))
+
+    truth = [start(engine), *(engine.launch(step(i)).result().sampled for i in range(3))]
+    bind_other()
+    first = engine.launch(other).result().sampled
+    spread = engine.spread
+    assert isinstance(spread, EngineSpread)
+    assert start(engine) == truth[0]
+    bind_other()
+    spread.join(3, 0, [spread.export], 0)
+    before = spread.launch(step(0), SpreadPlan(3, 1, 2, first=True))
+    behind = engine.launch(other)
+    assert (before.result().sampled, behind.result().sampled) == (truth[1], first)
+    after = [spread.launch(step(i), SpreadPlan(3, 2 + i, 2, first=i == 1)) for i in (1, 2)]
+    assert [each.result().sampled for each in after] == truth[2:]
+
+
 def test_an_engine_that_prefills_lends_and_does_not_spread(settings: EngineConfig) -> None:
     engine = cuda_path.load(replace(settings, decodes=False))
     assert engine.spread is None
