@@ -134,10 +134,7 @@ class PromptBatches:
     def ends_soon(self) -> bool:
         """True if the launched batches end within ``SHORT_S``, by earlier ones; those of a new size
         do not."""
-        if self._overlapped:
-            return False
-        expected = ((each, self._expected_s(_num_tokens(each))) for each in self._under_way)
-        return sum(self._launches.left_s(*each) for each in expected) <= SHORT_S
+        return not self._overlapped and sum(map(self._left_s, self._under_way)) <= SHORT_S
 
     @property
     def takes_little(self) -> bool:
@@ -201,6 +198,9 @@ class PromptBatches:
     def _is_long(self, scheduled: Scheduled) -> bool:
         """True if steps would wait too long for a batch before them."""
         return _num_tokens(scheduled) > self._room.settings.limits.max_tokens_beside_decode
+
+    def _left_s(self, scheduled: Scheduled) -> float:
+        return self._launches.left_s(scheduled, self._expected_s(_num_tokens(scheduled)))
 
     def _expected_s(self, num_tokens: int) -> float:
         """How long a batch takes: as long as the last one of about as many tokens, longer with

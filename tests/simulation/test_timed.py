@@ -1,6 +1,7 @@
 """How fast a spread group is while prompts keep coming, in simulated time."""
 
 import random
+from collections.abc import Callable
 
 import pytest
 
@@ -18,11 +19,9 @@ PART = 3
 """Prompts take one of so many parts of the time."""
 
 
-@pytest.mark.parametrize("prompt_s", [0.02, 0.03, 0.04, 0.06, 0.1])
-@pytest.mark.parametrize("both", [False, True], ids=["at one", "at both"])
-def test_prompts_make_nobody_late_and_most_other_steps_are_spread(
-    prompt_s: float, both: bool
-) -> None:
+def pair_with(wait_s: Callable[[], float], length: Callable[[], int], *, both: bool) -> TimedPair:
+    """A pair that has decoded for ``SECONDS``. A prompt of ``length`` came after each ``wait_s``:
+    to the second worker, or to ``both`` in turn."""
     pair = TimedPair(TIMES)
     for worker in pair.workers:
         for _ in range(NUM_SEQUENCES):
@@ -31,12 +30,26 @@ def test_prompts_make_nobody_late_and_most_other_steps_are_spread(
     def come() -> None:
         number = 0
         while True:
-            pair.stage.sleep(PART * prompt_s)
+            pair.stage.sleep(wait_s())
             number += 1
-            pair.workers[number % 2 if both else 1].ask(round(prompt_s / TOKEN_S), 1)
+            pair.workers[number % 2 if both else 1].ask(length(), 1)
 
     pair.stage.act(come)
     pair.stage.run(SECONDS)
+    return pair
+
+
+def pair_with_prompts_of(prompt_s: float, *, both: bool) -> TimedPair:
+    """Prompts that each take ``prompt_s``."""
+    return pair_with(lambda: PART * prompt_s, lambda: round(prompt_s / TOKEN_S), both=both)
+
+
+@pytest.mark.parametrize("prompt_s", [0.02, 0.03, 0.04, 0.06, 0.1])
+@pytest.mark.parametrize("both", [False, True], ids=["at one", "at both"])
+def test_prompts_make_nobody_late_and_most_other_steps_are_spread(
+    prompt_s: float, both: bool
+) -> None:
+    pair = pair_with_prompts_of(prompt_s, both=both)
     assert [worker.num_late for worker in pair.workers] == [0, 0]
     first, second = (SECONDS / len(worker.session.tokens_at) for worker in pair.workers)
     spread_share = 1 - (2 if both else 1) / PART
@@ -47,20 +60,7 @@ def test_prompts_make_nobody_late_and_most_other_steps_are_spread(
 
 
 def test_many_short_prompts_at_both_do_not_keep_a_pair_from_its_steps() -> None:
-    pair, prompt_s = TimedPair(TIMES), 0.01
-    for worker in pair.workers:
-        for _ in range(NUM_SEQUENCES):
-            worker.ask(8, 4_000)
-
-    def come() -> None:
-        number = 0
-        while True:
-            pair.stage.sleep(PART * prompt_s)
-            number += 1
-            pair.workers[number % 2].ask(round(prompt_s / TOKEN_S), 1)
-
-    pair.stage.act(come)
-    pair.stage.run(SECONDS)
+    pair = pair_with_prompts_of(0.01, both=True)
     assert all(worker.spread_share > 0.8 for worker in pair.workers)
     longest_s = max(ttft_s for worker in pair.workers for ttft_s in worker.session.ttfts_s)
     assert longest_s < 2 * WINDOW * SPREAD_S
@@ -69,21 +69,12 @@ def test_many_short_prompts_at_both_do_not_keep_a_pair_from_its_steps() -> None:
 @pytest.mark.parametrize("every_s", [0.03, 0.06, 0.12])
 @pytest.mark.parametrize("both", [False, True], ids=["at one", "at both"])
 def test_no_step_aborts_because_of_prompts_of_all_lengths(every_s: float, both: bool) -> None:
-    pair, draw = TimedPair(TIMES), random.Random(3)
-    for worker in pair.workers:
-        for _ in range(NUM_SEQUENCES):
-            worker.ask(8, 4_000)
-
-    def come() -> None:
-        number = 0
-        while True:
-            pair.stage.sleep(draw.expovariate(1 / every_s))
-            number += 1
-            length = min(480, round(draw.lognormvariate(4.0, 0.9)))
-            pair.workers[number % 2 if both else 1].ask(length, 1)
-
-    pair.stage.act(come)
-    pair.stage.run(SECONDS)
+    draw = random.Random(3)
+    pair = pair_with(
+        lambda: draw.expovariate(1 / every_s),
+        lambda: min(480, round(draw.lognormvariate(4.0, 0.9))),
+        both=both,
+    )
     assert [worker.num_late for worker in pair.workers] == [0, 0]
     assert pair.longest_wait_s < SPREAD_WAIT_S / 2, "GPUs may differ more than that in speed"
 

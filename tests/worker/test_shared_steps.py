@@ -65,6 +65,18 @@ class Site(FakeEngine):
         del self.group.heard[:]
 
 
+def putting_off() -> Site:
+    """A worker with others that has launched long prompts, and then puts off its next step."""
+    site = Site()
+    site.decode(4 * SHORT_S)
+    site.group.joined = True
+    site.ask("second", 2, 20)
+    site.worker.step()
+    site.worker.step()
+    assert site.group.heard == [False], "that of the prompts' launch"
+    return site
+
+
 @pytest.mark.parametrize(("prompt_s", "is_short"), [(2 * SHORT_S, False), (SHORT_S / 2, True)])
 def test_only_prompts_that_take_little_time_are_waited_for(prompt_s: float, is_short: bool) -> None:
     site = Site()
@@ -98,13 +110,7 @@ def test_a_batch_of_a_size_that_is_new_may_take_long() -> None:
 
 @pytest.mark.parametrize("ends_early", [False, True])
 def test_with_others_it_is_decided_shortly_before_long_prompts_end(ends_early: bool) -> None:
-    site = Site()
-    site.decode(4 * SHORT_S)
-    site.group.joined = True
-    site.ask("second", 2, 20)
-    site.worker.step()
-    site.worker.step()
-    assert site.group.heard == [False], "that of the prompts' launch"
+    site = putting_off()
     assert site.worker.wait_s() == LOOK_S
     if ends_early:
         site.device_done = True
@@ -115,12 +121,7 @@ def test_with_others_it_is_decided_shortly_before_long_prompts_end(ends_early: b
 
 
 def test_a_prompt_that_comes_meanwhile_does_not_wait_for_the_step_to_be_put_off() -> None:
-    site = Site()
-    site.decode(4 * SHORT_S)
-    site.group.joined = True
-    site.ask("second", 2, 20)
-    site.worker.step()
-    site.worker.step()
+    site = putting_off()
     site.ask("third", 3, 20)
     site.worker.step()
     assert site.group.heard == [False, False], "a step between two batches of prompts"

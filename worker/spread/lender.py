@@ -41,6 +41,8 @@ class Lender(GroupPlace[LendingRounds]):
     """``engine`` computes a lender's part of steps."""
 
     trial_memory = TrialMemory()
+    in_step = holds_prompts = is_awaited = False
+    """A lender has no sequences. So no member waits for it, and its prompts begin at once."""
 
     def __init__(
         self,
@@ -63,21 +65,6 @@ class Lender(GroupPlace[LendingRounds]):
         if self._under_way or self._clock() - self._lent_at < NEXT_S:
             return 0.0
         return LOOK_IDLE_S if self._others_idle else LOOK_S
-
-    @property
-    def in_step(self) -> bool:
-        """Who lends has no sequences."""
-        return False
-
-    @property
-    def holds_prompts(self) -> bool:
-        """Who lends has no prompts, and computes them at once when they come."""
-        return False
-
-    @property
-    def is_awaited(self) -> bool:
-        """No member waits for who lends."""
-        return False
 
     def when_idle(self, memory: CacheAllocator, *, willing: bool, empty: bool) -> None:
         if self._rounds is None:
