@@ -67,14 +67,13 @@ Decision = Together | Literal["local", "wait"]
 
 @dataclass(frozen=True)
 class LockstepTimes:
-    """``enter_s``: how long a member waits for the others' first commitment, who may be in a local
-    step; ``step_s``: for the next one, in lockstep. After a wait in vain or an aborted step the
-    member stays unavailable for ``back_off_s``, and twice as long after each further one, up to
+    """``wait_s``: how long a member waits for the others' commitment, who may be in a local step,
+    or wait for prompts that end soon. After a wait in vain or an aborted step the member stays
+    unavailable for ``back_off_s``, and twice as long after each further one, up to
     ``max_back_off_s``; ``forgiven_after`` rounds since the last one make it short again: they save
     more than the wait has cost."""
 
-    enter_s: float = 0.1
-    step_s: float = 0.05
+    wait_s: float = 0.1
     back_off_s: float = 0.1
     max_back_off_s: float = 10.0
     forgiven_after: int = 100
@@ -165,8 +164,7 @@ class Lockstep:
         number = _highest([mine := self.record, *present])
         if self._num_in_a_row and number > mine.round:
             return False
-        wait_s = self._times.step_s if self._num_in_a_row else self._times.enter_s
-        self._wait_until = now + wait_s
+        self._wait_until = now + self._times.wait_s
         self._commit_to(number)
         return True
 

@@ -87,8 +87,9 @@ class Worker:
         if batch is None and not held:
             batch = self._batches.schedule()
         if batch is not None:
+            group.before_prompts()
             self._batches.launch(batch)
-            group.mark_unavailable()  # before this waits for the GPU
+            group.behind_prompts()  # before this waits for the GPU
         idle = step is None and batch is None
         self._stalled = idle and not self._under_way
         # A batch that is not overlapped waits behind the group's steps, so those are processed.

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from coordinator.core.spread.members import FOR_S, OUT_S, SLOW, SlowClocks
+from coordinator.core.spread.members import FIRST_OUT_S, FOR_S, SLOW, SlowClocks
 from tests.coordinator.test_spread_groups import Desk
 from transport.wire.reports import GpuHealth
 from transport.wire.spread import SpreadCounts
@@ -65,4 +65,4 @@ def test_the_group_goes_on_without_it(caplog: pytest.LogCaptureFixture) -> None:
     assert "b is left out of spread steps for a while: its GPU runs at 1200 MHz" in caplog.text
     status = desk.groups.status(workers[1])
     assert status is not None
-    assert (status.mode, status.left_out_s) == ("left out", OUT_S - FOR_S)
+    assert (status.mode, status.left_out_s) == ("left out", FIRST_OUT_S - FOR_S)

@@ -6,7 +6,7 @@ import pytest
 
 from coordinator.core.settings import BreakerSettings
 from coordinator.core.spread.groups import SpreadGroups
-from coordinator.core.spread.members import MAX_LATE, OUT_S, WITHIN_S
+from coordinator.core.spread.members import FIRST_OUT_S, MAX_LATE, MOST_OUT_S, WITHIN_S, SlowMembers
 from coordinator.core.workers.registry import Registry
 from coordinator.core.workers.worker import Worker
 from tests.coordinator.site import EXPORT
@@ -263,9 +263,20 @@ def test_a_member_that_is_late_again_and_again_is_left_out_for_a_while(desk: Des
     assert {to: members for to, (_, members) in desk.told().items()} == {
         "a": ("a", "b"), "b": ("a", "b"), "c": (),
     }  # fmt: skip
-    desk.now += OUT_S
+    desk.now += FIRST_OUT_S
     say_late(5 * MAX_LATE)
     assert desk.told()["c"][1] == ("a", "b", "c")
+
+
+def test_a_member_is_left_out_twice_as_long_after_each_further_time() -> None:
+    slow, times_s = SlowMembers(), []
+    for _ in range(6):
+        slow.leave_out("c", 0.0)
+        times_s.append(slow.out_for_s("c", 0.0))
+    assert times_s == [FIRST_OUT_S * 2**n for n in range(4)] + [MOST_OUT_S] * 2
+    slow.keep_only(frozenset({"a"}))
+    slow.leave_out("c", 0.0)
+    assert slow.out_for_s("c", 0.0) == FIRST_OUT_S
 
 
 def test_a_member_with_another_role_is_judged_afresh(desk: Desk) -> None:

@@ -14,7 +14,7 @@ from decode.spread_policy import SpreadPolicy, require_spread
 from decode.spread_record import Record, Stance
 from decode.spread_round import Together
 
-TIMES = LockstepTimes(enter_s=1.0, step_s=0.2, back_off_s=1.0, max_back_off_s=4.0)
+TIMES = LockstepTimes(wait_s=1.0, back_off_s=1.0, max_back_off_s=4.0)
 
 
 @dataclass
@@ -206,10 +206,11 @@ def test_a_stalled_member_costs_one_wait_and_counts_again_when_it_goes_on() -> N
     run_until_together(members)
     rest = [first, second]
     assert [m.decide([o for o in members if o is not m], 1.0) for m in rest] == [WAIT, WAIT]
-    assert first.decide([second, third], 1.2) == LOCAL
+    assert first.decide([second, third], 1.9) == WAIT
+    assert first.decide([second, third], 2.0) == LOCAL
     assert first.lockstep.late == (1,), "the third is the second of the others"
-    second.decide([first, third], 1.2)
-    for now in (1.3, 2.5, 50.0, 100.0):
+    second.decide([first, third], 2.0)
+    for now in (2.1, 3.5, 50.0, 100.0):
         assert [m.decide([o for o in members if o is not m], now) for m in rest] == [LOCAL, LOCAL]
     run_until_together(members, now=200.0)
 
@@ -431,7 +432,7 @@ class GroupMachine(RuleBasedStateMachine):
         others = [other for other in self.members if other is not member]
         member.decide(others, self.now, [self.lender.record])
         if member.wait_began is not None:
-            assert self.now < member.wait_began + TIMES.enter_s
+            assert self.now < member.wait_began + TIMES.wait_s
 
     @rule(times=st.integers(1, 30), willing=st.booleans())
     def all_decide(self, times: int, willing: bool) -> None:

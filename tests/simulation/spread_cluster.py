@@ -36,9 +36,7 @@ from worker.spread.records import Records
 from worker.spread.trial import Engines
 from worker.spread.trials import StepTrials
 
-TIMES = LockstepTimes(
-    enter_s=0.6, step_s=0.4, back_off_s=0.05, max_back_off_s=0.4, forgiven_after=5
-)
+TIMES = LockstepTimes(wait_s=0.6, back_off_s=0.05, max_back_off_s=0.4, forgiven_after=5)
 TRIALS = Point(1), Point(3), Point(2, 3)
 
 

@@ -11,7 +11,10 @@ from tests.simulation.timed import TimedPair, Times
 from tests.simulation.timed_lender import TimedLender
 
 LOCAL_S, SPREAD_S, TOKEN_S = 0.014, 0.010, 0.000_25
-TIMES = Times(lambda rows: LOCAL_S, lambda rows: SPREAD_S, lambda num_tokens: num_tokens * TOKEN_S)
+LAUNCH_S = 0.018
+TIMES = Times(
+    lambda rows: LOCAL_S, lambda rows: SPREAD_S, lambda num_tokens: num_tokens * TOKEN_S, LAUNCH_S
+)
 """About those of an H200 with 40 sequences; a token stands for twenty."""
 SECONDS = 6.0
 NUM_SEQUENCES = 4

@@ -42,11 +42,13 @@ MOST_TOKENS = 512
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds of a step of ``rows`` sequences, alone and spread, and of a batch of prompts."""
+    """Seconds of a step of ``rows`` sequences, alone and spread, and of a batch of prompts, whose
+    kernels the host launches for ``launch_s`` while the device computes."""
 
     local_s: Callable[[int], float]
     spread_s: Callable[[int], float]
     prompts_s: Callable[[int], float]
+    launch_s: float = 0.0
 
 
 class Computed:
@@ -128,6 +130,8 @@ class TimedEngine(FakeEngine):
         times = self.times
         seconds = times.prompts_s(num_prompt) if num_prompt else times.local_s(len(batch.rows))
         self.last = Alone(self.stage.now, self.last, seconds)
+        if num_prompt:
+            self.stage.sleep(times.launch_s)
         return waits(step, self.stage, self.last)
 
 

@@ -17,6 +17,7 @@ from tests.e2e.stack import SEGMENTS, Stack
 from tests.local_redis import LocalRedis
 from tests.soak import tenants
 
+START_S = 300.0
 HEARTBEAT_S = 0.5
 DEAD_AFTER_S = 3.0
 _LEFT_OUT = SLOW.format("")
@@ -54,7 +55,7 @@ class Site:
             heartbeat=HEARTBEAT_S, dead_after=DEAD_AFTER_S, page_size=16, num_pages=1024,
             max_batch_tokens=256, poison=True, verify_handoff=True, log_level="warning",
             api_keys=tenants.setting(),
-        ).start()  # fmt: skip
+        ).start(START_S)  # fmt: skip
         self.num_workers = len(self.workers())
         self.redis = redis.Redis.from_url(
             self.redis_server.url, decode_responses=True, socket_timeout=5.0

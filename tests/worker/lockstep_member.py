@@ -21,7 +21,7 @@ from transport.wire.spread import ExchangeExport, SpreadGroup
 from worker.spread.membership import Membership
 from worker.spread.records import OwnRecord, Records
 
-TIMES = LockstepTimes(enter_s=2.0, step_s=1.0, back_off_s=0.2, max_back_off_s=1.0)
+TIMES = LockstepTimes(wait_s=2.0, back_off_s=0.2, max_back_off_s=1.0)
 DEVICE_WAIT_S = 1.0
 LOCAL_S = 0.002
 LOOK_S = 0.0002

@@ -170,7 +170,7 @@ def test_with_prompts_it_comes_to_none(desk: Desk) -> None:
     desk.lender.join(desk.group)
     desk.commit(3, 2, 9)
     desk.lend(willing=False)
-    desk.lender.mark_unavailable()
+    desk.lender.behind_prompts()
     assert (desk.engine.lent, desk.record.stance) == ([], Stance.UNAVAILABLE)
 
 

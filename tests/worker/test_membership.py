@@ -19,7 +19,7 @@ from worker.spread.membership import Membership
 from worker.spread.place import LOOK_IDLE_S, LOOK_S
 from worker.spread.records import OwnRecord, Records
 
-TIMES = LockstepTimes(enter_s=1.0, step_s=1.0, back_off_s=1.0)
+TIMES = LockstepTimes(wait_s=1.0, back_off_s=1.0)
 
 
 class Spreader:

@@ -25,7 +25,7 @@ from worker.spread.step_times import FixedTimes
 from worker.spread.trial import Engines
 from worker.spread.trials import StepTrials
 
-TIMES = LockstepTimes(enter_s=1.0, step_s=1.0, back_off_s=1.0)
+TIMES = LockstepTimes(wait_s=1.0, back_off_s=1.0)
 SIZE = PoolSize(num_pages=64, num_state_slots=12)
 LAYOUT = CacheLayout("float32", 64, 1, 1, 1, 1, 1, 1, 1, 1, 1)
 POINTS = Point(8), Point(4), Point(4, 3)

@@ -82,8 +82,11 @@ class EitherPlace:
     def interrupt(self) -> None:
         self._place.interrupt()
 
-    def mark_unavailable(self) -> None:
-        self._place.mark_unavailable()
+    def before_prompts(self) -> None:
+        self._place.before_prompts()
+
+    def behind_prompts(self) -> None:
+        self._place.behind_prompts()
 
     def counts(self) -> SpreadCounts:
         return self._place.counts()

@@ -92,10 +92,15 @@ class Group(Protocol):
         """End the steps that are only timed and free their memory, since an order has come."""
         ...
 
-    def mark_unavailable(self) -> None:
-        """Take part in no steps until the next decision, since prompts are launched. The others
-        need not wait for this worker, nor count on it. At that decision all steps of the group are
-        processed."""
+    def before_prompts(self) -> None:
+        """Prompts are launched next, which takes the host longer than a step: a member that decodes
+        takes part in no steps until its next decision, and the others need not wait for it. At that
+        decision all steps of the group are processed."""
+        ...
+
+    def behind_prompts(self) -> None:
+        """Prompts have been launched: a lender waits for what it has lent before them, and lends no
+        more until its next decision."""
         ...
 
     def join(self, group: SpreadGroup) -> SpreadJoined | None:
@@ -143,8 +148,11 @@ class Alone:
     def interrupt(self) -> None:
         """Nothing is timed."""
 
-    def mark_unavailable(self) -> None:
+    def before_prompts(self) -> None:
         """No other worker waits for this one."""
+
+    def behind_prompts(self) -> None:
+        """Nothing is lent."""
 
     def join(self, group: SpreadGroup) -> SpreadJoined | None:
         return None

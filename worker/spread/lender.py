@@ -98,9 +98,15 @@ class Lender(GroupPlace[LendingRounds]):
             times = self._tally.was_late(peer)
             log.warning("%s did not take part in a spread step in time (%d times)", peer, times)
 
-    def mark_unavailable(self) -> None:
+    def before_prompts(self) -> None:
+        """No member waits for a lender, and prompts are launched behind the steps under way."""
+
+    def behind_prompts(self) -> None:
+        self._stop_lending()
+
+    def _stop_lending(self) -> None:
         self._end_steps()
-        super().mark_unavailable()
+        self._mark_unavailable()
 
     def leave(self) -> None:
         self._end_steps()
@@ -121,7 +127,7 @@ class Lender(GroupPlace[LendingRounds]):
         """A decode step of this worker's own is never shared out, and keeps it from lending, as
         prompts do (not ``willing``)."""
         if num_rows or not willing:
-            self.mark_unavailable()
+            self._stop_lending()
         return LOCAL
 
     def launch(self, batch: ForwardBatch, plan: SpreadPlan) -> Step:

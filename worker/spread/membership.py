@@ -168,9 +168,12 @@ class Membership(GroupPlace[Lockstep]):
     def interrupt(self) -> None:
         self._step_times.pause()
 
-    def mark_unavailable(self) -> None:
+    def before_prompts(self) -> None:
         self._is_first = True
-        super().mark_unavailable()
+        self._mark_unavailable()
+
+    def behind_prompts(self) -> None:
+        """The others have known since before the launch."""
 
     def aborted(self, late: tuple[int, ...]) -> None:
         self._tally.aborted()

@@ -69,7 +69,7 @@ class GroupPlace(Generic[AnyRounds]):
             self._publish(self._rounds)
         return joined
 
-    def mark_unavailable(self) -> None:
+    def _mark_unavailable(self) -> None:
         if self._rounds is not None:
             self._rounds.mark_unavailable()
             self._publish(self._rounds)

@@ -28,10 +28,11 @@ from coordinator.core.workers.meters import SpreadMeter
 
 MAX_LATE = 8
 WITHIN_S = 15.0
-OUT_S = 300.0
+FIRST_OUT_S, MOST_OUT_S = 30.0, 300.0
 """A member for which another one waited in vain ``MAX_LATE`` times within ``WITHIN_S`` is left out
-for ``OUT_S``. So often it happens only if hardly any step succeeds in between: the other one keeps
-away longer after each further time (decode/lateness.py)."""
+for ``FIRST_OUT_S``, and twice as long after each further time, up to ``MOST_OUT_S``. So often it
+happens only if hardly any step succeeds in between: the other one keeps away longer after each
+further time (decode/lateness.py)."""
 SLOW = 0.75
 """The lowest clock that is not slow, as a share of the median clock of the other members."""
 FOR_S = 10.0
@@ -49,6 +50,7 @@ class SlowMembers:
     def __init__(self) -> None:
         self._times: dict[tuple[str, str], deque[float]] = {}
         self._out_until: dict[str, float] = {}
+        self._next_s: dict[str, float] = {}
 
     def note(self, reporter: str, late: Mapping[str, int], now: float) -> list[str]:
         """Store how often the reporter waited in vain for each member since its last heartbeat.
@@ -67,7 +69,9 @@ class SlowMembers:
 
     def leave_out(self, member: str, now: float) -> None:
         """Leave a member out of groups from now on."""
-        self._out_until[member] = now + OUT_S
+        seconds = self._next_s.get(member, FIRST_OUT_S)
+        self._out_until[member] = now + seconds
+        self._next_s[member] = min(2 * seconds, MOST_OUT_S)
 
     def is_out(self, member: str, now: float) -> bool:
         return self.out_for_s(member, now) > 0
@@ -79,13 +83,15 @@ class SlowMembers:
     def forget(self, member: str) -> None:
         """Leave a member out no longer, and forget how often others waited for it."""
         self._out_until.pop(member, None)
+        self._next_s.pop(member, None)
         for pair in [pair for pair in self._times if pair[1] == member]:
             del self._times[pair]
 
     def keep_only(self, instances: Set[str]) -> None:
         """Forget all other workers: they are gone."""
-        for gone in self._out_until.keys() - instances:
-            del self._out_until[gone]
+        for known in (self._out_until, self._next_s):
+            for gone in known.keys() - instances:
+                del known[gone]
         for pair in [pair for pair in self._times if not set(pair) <= instances]:
             del self._times[pair]
 
