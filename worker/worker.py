@@ -147,7 +147,7 @@ class Worker:
         room = self._room
         return (
             self._group.joined
-            and room.sequences.has_work
+            and (room.sequences.has_work or self._group.others_decode)
             and room.engine.overlap is None
             and not (self._steps.undecided or room.sequences.settling or room.prompts.has_work)
             and not self._batches.ends_soon

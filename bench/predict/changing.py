@@ -167,11 +167,11 @@ class ChangingPools(Simulation):
         """Move sequences to a prefill worker that has nothing to do."""
         full = max(self._decoding(), key=lambda i: self._sequences[i])
         idle_s = self.clock.now - self._prompts_ended_at.get(gpu, -inf)
-        spreads = self._site(full).spreads  # before its sequences are taken out
+        before = self._site(full)  # it spreads its steps while it has sequences
         staying = []
         running = self._decoders.take(full)
         for request, num_tokens in sorted(running, key=lambda each: -each[1]):
-            there = replace(self._site(full), spreads=spreads)
+            there = replace(before, num_sequences=self._sequences[full])
             if self._soft.takes(self._site(gpu), there, idle_s):
                 self._move(request, num_tokens, gpu)
             else:
@@ -199,14 +199,21 @@ class ChangingPools(Simulation):
 
     def _move(self, request: Request, num_tokens: int, to: int) -> None:
         """Let a sequence that was taken out of its GPU go on at another one."""
-        self._sequences[self._at.pop(request)] -= 1
+        source = self._at.pop(request)
+        self._sequences[source] -= 1
+        self._decoders.leave_step(source)
         self._sequences[to] += 1
         self.clock.after(MOVE_S, partial(self._join, request, num_tokens, to))
 
     def _site(self, gpu: int) -> Site:
         tokens_ahead = self._workers[gpu].tokens_ahead + self._queued()
-        spreads = bool(self._decoders.lenders) and self._decoders.spreads(gpu)
-        return Site(gpu, self._sequences[gpu], tokens_ahead, spreads)
+        has_lenders = bool(self._decoders.lenders) and self._decoders.spreads(gpu)
+        return Site(gpu, self._sequences[gpu], tokens_ahead, has_lenders, self._in_pair())
+
+    def _in_pair(self) -> bool:
+        """True if a prefill and a decode worker compute steps together."""
+        apart = len(self._prefills) == 2 and sum(self._prefills) == 1
+        return apart and any(map(self._decoders.would_spread, self._decoding()))
 
     # ---- as pools.py, with roles
 
@@ -236,7 +243,8 @@ class ChangingPools(Simulation):
     def _gathers(self, request: Request, worker: Worker) -> bool:
         if not any(self._prefills):
             return False
-        there = Site(worker.number, self._sequences[worker.number], worker.tokens_ahead)
+        slowed = self._sequences if self._in_pair() else [self._sequences[worker.number]]
+        there = Site(worker.number, max(slowed), worker.tokens_ahead)
         now = self.clock.now
         return self._soft.gathers(there, self._queued(), now - self._queued_at[request], now)
 

@@ -47,7 +47,8 @@ class Decoders:
     of others only while they have no sequences.
 
     After prompts a GPU shares no step for as long as one local step takes: members agree on the
-    next one while the last local ones are computed."""
+    next one while the last local ones are computed. Nor does one that a sequence leaves: that takes
+    a local step (decode/scheduler.py)."""
 
     def __init__(self, clock: Clock, number: int, steps: Steps, context_s: float = 0.0) -> None:
         self._clock, self._steps, self._context_s = clock, steps, context_s
@@ -65,6 +66,11 @@ class Decoders:
     def step_s(self, gpu: int) -> float:
         """Seconds from token to token on this GPU, if nothing changes."""
         return self._paces()[gpu]
+
+    def would_spread(self, gpu: int) -> bool:
+        """True if the steps of this GPU are spread while no GPU computes prompts."""
+        running = [len(each.ends) for each in self._gpus]
+        return gpu in self._steps.spreading(Doing(running, (), self.lenders))
 
     def spreads(self, gpu: int) -> bool:
         """True if the steps of this GPU are spread over several."""
@@ -106,6 +112,12 @@ class Decoders:
     def resume(self, gpu: int) -> None:
         self._move()
         self._paused.discard(gpu)
+        self.leave_step(gpu)
+
+    def leave_step(self, gpu: int) -> None:
+        """Let this GPU share no step for as long as one local step takes: after prompts, or because
+        a sequence leaves it."""
+        self._move()
         self._agreeing[gpu] += 1
         self._plan()
         self._clock.after(max(self._paces()), partial(self._agreed, gpu))

@@ -13,6 +13,10 @@ that is better by the targets:
     gathers   a prompt for a worker that decodes waits a little for others: computed together they
               stop the decode steps for less time
 
+A prefill and a decode worker that compute steps together, a pair (docs/spread.md), have the same
+step. So the prefill worker keeps no sequence there, which would only wait for prompts in addition.
+Its prompts are gathered for the sequences of the other one too, whose steps take longer meanwhile.
+
 So two GPUs serve as well as two colocated ones where the load asks for that, and keep the pools
 apart where it does not. Pools of a wrong size lose little until they have changed.
 """
@@ -35,15 +39,16 @@ KEEP_SHARE = 0.1
 """A prefill worker keeps sequences when a decode worker's time a token is above this share."""
 MARGIN = 1.15
 """A sequence stays at, or moves to, the worker whose time a token is so many times shorter."""
-IDLE_S = 0.1
-"""A prefill worker takes sequences when it has had no prompts for so long. Else it would take some
-between two prompts, and release them at the next."""
+IDLE_S, PAIR_IDLE_S = 0.1, 1.0
+"""A prefill worker takes sequences when it has had no prompts for so long; the second time is that
+of a pair. Else it would take some between two prompts, and release them at the next. In a pair
+other sequences lose by a move too: it takes a local step of both."""
 SLOW_SHARE = 0.9
 """A kept sequence above this share moves to any decode worker with a smaller one."""
 MOST_BUSY = 0.95
 GATHER_FROM = 0.5
 """Prompts are gathered while the time a token at their worker is above this share of its target."""
-GATHER_SHARE = 0.3
+GATHER_SHARE = 0.4
 """Share of the target of the first token that a prompt waits for others."""
 GATHER_TOKENS = 8_192
 """Tokens of a full batch: no prompt waits for more."""
@@ -52,13 +57,15 @@ GATHER_TOKENS = 8_192
 @dataclass(frozen=True)
 class Site:
     """A worker as the decision sees it: the sequences that it decodes, and the prompt tokens that
-    wait for it. ``spreads``: it takes spread steps, in which prefill workers share the work
-    while they have neither prompts nor sequences (docs/spread.md)."""
+    wait for it. ``has_lenders``: it takes spread steps, in which prefill workers share the work
+    while they have neither prompts nor sequences (docs/spread.md). ``in_pair``: it takes them with
+    the prefill worker, which may have sequences too."""
 
     worker: Hashable
     num_sequences: int
     tokens_ahead: int = 0
-    spreads: bool = False
+    has_lenders: bool = False
+    in_pair: bool = False
 
 
 class SoftPools:
@@ -122,7 +129,7 @@ class SoftPools:
         worker that would have it."""
         elsewhere = self._tpot_share(_one_more(there), now)
         return (
-            not there.spreads
+            not (there.has_lenders or there.in_pair)
             and elsewhere > KEEP_SHARE
             and not self.waits(here.tokens_ahead)
             and MARGIN * self._tpot_share(_one_more(here), now) < elsewhere
@@ -134,21 +141,23 @@ class SoftPools:
         come, it releases the sequence, and a move costs few steps."""
         share = self._step_share(there.num_sequences)
         return (
-            not there.spreads
+            not there.has_lenders
             and share > KEEP_SHARE
             and not here.tokens_ahead
-            and idle_s >= IDLE_S
+            and idle_s >= (PAIR_IDLE_S if there.in_pair else IDLE_S)
             and MARGIN * self._step_share(here.num_sequences + 1) < share
         )
 
     def releases(self, here: Site, there: Site, now: float) -> bool:
         """True if a sequence is to move from a prefill worker to a decode worker."""
-        if there.spreads:
+        if there.has_lenders:
             return True
         if not here.tokens_ahead:
             more = self._step_share(there.num_sequences + 1)
             return MARGIN * more < self._step_share(here.num_sequences)
         elsewhere = self._tpot_share(_one_more(there), now)
+        if there.in_pair:
+            here = replace(here, num_sequences=max(here.num_sequences, there.num_sequences))
         if elsewhere < 1 and self.waits(here.tokens_ahead):
             return True
         share = self._tpot_share(here, now)

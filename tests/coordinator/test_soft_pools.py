@@ -1,8 +1,10 @@
 """What crosses the border between the pools, and when."""
 
+import pytest
+
 from coordinator.core.pool_policy import PoolTargets
 from coordinator.core.request import Request, State
-from coordinator.core.soft_pools import Site, SoftPools
+from coordinator.core.soft_pools import GATHER_SHARE, IDLE_S, PAIR_IDLE_S, Site, SoftPools
 from tests.coordinator.desk import Desk
 from tests.coordinator.speeds import FixedSpeeds
 from transport.wire.messages import Decode, Generate, Move, Prefill, Settled
@@ -98,10 +100,23 @@ def test_it_does_not_take_what_it_would_release() -> None:
 
 def test_a_prefill_worker_that_lends_for_spread_steps_decodes_nothing_itself() -> None:
     found = soft()
-    slow = Site("d", 60, spreads=True)
+    slow = Site("d", 60, has_lenders=True)
     assert not found.keeps(Site("p", 3), slow, 0.0)
     assert not found.takes(Site("p", 0), slow, 10.0)
     assert found.releases(Site("p", 1), slow, 0.0)
+
+
+def test_a_prefill_worker_of_a_pair_decodes_only_while_no_prompts_come() -> None:
+    found = soft(each_s=0.000_5)
+    slow = Site("d", 60, in_pair=True)
+    assert not found.keeps(Site("p", 3), slow, 0.0), "its steps take as long"
+    assert not found.takes(Site("p", 3), slow, IDLE_S), "between two prompts"
+    assert found.takes(Site("p", 3), slow, PAIR_IDLE_S)
+    few = Site("p", 3, tokens_ahead=100)
+    assert not found.releases(few, slow, 0.0), "for a single prompt"
+    found.note_prompt("p", 9_000, 0.0)
+    assert found.releases(few, slow, 0.1), "prompts come, and it has not even shorter steps"
+    assert not found.releases(few, Site("d", 60), 0.1), "it has: they are no pair"
 
 
 def test_before_the_speed_is_known_a_worker_without_sequences_helps_with_a_burst() -> None:
@@ -178,15 +193,25 @@ def test_a_sequence_is_decoded_where_its_prompt_was_computed_if_steps_are_slow_e
     assert not site.registry.require("p-1").load.requests
 
 
-def test_a_sequence_is_decoded_by_a_group_that_spreads_its_steps_if_they_are_slow() -> None:
+@pytest.mark.parametrize("num_members", [2, 3])
+def test_a_sequence_is_decoded_by_a_group_that_spreads_its_steps_if_they_are_slow(
+    num_members: int,
+) -> None:
     site = desk(tok_s=10**6, tpot_s=0.05, each_s=0.01)
     decoded(site, "first")
-    group = site.registry.require("d-1").spread
-    for num_steps in (0, 9):
-        group.note(SpreadCounts(num_members=3, num_steps=num_steps), site.now)
+    spread_steps(site, num_members, "d-1")
     assert decoded(site, "r").decode_worker == "d-1"
-    group.note(SpreadCounts(num_members=3, num_steps=9, num_local=9), site.now)
+    counts = SpreadCounts(num_members=num_members, num_steps=9, num_local=9)
+    site.registry.require("d-1").spread.note(counts, site.now)
     assert decoded(site, "s").decode_worker == "p-1"
+
+
+def spread_steps(site: Desk, num_members: int, *names: str) -> None:
+    """Report that these workers have taken steps of a group of so many."""
+    for name in names:
+        for num_steps in (0, 9):
+            counts = SpreadCounts(num_members=num_members, num_steps=num_steps)
+            site.registry.require(name).spread.note(counts, site.now)
 
 
 def test_it_moves_when_prompts_wait() -> None:
@@ -244,9 +269,21 @@ def test_prompts_are_gathered_until_the_oldest_has_waited_enough() -> None:
     assert (older.state, newer.state) == (State.QUEUED, State.QUEUED)
     site.step(kept)
     assert older.state is State.QUEUED
-    site.now += 0.31
+    site.now += GATHER_SHARE + 0.01
     site.step(kept)
     assert (older.state, newer.state) == (State.PREFILLING, State.PREFILLING)
+
+
+def test_prompts_of_a_pair_are_gathered_for_the_sequences_of_the_other_worker_too() -> None:
+    site = desk(tok_s=10**6, tpot_s=0.025, each_s=0.01)
+    assert decoded(site, "first").decode_worker == "d-1"
+    assert site.submit("at once", length=10).state is State.PREFILLING
+    spread_steps(site, 2, "p-1", "d-1")
+    prompt = site.submit("prompt", length=100)
+    assert prompt.state is State.QUEUED
+    site.now += GATHER_SHARE + 0.01
+    site.life.tick()
+    assert prompt.state is State.PREFILLING
 
 
 def test_gathered_prompts_begin_when_nothing_is_decoded_there_any_more() -> None:

@@ -82,6 +82,27 @@ def test_no_step_aborts_because_of_prompts_of_all_lengths(every_s: float, both: 
     assert pair.longest_wait_s < SPREAD_WAIT_S / 2, "GPUs may differ more than that in speed"
 
 
+@pytest.mark.parametrize("prompt_s", [0.045, 0.06, 0.1])
+def test_a_member_without_sequences_soon_shares_the_steps_again_behind_prompts(
+    prompt_s: float,
+) -> None:
+    pair = TimedPair(TIMES)
+    decoding, computing = pair.workers
+    for _ in range(NUM_SEQUENCES):
+        decoding.ask(8, 4_000)
+
+    def come() -> None:
+        while True:
+            pair.stage.sleep(PART * prompt_s)
+            computing.ask(round(prompt_s / TOKEN_S), 1)
+
+    pair.stage.act(come)
+    pair.stage.run(SECONDS)
+    step_s = SECONDS / len(decoding.session.tokens_at)
+    assert step_s < 1.06 / ((1 - 1 / PART) / SPREAD_S + 1 / PART / LOCAL_S)
+    assert [worker.num_late for worker in pair.workers] == [0, 0]
+
+
 @pytest.mark.parametrize("prompt_s", [0.02, 0.03, 0.06, 0.1])
 def test_a_lender_shares_the_steps_while_it_has_no_prompts(prompt_s: float) -> None:
     site = TimedLender(TIMES, alone_s=1.1 * LOCAL_S)

@@ -50,6 +50,10 @@ class EitherPlace:
         return self._place.in_step
 
     @property
+    def others_decode(self) -> bool:
+        return self._place.others_decode
+
+    @property
     def holds_prompts(self) -> bool:
         return self._place.holds_prompts
 

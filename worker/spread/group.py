@@ -43,6 +43,11 @@ class Group(Protocol):
         ...
 
     @property
+    def others_decode(self) -> bool:
+        """True if other members have sequences: the group's next step waits for this worker too."""
+        ...
+
+    @property
     def holds_prompts(self) -> bool:
         """True if this worker's prompts wait for those of the others: for a few steps at most."""
         ...
@@ -124,7 +129,7 @@ class Alone:
 
     look_s = inf
     export = None
-    joined = in_step = holds_prompts = is_awaited = False
+    joined = in_step = others_decode = holds_prompts = is_awaited = False
     trial_memory = TrialMemory()
 
     def max_rows(self, wanted: int) -> int:

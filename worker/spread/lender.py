@@ -41,7 +41,7 @@ class Lender(GroupPlace[LendingRounds]):
     """``engine`` computes a lender's part of steps."""
 
     trial_memory = TrialMemory()
-    in_step = holds_prompts = is_awaited = False
+    in_step = others_decode = holds_prompts = is_awaited = False
     """A lender has no sequences. So no member waits for it, and its prompts begin at once."""
 
     def __init__(

@@ -87,6 +87,10 @@ class Membership(GroupPlace[Lockstep]):
         return self._rounds is not None and self._rounds.in_step
 
     @property
+    def others_decode(self) -> bool:
+        return self._rounds is not None and not self._others_idle
+
+    @property
     def holds_prompts(self) -> bool:
         return self._rounds is not None and self._rounds.holds_prompts
 

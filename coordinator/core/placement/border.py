@@ -86,7 +86,9 @@ class SoftBorder(Border):
             return False
         now = self._monotonic()
         num_queued = self._soft.new_tokens(num_tokens_queued)
-        there = Site(worker.instance, worker.num_decoded, worker.load.tokens_ahead)
+        slowed = [worker, *self._registry.taking("decode")] if worker.spread.in_pair else [worker]
+        num_sequences = max(each.num_decoded for each in slowed)
+        there = Site(worker.instance, num_sequences, worker.load.tokens_ahead)
         return self._soft.gathers(there, num_queued, now - request.progress_at, now)
 
     def helper(
@@ -149,7 +151,10 @@ class SoftBorder(Border):
 
 
 def _decoding(worker: Worker, num_sequences: int) -> Site:
-    return Site(worker.instance, num_sequences, spreads=worker.spread.has_lenders)
+    spread = worker.spread
+    return Site(
+        worker.instance, num_sequences, has_lenders=spread.has_lenders, in_pair=spread.in_pair
+    )
 
 
 def _may_keep(worker: Worker) -> bool:

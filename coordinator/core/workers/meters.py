@@ -120,8 +120,17 @@ class SpreadMeter(RecentCounts[SpreadCounts]):
     def has_lenders(self) -> bool:
         """True if most steps that the newest heartbeat added were spread over more than two
         members: prefill workers are lenders of such a group."""
-        steps = self.growth
-        return steps.num_members > 2 and steps.num_steps > steps.num_local
+        return self.growth.num_members > 2 and self._spreads_most
+
+    @property
+    def in_pair(self) -> bool:
+        """True if most steps that the newest heartbeat added were spread over two members, which
+        both decode whatever their roles are."""
+        return self.growth.num_members == 2 and self._spreads_most
+
+    @property
+    def _spreads_most(self) -> bool:
+        return self.growth.num_steps > self.growth.num_local
 
 
 def _drafts_since(before: DraftCounts, after: DraftCounts) -> DraftCounts:
