@@ -3,7 +3,7 @@
 As in pools.py, and every ``LOOK_S`` the policy of the coordinator (core/pool_policy.py) is asked
 for a change of roles. What crosses the border between the pools (core/soft_pools.py) is asked for
 each prompt and each sequence. All workers compute in rounds, as colocated ones do. A sequence that
-moves goes on ``MOVE_S`` later.
+moves goes on ``MOVE_S`` later; the worker that it leaves takes a local step.
 """
 
 import re

@@ -48,7 +48,7 @@ SLOW_SHARE = 0.9
 MOST_BUSY = 0.95
 GATHER_FROM = 0.5
 """Prompts are gathered while the time a token at their worker is above this share of its target."""
-GATHER_SHARE = 0.4
+GATHER_SHARE = 0.5
 """Share of the target of the first token that a prompt waits for others."""
 GATHER_TOKENS = 8_192
 """Tokens of a full batch: no prompt waits for more."""
