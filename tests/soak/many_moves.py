@@ -11,7 +11,8 @@ differs or fails, or a request is still open at the end.
 
 In bfloat16 (``--margin 0.06``) an answer may also be one that came in the ``--quiet-s`` before the
 first drain, or that of its prompt and first tokens computed anew (tests/soak/resumed.py):
-``rounded_otherwise`` counts those.
+``rounded_otherwise`` counts those. With ``--exact`` none may: each prompt is computed as a whole
+and alone, and so few requests are open that others do not change the bits of a GPU's decode steps.
 """
 
 import asyncio
@@ -44,6 +45,10 @@ IDLE_S = 5.0
 LOADED_S = 0.5
 """The next worker drains when the load has been back for so long."""
 BURST, BURST_LEN, QUIET_S = 48, 600, 3.0
+MOST_ALIKE = 64
+"""Sequences of a decode step up to which a GPU computes the same bits for each."""
+EXACT = {"max_batch_rows": 1, "prefix_cache": 0}
+"""Settings with which a prompt is computed as a whole and alone."""
 _CHANGES = re.compile(r"^baton_role_changes_total\{[^}]*\} (\S+)$", re.MULTILINE)
 _MOVES = re.compile(r'^baton_moves_total\{.*outcome="(\w+)".*\} (\S+)$', re.MULTILINE)
 _HELD = re.compile(r"^baton_open_tokens (\S+)$", re.MULTILINE)
@@ -262,15 +267,21 @@ def main(
     quiet_s: Annotated[float, typer.Option(help="Seconds of load before it begins.")] = 0.0,
     pools: Annotated[bool, typer.Option("--pools", help="Change pools instead.")] = False,
     kills: Annotated[float, typer.Option(help="Share of the changes behind a kill.")] = 0.0,
+    exact: Annotated[
+        bool, typer.Option("--exact", help=f"Same bits for all; up to {MOST_ALIKE} clients.")
+    ] = False,
     out: Annotated[Path | None, typer.Option(help="Result file.")] = None,
 ) -> None:
     """Drain workers, or change the pools, under load, and compare the answers."""
+    if exact and clients > MOST_ALIKE:
+        raise SystemExit(f"error: --exact: {clients} clients are more than {MOST_ALIKE}")
+    settings = {"verify_handoff": 1} | (EXACT if exact else {})
     company = 2 * clients if margin > MIN_MARGIN_NATS else 0  # a worker may get all sequences
     cases = partial(
         prepared, seed=seed, count=num_cases, margin_nats=margin, longest=longest, company=company
     )
     try:
-        with started(*arguments, settings={"verify_handoff": 1}, start_s=START_S) as stack:
+        with started(*arguments, settings=settings, start_s=START_S) as stack:
             names = [n for n in stack.pids() if n != "coordinator" and "redis" not in n]
             by: Drains | Changes | Shifts = Drains(stack, sorted(names))
             if pools and "auto" in arguments:
@@ -295,6 +306,7 @@ def main(
             "pools": pools,
             "kills": kills,
             "quiet_s": quiet_s,
+            "exact": exact,
         }
         save(
             out,
