@@ -27,7 +27,7 @@ voids itself and the next one.
 A member with prompts is unavailable until they end soon, so the others take local steps. Members in
 lockstep begin with prompts together, at every WINDOW-th round only (``holds_prompts``), and before
 the next step of their sequences. Short prompts wait for that window too where the others wait for a
-member (worker/worker.py).
+member (worker/turns.py).
 
 *Lenders* are members without sequences, which may come to a round or not (decode/lending.py). No
 member waits for their records; they count where it is decided whether sharing pays, with as many as

@@ -31,6 +31,7 @@ from worker.launches import Launches, PromptBatches
 from worker.orders import Intake, Orders
 from worker.room import Room
 from worker.spread.group import Alone, Group
+from worker.turns import Turns
 
 LOOK_S = 0.001
 """How often to look whether prompts end soon."""
@@ -51,6 +52,7 @@ class Worker:
         self._launches = Launches(room.sequences.aborted, group.aborted, room.clock)
         self._steps = DecodeSteps(room, self._launches, group)
         self._batches = PromptBatches(room, self._launches)
+        self._turns = Turns(room, group, self._steps, self._batches)
         handoffs = Handoffs(room)
         self._intake = Intake(room, session, handoffs)
         self._orders = Orders(session, room, self._intake, handoffs, self._steps)
@@ -72,12 +74,14 @@ class Worker:
         if self._waits_for_handoff:
             room.publish_scheduled()
             return
-        held = self._prompts_wait
-        batch = self._batches.schedule() if self._prompts_are_next(held) else None
-        if batch is None and self._steps_wait:
+        held = self._turns.prompts_wait
+        batch = self._batches.schedule() if self._turns.prompts_are_next(held) else None
+        if batch is None and self._turns.steps_wait:
             room.publish_scheduled()
             return
-        step = self._steps.schedule(willing=self._shares_next_step(held)) if batch is None else None
+        step = None
+        if batch is None:
+            step = self._steps.schedule(willing=self._turns.shares_next_step(held))
         if isinstance(step, PlannedStep):
             self._steps.launch(step)
             self._launches.process(behind=self._lookahead)
@@ -102,56 +106,12 @@ class Worker:
             willing = not room.prompts.has_work
             group.when_idle(room.allocator, willing=willing, empty=self.empty)
 
-    def _shares_next_step(self, held: bool) -> bool:
-        """True if nothing keeps this worker from a step of the group: no prompts, unless they are
-        ``held``, and no sequence that is to move. While its GPU computes many prompts the others
-        would wait for it in vain."""
-        room = self._room
-        if room.sequences.settling or (room.prompts.has_work and not held):
-            return False
-        return self._batches.ends_soon
-
     @property
     def _waits_for_handoff(self) -> bool:
         """True if a handoff was announced, while a step is computed. The next one is launched when
         that is done, with the sequences that come until then: not behind it without them."""
         announced = self._orders.awake_s > 0
         return announced and self._launches.is_computing and not self._steps.undecided
-
-    @property
-    def _prompts_wait(self) -> bool:
-        """True if prompts wait for a few steps of the group: while it takes these, and if others
-        wait for this worker to begin with them, and the prompts take little time. Else, where many
-        short prompts come, one member or the other would always have some."""
-        room = self._room
-        if self._group.holds_prompts:
-            return True
-        both = self._group.joined and room.sequences.has_work and room.prompts.has_work
-        return both and self._batches.takes_little and self._group.is_awaited
-
-    def _prompts_are_next(self, held: bool) -> bool:
-        """True if prompts are computed before the next step of the sequences, which have just had
-        one of the group: the others take local steps until the prompts end."""
-        room = self._room
-        return (
-            self._group.in_step
-            and room.prompts.has_work
-            and room.engine.overlap is None
-            and not (held or self._steps.undecided)
-        )
-
-    @property
-    def _steps_wait(self) -> bool:
-        """True while the sequences' next step would wait on the device for prompts anyway: it is
-        decided shortly before their end whether it is one of the group."""
-        room = self._room
-        return (
-            self._group.joined
-            and (room.sequences.has_work or self._group.others_decode)
-            and room.engine.overlap is None
-            and not (self._steps.undecided or room.sequences.settling or room.prompts.has_work)
-            and not self._batches.ends_soon
-        )
 
     def _offer_settled(self) -> None:
         """Offer the sequences that are to move and whose states have all their tokens."""
@@ -169,7 +129,7 @@ class Worker:
         room = self._room
         if self._steps.undecided or self._waits_for_handoff:
             return 0.0
-        if self._steps_wait:
+        if self._turns.steps_wait:
             return LOOK_S
         has_work = room.sequences.has_work or room.prompts.has_work
         if not self._under_way and room.copying and (self._stalled or not has_work):
