@@ -48,11 +48,9 @@ class Site(FakeEngine):
         step.looks_done = lambda: self.device_done
         return step
 
-    def ask(self, name: str, arrival: int, length: int) -> None:
-        prompt = to_wire(packed(tuple(i % 64 for i in range(length))))
-        self.worker.handle(
-            Generate(name, 1, arrival, prompt, length, SamplingParams(), StopRule(40))
-        )
+    def ask(self, name: str, arrival: int, length: int, num_tokens: int = 40) -> None:
+        prompt, stop = to_wire(packed(tuple(i % 64 for i in range(length)))), StopRule(num_tokens)
+        self.worker.handle(Generate(name, 1, arrival, prompt, length, SamplingParams(), stop))
 
     def decode(self, prompt_s: float) -> None:
         """Compute a first prompt, which takes ``prompt_s``, and begin to decode."""
@@ -118,6 +116,26 @@ def test_with_others_it_is_decided_shortly_before_long_prompts_end(ends_early: b
         site.now += 3.1 * SHORT_S
     site.worker.step()
     assert site.group.heard == [False, True]
+
+
+@pytest.mark.parametrize("others_decode", [True, False])
+def test_a_worker_without_sequences_puts_off_its_part_in_those_of_others(
+    others_decode: bool,
+) -> None:
+    site = Site()
+    site.ask("first", 1, 20, num_tokens=1)
+    site.worker.step()
+    site.now += 4 * SHORT_S
+    site.worker.step()
+    site.group.joined, site.group.others_decode = True, others_decode
+    del site.group.heard[:]
+    site.ask("second", 2, 20, num_tokens=1)
+    site.worker.step()
+    site.worker.step()
+    assert (site.worker.wait_s() == LOOK_S) == others_decode
+    site.now += 3.1 * SHORT_S
+    site.worker.step()
+    assert site.group.heard[-1], "the prompt ends soon, or has ended"
 
 
 def test_a_prompt_that_comes_meanwhile_does_not_wait_for_the_step_to_be_put_off() -> None:
