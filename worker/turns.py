@@ -1,4 +1,4 @@
-"""Whose turn it is in a worker's round: the prompts', the sequences', or nobody's yet.
+"""Whether prompts or a decode step of the sequences are a worker's next batch, or it waits.
 
 Without a spread group a decode step of all sequences comes, then a batch of prompts. Members of a
 group lose by each local step, and one whose GPU computes prompts makes the others take such steps:
