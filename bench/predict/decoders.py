@@ -110,7 +110,7 @@ class Decoders:
         self._plan()
 
     def resume(self, gpu: int) -> None:
-        self._move()
+        """Go on with decoding, at first without a part in shared steps."""
         self._paused.discard(gpu)
         self.leave_step(gpu)
 

@@ -22,11 +22,13 @@ PART = 3
 """Prompts take one of so many parts of the time."""
 
 
-def pair_with(wait_s: Callable[[], float], length: Callable[[], int], *, both: bool) -> TimedPair:
-    """A pair that has decoded for ``SECONDS``. A prompt of ``length`` came after each ``wait_s``:
-    to the second worker, or to ``both`` in turn."""
+def pair_with(
+    wait_s: Callable[[], float], length: Callable[[], int], *, both: bool, num_decoding: int = 2
+) -> TimedPair:
+    """A pair that has decoded for ``SECONDS``, or the first ``num_decoding`` of it. A prompt of
+    ``length`` came after each ``wait_s``: to the second worker, or to ``both`` in turn."""
     pair = TimedPair(TIMES)
-    for worker in pair.workers:
+    for worker in pair.workers[:num_decoding]:
         for _ in range(NUM_SEQUENCES):
             worker.ask(8, 4_000)
 
@@ -42,9 +44,10 @@ def pair_with(wait_s: Callable[[], float], length: Callable[[], int], *, both: b
     return pair
 
 
-def pair_with_prompts_of(prompt_s: float, *, both: bool) -> TimedPair:
+def pair_with_prompts_of(prompt_s: float, *, both: bool, num_decoding: int = 2) -> TimedPair:
     """Prompts that each take ``prompt_s``."""
-    return pair_with(lambda: PART * prompt_s, lambda: round(prompt_s / TOKEN_S), both=both)
+    length = round(prompt_s / TOKEN_S)
+    return pair_with(lambda: PART * prompt_s, lambda: length, both=both, num_decoding=num_decoding)
 
 
 @pytest.mark.parametrize("prompt_s", [0.02, 0.03, 0.04, 0.06, 0.1])
@@ -86,19 +89,8 @@ def test_no_step_aborts_because_of_prompts_of_all_lengths(every_s: float, both: 
 def test_a_member_without_sequences_soon_shares_the_steps_again_behind_prompts(
     prompt_s: float,
 ) -> None:
-    pair = TimedPair(TIMES)
-    decoding, computing = pair.workers
-    for _ in range(NUM_SEQUENCES):
-        decoding.ask(8, 4_000)
-
-    def come() -> None:
-        while True:
-            pair.stage.sleep(PART * prompt_s)
-            computing.ask(round(prompt_s / TOKEN_S), 1)
-
-    pair.stage.act(come)
-    pair.stage.run(SECONDS)
-    step_s = SECONDS / len(decoding.session.tokens_at)
+    pair = pair_with_prompts_of(prompt_s, both=False, num_decoding=1)
+    step_s = SECONDS / len(pair.workers[0].session.tokens_at)
     assert step_s < 1.06 / ((1 - 1 / PART) / SPREAD_S + 1 / PART / LOCAL_S)
     assert [worker.num_late for worker in pair.workers] == [0, 0]
 
