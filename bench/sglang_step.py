@@ -71,7 +71,8 @@ def main(
         "mem_fraction_static": 0.85, "attention_backend": "triton", "sampling_backend": "pytorch",
     } | json.loads(engine)  # fmt: skip
     began = time.perf_counter()
-    peer = Peer(json.loads((model / "config.json").read_text())["vocab_size"], settings)
+    config = json.loads((model / "config.json").read_text())
+    peer = Peer(config.get("text_config", config)["vocab_size"], settings)
     ready_s = time.perf_counter() - began
     print(f"ready in {ready_s:.1f} s", flush=True)
     for batch in (min(sizes), max(sizes)):

@@ -38,7 +38,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
             self, input_ids: list[list[int]], sampling_params: dict[str, Any]
         ) -> list[dict[str, Any]]:
             count = sampling_params["max_new_tokens"]
-            assert max(map(max, input_ids)) < 128256
+            assert max(map(max, input_ids)) < 248320
             clock.now_s += PREFILL_S + STEP_S * (count - 1)
             return [{"meta_info": {"completion_tokens": count}} for _ in input_ids]
 
@@ -80,3 +80,14 @@ def test_one_token_has_no_step(started: dict[str, Any]) -> None:
     ended = run("--output-len", "1")
     assert ended.exit_code == 2
     assert "--output-len: 1 is below 2" in ended.output
+
+
+def test_the_ids_of_a_model_whose_text_part_is_apart(
+    started: dict[str, Any], tmp_path: Path
+) -> None:
+    model = MODEL.parent / "qwen3.5-9b"
+    ended = run(
+        "--model", str(model), "--batches", "2", "--output-len", "2", "--out", str(tmp_path / "r")
+    )
+    assert ended.exit_code == 0, ended.output
+    assert started["model_path"] == str(model)
