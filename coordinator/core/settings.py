@@ -50,7 +50,8 @@ class PlacementLimits:
     """How much work is placed at one worker."""
 
     max_tokens_ahead: int = 16_384
-    """Most prompt tokens placed at a prefill worker and not computed yet."""
+    """A prefill worker gets no more prompts while so many tokens that were placed there are not
+    computed yet. So it has its next prompt before it needs it, however long both are."""
     max_tokens_ahead_generating: int = 65_536
     """Most prompt tokens placed at a worker that continues to decode, and not computed yet. Such a
     worker computes a burst in large batches only as far as it knows of it (prefill/limits.py)."""

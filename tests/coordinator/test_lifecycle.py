@@ -49,8 +49,8 @@ def test_a_request_runs_through_prefill_and_decode_and_ends_once() -> None:
 def test_an_order_to_decode_is_sent_before_waiting_prompts_are_placed() -> None:
     desk = Desk(("d-1",))
     desk.join("p-1", num_pages=4_096)
-    first = desk.submit("r-1", length=12_000)
-    second = desk.submit("r-2", length=12_000)
+    first = desk.submit("r-1", length=17_000)
+    second = desk.submit("r-2", length=17_000)
     assert second.state is State.QUEUED
     desk.sent()
     seen: list[tuple[type, State]] = []
@@ -60,8 +60,8 @@ def test_an_order_to_decode_is_sent_before_waiting_prompts_are_placed() -> None:
             seen.append((type(effect.message), second.state))
 
     desk.life._outbox._carry_out = carry_out
-    pages = tuple(range(750))
-    message = Prefilled(TokenOut("r-1", 1, 0, 1), Offer("p-1", pages, 2, 3, 12_000), 1.0, 2.0)
+    pages = tuple(range(1_063))
+    message = Prefilled(TokenOut("r-1", 1, 0, 1), Offer("p-1", pages, 2, 3, 17_000), 1.0, 2.0)
     desk.life.prefilled("p-1", message)
     assert first.decode_worker == "d-1"
     assert seen == [(Decode, State.QUEUED), (Prefill, State.PREFILLING)]

@@ -117,6 +117,7 @@ def test_a_busy_worker_is_never_promised_more_than_it_has(role, sizes, events) -
         placed = [(w, r) for w in pool.workers for r in w.load.requests.values()]
         if kind == "p":
             before = {w.instance: len(w.load.requests) for w in pool.workers}
+            ahead = {w.instance: w.load.tokens_ahead for w in pool.workers}
             worker = pool.place(number)
             size = worker.hello.memory.pools if worker else None
             if size and LAYOUT.pages_for(number + (role != "prefill")) > size.num_pages:
@@ -124,10 +125,10 @@ def test_a_busy_worker_is_never_promised_more_than_it_has(role, sizes, events) -
             elif size and before[worker.instance]:
                 assert len(worker.load.requests) <= size.num_state_slots
                 assert worker.load.free_pages >= 0
-                if role != "decode":
-                    most = LIMITS.max_tokens_ahead
-                    if role == "colocated":
-                        most = LIMITS.max_tokens_ahead_generating
+                if role == "prefill":
+                    assert ahead[worker.instance] < LIMITS.max_tokens_ahead
+                if role == "colocated":
+                    most = LIMITS.max_tokens_ahead_generating
                     assert worker.load.tokens_ahead <= most or worker.load.tokens_ahead == number
         elif kind == "g" and placed:
             worker, request = placed[number % len(placed)]
@@ -256,3 +257,10 @@ def test_pages_that_sequences_share_count_once() -> None:
         "those of the request that has left may be the shared ones"
     )
     assert_counted(worker)
+
+
+def test_a_prefill_worker_has_its_next_prompt_before_it_needs_it() -> None:
+    pool = Pool("prefill", [PoolSize(200, 8)])
+    assert pool.place(400)
+    assert pool.place(400), "however long, behind fewer tokens than the limit"
+    assert pool.place(1) is None

@@ -186,7 +186,8 @@ def choose_prefill(
     room = (
         w for w in workers if w.load.has_room(request.num_tokens, share=limits.prefill_watermark)
     )
-    fitting = _taking_prompt(room, request, limits.max_tokens_ahead, reuses)
+    taking = (w for w in room if w.load.tokens_ahead < limits.max_tokens_ahead)
+    fitting = (Place(w, reuses(w)) for w in taking)
     return _least_loaded(fitting, request, lambda w, reuse: (_work(w, request, reuse),))
 
 
@@ -236,16 +237,14 @@ def has_room_for(
     """True if the worker would take the request ``without`` some of the worker's requests, and
     without any reuse of kept prefixes."""
     load, num_tokens = worker.load, request.num_tokens
+    ahead = load.tokens_ahead - sum(map(load.ahead_of, without))
     if worker.role == "prefill":
-        share, most_ahead = limits.prefill_watermark, limits.max_tokens_ahead
-        fits = load.has_room(num_tokens, share=share, without=without)
-    else:
-        most_ahead = limits.max_tokens_ahead_generating
-        fits = load.has_room(num_tokens + 1, growing=True, without=without)
+        fits = load.has_room(num_tokens, share=limits.prefill_watermark, without=without)
+        return fits and ahead < limits.max_tokens_ahead
+    fits = load.has_room(num_tokens + 1, growing=True, without=without)
     if request.state is State.HANDOFF:
         return fits
-    ahead = load.tokens_ahead - sum(map(load.ahead_of, without))
-    return fits and (ahead == 0 or ahead + num_tokens <= most_ahead)
+    return fits and (ahead == 0 or ahead + num_tokens <= limits.max_tokens_ahead_generating)
 
 
 def _least_loaded(fitting: Iterable[Place], request: Request, load: Load) -> Place | None:
