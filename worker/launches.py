@@ -15,6 +15,7 @@ from engine.batch import StepResult
 from engine.overlap import OverlappedBatch
 from engine.sequence import Scheduled, Sequence
 from engine.step import Step
+from transport.wire.reports import MANY_TOKENS, PromptCounts
 from worker.handoff import offer_of
 from worker.room import Room
 
@@ -118,9 +119,10 @@ class Launches:
 class PromptBatches:
     """The batches of the prompts in ``room``. A finished prompt is offered to decode workers, or is
     decoded here. A batch is one of ``launches`` until it is processed, or is ``overlapped``: long
-    ones are, while there are decode steps."""
+    ones are, while there are decode steps. ``counts``: those of many tokens that were not."""
 
     def __init__(self, room: Room, launches: Launches) -> None:
+        self.counts = PromptCounts()
         self._room = room
         self._launches = launches
         self._overlapped: deque[tuple[Scheduled, OverlappedBatch]] = deque()
@@ -210,7 +212,11 @@ class PromptBatches:
 
     def _process_timed(self, scheduled: Scheduled, result: StepResult) -> None:
         num_tokens = _num_tokens(scheduled)
-        self._timed[num_tokens.bit_length()] = num_tokens, self._launches.took_s
+        took_s = self._launches.took_s
+        self._timed[num_tokens.bit_length()] = num_tokens, took_s
+        if num_tokens >= MANY_TOKENS:
+            before = self.counts
+            self.counts = PromptCounts(before.num_tokens + num_tokens, before.seconds + took_s)
         self._process(scheduled, result)
 
     def _process(self, scheduled: Scheduled, result: StepResult) -> None:

@@ -19,7 +19,7 @@ from transport.copy.host_copy import HostCopier, NoHostMemory
 from transport.copy.pull import CopyStream
 from transport.copy.queue import CopyQueue
 from transport.wire.messages import FromWorker
-from transport.wire.reports import WorkerGauges
+from transport.wire.reports import PromptCounts, WorkerGauges
 from transport.wire.spread import SpreadCounts
 from worker.prefixes import Prefixes
 from worker.reports import Reports
@@ -166,9 +166,11 @@ class Room:
         self.transfers.copies.wait(timeout_s)
         self.prefixes.pulls.copies.wait(timeout_s)
 
-    def gauges(self, stale_dropped: int, spread: SpreadCounts, trials: TrialMemory) -> WorkerGauges:
-        """The numbers of a heartbeat, with the worker's ``stale_dropped`` orders and its spread
-        steps. What ``trials`` hold is free for any request."""
+    def gauges(
+        self, stale_dropped: int, batches: PromptCounts, spread: SpreadCounts, trials: TrialMemory
+    ) -> WorkerGauges:
+        """The numbers of a heartbeat, with the worker's ``stale_dropped`` orders, ``batches`` of
+        prompts and ``spread`` steps. What ``trials`` hold is free for any request."""
         transfers, prompts, sequences = self.transfers, self.prompts, self.sequences
         num_copies = len(transfers.copies)
         return WorkerGauges(
@@ -181,6 +183,7 @@ class Room:
             offered=len(self.offers),
             stale_dropped=stale_dropped + transfers.copies.num_stale,
             accounting_error=self.allocator.check() or self.prefixes.host.check(),
+            prompts=batches,
             drafts=sequences.draft_counts,
             prefix=self.prefixes.counts(),
             spread=spread,

@@ -185,4 +185,6 @@ class Worker:
     def gauges(self) -> WorkerGauges:
         """The numbers of the next heartbeat."""
         group = self._group
-        return self._room.gauges(self._orders.stale_dropped, group.counts(), group.trial_memory)
+        return self._room.gauges(
+            self._orders.stale_dropped, self._batches.counts, group.counts(), group.trial_memory
+        )

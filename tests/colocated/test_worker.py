@@ -1,5 +1,7 @@
 """Prompts and running sequences on one worker: who goes first, who gives way, what is left."""
 
+from functools import partial
+from itertools import count
 from types import SimpleNamespace
 
 import pytest
@@ -13,6 +15,7 @@ from transport.wire.messages import Cancel, Failed, Generate, Prefilled, Tokens
 from transport.wire.sampling import SamplingParams, StopRule
 from transport.wire.session import LOST
 from transport.wire.token_ids import packed, to_wire
+from worker import launches
 from worker.settings import PrefixCacheSettings
 
 PAGE = 16
@@ -232,3 +235,19 @@ def test_a_cancel_of_what_is_over_is_counted_as_stale() -> None:
 def test_limits_name_their_setting() -> None:
     with pytest.raises(ValueError, match=r"^max_tokens_beside_decode"):
         RoundLimits(PrefillLimits(256, 4), 63)
+
+
+def test_batches_of_many_prompt_tokens_are_counted_with_their_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(launches, "MANY_TOKENS", 128)
+    bench = Bench()
+    bench.pool._launches._clock = partial(next, count(0.0, 0.5))
+    bench.ask("many", 200, max_tokens=1)
+    bench.steps(3)
+    found = bench.pool.gauges().prompts
+    assert (found.num_tokens, found.seconds) == (200, 0.5)
+    bench.ask("few", 100, max_tokens=1)
+    bench.steps(3)
+    assert bench.pool.gauges().prompts == found
+    assert bench.output("few")

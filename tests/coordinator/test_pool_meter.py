@@ -13,6 +13,7 @@ from coordinator.core.workers.step_clock import StepClock
 from coordinator.core.workers.worker import Worker
 from tests.coordinator.desk import Desk
 from transport.wire.messages import TokenOut
+from transport.wire.reports import PromptCounts
 from transport.wire.spread import SpreadCounts
 
 
@@ -125,6 +126,17 @@ def test_the_speed_of_a_busy_worker_is_that_of_prompts_without_a_pause() -> None
     assert tok_s([meter]) == pytest.approx(50_000)
     meter.ended(1_000, 1_000, assigned_at=30.0, now=30.1, alone=True)
     assert tok_s([meter]) == pytest.approx(50_000)
+
+
+def test_the_speed_is_that_of_the_workers_own_times_if_they_have_any() -> None:
+    meter = PromptMeter()
+    meter.ended(1_000, 1_000, assigned_at=10.0, now=10.1, alone=True)
+    meter.note_batches(PromptCounts(9_000, 0.5))  # for another coordinator, maybe
+    assert tok_s([meter]) == pytest.approx(10_000)
+    meter.note_batches(PromptCounts(13_000, 0.55))
+    assert tok_s([meter, PromptMeter()]) == pytest.approx(80_000)
+    meter.note_batches(PromptCounts(13_000, 0.55))
+    assert tok_s([meter]) == pytest.approx(80_000)
 
 
 def test_old_prompts_count_less_and_less() -> None:

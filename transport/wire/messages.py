@@ -44,7 +44,7 @@ from transport.wire.sampling import FinishReason, SamplingParams, StopRule
 from transport.wire.spread import SpreadExport, SpreadGroup, SpreadJoined
 from transport.wire.token_ids import ID_BYTES
 
-PROTOCOL = "baton/21"
+PROTOCOL = "baton/22"
 
 Role = Literal["prefill", "decode", "colocated"]
 ReusedFrom = Literal["", "gpu", "host", "peer"]

@@ -55,6 +55,19 @@ class PrefixCounts(WireStruct, frozen=True):
     host_size_bytes: Count = 0
 
 
+MANY_TOKENS = 1_024
+"""A batch of fewer tokens says little about the speed of prompts: a short one alone takes as long
+as several together."""
+
+
+class PromptCounts(WireStruct, frozen=True):
+    """Tokens of the batches of at least ``MANY_TOKENS`` of prompts that a worker has computed since
+    it started, and how long its device took for these."""
+
+    num_tokens: Count = 0
+    seconds: Seconds = 0.0
+
+
 class WorkerGauges(WireStruct, frozen=True):
     """A worker's pages, state slots and queues at one moment. Memory that only kept prefixes hold
     counts as free. ``shared_pages``: how many more pages its sequences would hold without
@@ -69,6 +82,7 @@ class WorkerGauges(WireStruct, frozen=True):
     retiring_slots: Count = 0
     stale_dropped: Count = 0
     accounting_error: str = ""
+    prompts: PromptCounts = PromptCounts()
     drafts: DraftCounts = DraftCounts()
     prefix: PrefixCounts = PrefixCounts()
     spread: SpreadCounts = SpreadCounts()

@@ -1,7 +1,13 @@
-"""How fast a worker computes prompts, by when its first tokens came. Pure."""
+"""How fast a worker computes prompts. Pure.
+
+By its own times of batches of many tokens. Where it has computed none, by when its first tokens
+came.
+"""
 
 from dataclasses import dataclass
 from math import inf
+
+from transport.wire.reports import PromptCounts
 
 MEMORY_S = 20.0
 MEMORY_TOKENS = 1_000_000
@@ -31,6 +37,9 @@ class PromptMeter:
     end of the one before if that is later, to its first token."""
 
     def __init__(self) -> None:
+        self.batches = Work()
+        """Batches of many tokens, as the worker has timed them."""
+        self._counts: PromptCounts | None = None
         self.timed = Work()
         self.timed_busy = Work()
         """Only stretches of at least FULL_TOKENS in which the worker had prompts all the time."""
@@ -40,6 +49,13 @@ class PromptMeter:
         """Tokens of all prompts, with those that were not computed but reused."""
         self.ended_at = -inf
         """When the last one had its first token."""
+
+    def note_batches(self, counts: PromptCounts) -> None:
+        """Store the counts of a heartbeat. The first ones are of batches from any time."""
+        before, self._counts = self._counts, counts
+        if before is not None and counts.num_tokens > before.num_tokens:
+            more_s = max(0.0, counts.seconds - before.seconds)
+            self.batches.add(counts.num_tokens - before.num_tokens, more_s)
 
     def ended(
         self, num_computed: int, num_prompt: int, assigned_at: float, now: float, *, alone: bool
@@ -65,7 +81,8 @@ class PromptMeter:
 def tok_s(meters: list[PromptMeter]) -> float:
     """Prompt tokens that a worker computes a second while it is busy, or at all where none has been
     busy yet; 0 without any."""
-    for works in ([meter.timed_busy for meter in meters], [meter.timed for meter in meters]):
+    batches, busy = [meter.batches for meter in meters], [meter.timed_busy for meter in meters]
+    for works in (batches, busy, [meter.timed for meter in meters]):
         if seconds := sum(work.seconds for work in works):
             return sum(work.num_tokens for work in works) / seconds
     return 0.0

@@ -101,6 +101,7 @@ class Worker:
         self.take_gauges(message.gauges)
         self.gpu = message.gpu
         self.malformed_dropped = message.malformed_dropped
+        self.prompts.note_batches(message.gauges.prompts)
         self.drafts.note(message.gauges.drafts, self.heard_at)
         self.prefixes.note(message.gauges.prefix, self.heard_at)
         self.spread.note(message.gauges.spread, self.heard_at)
@@ -167,3 +168,8 @@ class Worker:
             kept_prefixes_host=prefixes.num_kept_host,
             spread=spread,
         )
+
+
+def are_pair(workers: Sequence[Worker]) -> bool:
+    """True if these are two workers that compute their steps together (docs/spread.md)."""
+    return len(workers) == 2 and all(worker.spread.in_pair for worker in workers)
