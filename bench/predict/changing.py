@@ -21,8 +21,9 @@ from coordinator.core.requests.balance import Balance, gains
 from coordinator.core.requests.moves import MAX_AT_ONCE, MAX_TO_BALANCE
 from coordinator.core.soft_pools import Site, SoftPools
 from coordinator.core.step_times import StepTimes
-from coordinator.core.workers.prompt_meter import FULL_TOKENS, Work
+from coordinator.core.workers.prompt_meter import Work
 from decode.spread_table import between
+from transport.wire.reports import MANY_TOKENS
 
 MOVE_S = 0.03
 BATCH_TOKENS = 8_192
@@ -64,7 +65,7 @@ class NodeSpeeds:
         return self._prompts.num_tokens / self._prompts.seconds
 
     def note_batch(self, num_tokens: int, seconds: float) -> None:
-        if num_tokens >= FULL_TOKENS:
+        if num_tokens >= MANY_TOKENS:
             self._prompts.add(num_tokens, seconds)
 
     def new_tokens(self, num_tokens: int) -> int:
@@ -79,11 +80,14 @@ class NodeSpeeds:
     def answer_s(self) -> float:
         return self._answers.seconds
 
+    def prompt_len(self) -> float:
+        return self._answers.prompt_len
+
     def answer_len(self) -> float:
         return self._answers.num_tokens
 
-    def note_answer(self, seconds: float, num_tokens: int) -> None:
-        self._answers.note(seconds, num_tokens)
+    def note_answer(self, seconds: float, num_tokens: int, prompt_len: int) -> None:
+        self._answers.note(seconds, num_tokens, prompt_len)
 
 
 def simulation(node: Node, setup: Setup | Changing) -> Simulation:
@@ -122,7 +126,9 @@ class ChangingPools(Simulation):
             if rows := self._decoders.running(gpu):
                 self._speeds.note_step(rows, self._decoders.step_s(gpu))
         waiting = self._queued() + sum(w.tokens_ahead for w in self._workers)
-        load = PoolLoad(prefill, number - prefill, waiting, self._arrived_tokens, len(self._at))
+        load = PoolLoad(
+            prefill, number - prefill, waiting, self._arrived_tokens, len(self._at), self._in_pair()
+        )
         self._arrived_tokens = 0
         wanted = self._policy.decide(load, self.clock.now)
         for _ in range(abs(wanted - prefill)):
@@ -211,9 +217,9 @@ class ChangingPools(Simulation):
         return Site(gpu, self._sequences[gpu], tokens_ahead, has_lenders, self._in_pair())
 
     def _in_pair(self) -> bool:
-        """True if a prefill and a decode worker compute steps together."""
-        apart = len(self._prefills) == 2 and sum(self._prefills) == 1
-        return apart and any(map(self._decoders.would_spread, self._decoding()))
+        """True if two workers compute steps together."""
+        are_two = len(self._prefills) == 2
+        return are_two and any(map(self._decoders.would_spread, self._decoding()))
 
     # ---- as pools.py, with roles
 
@@ -228,7 +234,7 @@ class ChangingPools(Simulation):
         while self._queue and (worker := self._chosen(self._queue[0])) is not None:
             if worker.number not in filled and self._gathers(self._queue[0], worker):
                 return
-            filled.add(worker.number)
+            filled.update(range(2) if self._in_pair() else [worker.number])
             request = self._queue.popleft()
             self._num_placed += 1
             worker.placed = self._num_placed
@@ -241,12 +247,14 @@ class ChangingPools(Simulation):
             self._go_on(worker)
 
     def _gathers(self, request: Request, worker: Worker) -> bool:
-        if not any(self._prefills):
+        in_pair = self._in_pair()
+        if not (any(self._prefills) or in_pair):
             return False
-        slowed = self._sequences if self._in_pair() else [self._sequences[worker.number]]
+        slowed = self._sequences if in_pair else [self._sequences[worker.number]]
         there = Site(worker.number, max(slowed), worker.tokens_ahead)
-        now = self.clock.now
-        return self._soft.gathers(there, self._queued(), now - self._queued_at[request], now)
+        now, queued = self.clock.now, self._queued() // len(slowed)
+        waited_s = now - self._queued_at[request]
+        return self._soft.gathers(there, request.num_new, queued, waited_s, now)
 
     def _chosen(self, request: Request) -> Worker | None:
         """The worker for a prompt; None while it waits."""
@@ -276,8 +284,7 @@ class ChangingPools(Simulation):
 
     def _batch(self, worker: Worker, max_tokens: int) -> Batch:
         chunks, seconds = super()._batch(worker, max_tokens)
-        if not self._decoders.running(worker.number):
-            self._speeds.note_batch(sum(chunk.num_tokens for chunk in chunks), seconds)
+        self._speeds.note_batch(sum(chunk.num_tokens for chunk in chunks), seconds)
         return chunks, seconds
 
     def _computed(self, worker: Worker, batch: Iterable[Chunk]) -> list[Request]:
@@ -313,5 +320,7 @@ class ChangingPools(Simulation):
             self._decoders.join(gpu, num_tokens, ended, request.more_context, request)
 
     def _ended(self, request: Request) -> None:
-        self._speeds.note_answer(self.clock.now - request.first_token_at, request.output_len)
+        took_s = self.clock.now - request.first_token_at
+        num_new = request.input_len - request.cached_len
+        self._speeds.note_answer(took_s, request.output_len, num_new)
         super()._ended(request)

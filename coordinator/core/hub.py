@@ -258,7 +258,8 @@ class Hub:
     def _report(self, effect: Reported) -> None:
         self._observer.report(effect)
         if isinstance(effect, Ended) and (answer_s := effect.request.answer_s) is not None:
-            self._meter.note_answer(answer_s, len(effect.request.output_ids))
+            ended = effect.request
+            self._meter.note_answer(answer_s, len(ended.output_ids), len(ended.spec.prompt_ids))
 
     def _processes(self) -> set[str]:
         return {worker.instance for worker in self._registry.all()}

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from coordinator.core.pool_policy import PoolLoad
 from coordinator.core.step_times import StepTimes
 from coordinator.core.workers.prompt_meter import tok_s
-from coordinator.core.workers.worker import Worker
+from coordinator.core.workers.worker import Worker, are_pair
 
 SHORTEST_S, NEWEST_ANSWER = 0.05, 0.05
 ALIKE = 0.8
@@ -18,16 +18,17 @@ counts for that member, and for those with at least this share of its sequences.
 
 
 class Answers:
-    """The answers of a node in the mean, the newest ones most. Before the first one ends it is
-    taken as one of some length."""
+    """The answers of a node and their prompts in the mean, the newest ones most. Before the first
+    one ends both are taken to have some length."""
 
     def __init__(self) -> None:
-        self.seconds, self.num_tokens = 4.0, 400.0
+        self.seconds, self.num_tokens, self.prompt_len = 4.0, 400.0, 1_000.0
 
-    def note(self, seconds: float, num_tokens: int) -> None:
+    def note(self, seconds: float, num_tokens: int, prompt_len: int) -> None:
         """Count an answer that took so long from its first token to its last."""
         self.seconds += NEWEST_ANSWER * (max(SHORTEST_S, seconds) - self.seconds)
         self.num_tokens += NEWEST_ANSWER * (num_tokens - self.num_tokens)
+        self.prompt_len += NEWEST_ANSWER * (prompt_len - self.prompt_len)
 
 
 class PoolMeter:
@@ -53,9 +54,12 @@ class PoolMeter:
     def answer_len(self) -> float:
         return self._answers.num_tokens
 
-    def note_answer(self, seconds: float, num_tokens: int) -> None:
+    def prompt_len(self) -> float:
+        return self._answers.prompt_len * self._new_share
+
+    def note_answer(self, seconds: float, num_tokens: int, prompt_len: int) -> None:
         """Count an answer that took so long from its first token to its last."""
-        self._answers.note(seconds, num_tokens)
+        self._answers.note(seconds, num_tokens, prompt_len)
 
     def new_tokens(self, num_tokens: int) -> int:
         """How many of a prompt's tokens are to be computed, as earlier prompts were."""
@@ -74,7 +78,7 @@ class PoolMeter:
         num_prefill = sum(worker.role == "prefill" for worker in present)
         return PoolLoad(
             num_prefill, len(present) - num_prefill, waiting, max(0, arrived),
-            sum(worker.num_decoded for worker in present),
+            sum(worker.num_decoded for worker in present), are_pair(present),
         )  # fmt: skip
 
     def _measure(self, workers: list[Worker]) -> None:

@@ -9,13 +9,16 @@ of the second:
 
 With no prefill worker all workers do both, as colocated ones do: prompts are computed beside steps,
 and an answer waits for those that come meanwhile. Some answers meet many, so the mean time a token
-has to be below ``TOGETHER_SHARE`` of its target.
+has to be below ``TOGETHER_SHARE`` of its target. Not so in a *pair*: two workers that compute their
+steps together (docs/spread.md) also compute prompts at the same time, which have been gathered for
+both (soft_pools.py). While these take little of the time a token, all answers have about the same.
 
 A size is fine while its cost is at most ``FINE``. If the present size is not, the pools move
 towards the size that costs least now. If it is, but would not have been at the worst time lately,
 they move towards the size that would have cost least then: the next burst finds the pools ready. If
 it would have been, they move towards the size with the shortest steps, in the mean of some seconds,
-of those that would.
+of those that would. A pair turns to one prefill worker only if it is not fine without, and back as
+soon as that costs less.
 
 They move by one worker at a time, or to or from none. Hysteresis: not within ``HOLD_S`` of the last
 change, not back within ``BACK_S``, not for a gain below ``GAIN`` or, in steps alone, below
@@ -51,6 +54,13 @@ SPEED_BESIDE = 0.7
 TOGETHER_SHARE = 0.5
 """A mean time a token with such a share of its target costs workers that do both as much as all of
 it costs pools."""
+PAIR_BEGINS, PAIR_STAYS = 0.3, 0.4
+"""A pair begins to do both, or goes on, while prompts take less than this share of the target of
+the time a token, from a short answer."""
+SHORT_SHARE = 0.125
+"""A short answer has such a share of the tokens of the mean one, and waits for one prompt more."""
+LOCAL_LONGER = 0.5
+"""While one worker of a pair computes prompts, a step of the other one takes so much longer."""
 TPOT_POWER = 2
 """Power of the share of the time a token in the cost of a size. It makes that share weigh less than
 that of the first token below the targets: prompts come in bursts, and a step grows by less than its
@@ -84,13 +94,15 @@ def _require_time(name: str, value: float) -> None:
 @dataclass(frozen=True)
 class PoolLoad:
     """What the pools have to do now. ``tokens_waiting``: prompt tokens that are not computed yet.
-    ``tokens_arrived``: prompt tokens to compute that came since the last decision."""
+    ``tokens_arrived``: prompt tokens to compute that came since the last decision. ``in_pair``: the
+    workers are two, and compute steps together."""
 
     num_prefill: int
     num_decode: int
     tokens_waiting: int
     tokens_arrived: int
     num_sequences: int
+    in_pair: bool = False
 
 
 class Speeds(Protocol):
@@ -110,6 +122,9 @@ class Speeds(Protocol):
 
     def answer_len(self) -> float:
         """Tokens of an answer, in the mean."""
+
+    def prompt_len(self) -> float:
+        """Tokens of a prompt that are to be computed, in the mean."""
 
 
 class PoolPolicy:
@@ -140,10 +155,13 @@ class PoolPolicy:
         shares = {size: self._shares(load, size) for size in range(number)}
         costs = {size: _cost(*each) for size, each in shares.items()}
         ttft, tpot = shares[0]
-        costs[0] = _cost(ttft, tpot / TOGETHER_SHARE)
-        self._note(costs, {size: tpot for size, (_, tpot) in shares.items()}, now)
+        costs[0] = _cost(ttft, self._together(load, tpot))
+        self._note(costs, {size: each for size, (_, each) in shares.items()}, now)
         compared, reason, gain = costs, self._prediction(load, *shares[present]), GAIN
-        if costs[present] <= FINE or not present:
+        if load.in_pair:
+            if not present and costs[0] <= FINE:
+                return 0
+        elif costs[present] <= FINE or not present:
             compared, reason, gain = self._lately(present, costs)
         best = min(compared, key=lambda size: (round(compared[size], 3), abs(size - present)))
         most = (1 - gain) * compared[present]
@@ -202,7 +220,20 @@ class PoolPolicy:
         step_s = self._speeds.step_s(rows) if rows else 0.0
         if not num_prefill:
             step_s += self._beside_s(load, number)
+        elif load.in_pair:
+            step_s *= 1 + LOCAL_LONGER * busy
         return ttft_s / self._targets.ttft_s, step_s / self._targets.tpot_s
+
+    def _together(self, load: PoolLoad, tpot: float) -> float:
+        """What the mean time a token counts as where all workers do both, as a share of its target:
+        some answers meet more prompts than others."""
+        prompt_s = self._speeds.prompt_len() / self._speeds.prefill_tok_s()
+        short_len = SHORT_SHARE * self._speeds.answer_len()
+        prompts_s = self._beside_s(load, 2) + prompt_s / short_len
+        share = PAIR_BEGINS if load.num_prefill else PAIR_STAYS
+        if load.in_pair and prompts_s < share * self._targets.tpot_s:
+            return tpot
+        return tpot / TOGETHER_SHARE
 
     def _beside_s(self, load: PoolLoad, number: int) -> float:
         """What prompts add to the time a token where all workers do both: those that wait, or come

@@ -50,8 +50,9 @@ GATHER_FROM = 0.5
 """Prompts are gathered while the time a token at their worker is above this share of its target."""
 GATHER_SHARE = 0.5
 """Share of the target of the first token that a prompt waits for others."""
-GATHER_TOKENS = 8_192
-"""Tokens of a full batch: no prompt waits for more."""
+GATHER_TOKENS, GATHER_LONG = 8_192, 4_096
+"""Tokens of a full batch: no prompt waits for more. A prompt of the second number waits for none,
+since it is computed about as fast alone."""
 
 
 @dataclass(frozen=True)
@@ -109,11 +110,14 @@ class SoftPools:
         beside = (there.tokens_ahead + num_tokens) / SPEED_BESIDE
         return self._ttft_share(beside) < self._ttft_share(num_waiting)
 
-    def gathers(self, there: Site, num_queued: int, waited_s: float, now: float) -> bool:
-        """True if a prompt that has ``waited_s`` for its worker waits for more prompts.
-        ``num_queued``: prompt tokens that wait, its own included."""
+    def gathers(
+        self, there: Site, num_tokens: int, num_queued: int, waited_s: float, now: float
+    ) -> bool:
+        """True if a prompt of ``num_tokens`` that has ``waited_s`` for its worker waits for more
+        prompts. ``num_queued``: prompt tokens that wait for a worker, its own included."""
         return (
             there.num_sequences > 0
+            and num_tokens < GATHER_LONG
             and num_queued < GATHER_TOKENS
             and waited_s < self.gather_s
             and self._tpot_share(there, now) > GATHER_FROM

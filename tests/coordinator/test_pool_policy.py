@@ -1,5 +1,7 @@
 """What the policy of the pools decides, from loads alone."""
 
+from dataclasses import replace
+
 import pytest
 
 from coordinator.core.pool_policy import (
@@ -147,3 +149,14 @@ def test_without_a_known_speed_nothing_changes() -> None:
 def test_targets_are_times(bad: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="is not a time above 0"):
         PoolTargets(**bad)
+
+
+@pytest.mark.parametrize(("prompt_len", "wanted"), [(100, 0), (20_000, 1)])
+def test_a_pair_does_both_while_a_prompt_costs_short_answers_little(
+    prompt_len: float, wanted: int
+) -> None:
+    found = PoolPolicy(TARGETS, FixedSpeeds(100_000.0, each_s=0.000_2, prompt_len=prompt_len))
+    pair = PoolLoad(1, 1, 1_000, 2_000, 40, in_pair=True)
+    assert found.decide(pair, 0.0) == wanted
+    apart = PoolPolicy(TARGETS, FixedSpeeds(100_000.0, each_s=0.000_2, prompt_len=prompt_len))
+    assert apart.decide(replace(pair, in_pair=False), 0.0) == 1

@@ -4,7 +4,15 @@ import pytest
 
 from coordinator.core.pool_policy import PoolTargets
 from coordinator.core.request import Request, State
-from coordinator.core.soft_pools import GATHER_SHARE, IDLE_S, PAIR_IDLE_S, Site, SoftPools
+from coordinator.core.soft_pools import (
+    GATHER_LONG,
+    GATHER_SHARE,
+    GATHER_TOKENS,
+    IDLE_S,
+    PAIR_IDLE_S,
+    Site,
+    SoftPools,
+)
 from tests.coordinator.desk import Desk
 from tests.coordinator.speeds import FixedSpeeds
 from transport.wire.messages import Decode, Generate, Move, Prefill, Settled
@@ -130,11 +138,13 @@ def test_before_the_speed_is_known_a_worker_without_sequences_helps_with_a_burst
 
 def test_prompts_are_gathered_beside_slow_steps_for_a_part_of_their_target() -> None:
     found, there = soft(), Site("p", 20)
-    assert found.gathers(there, 1_000, 0.0, 0.0)
-    assert not found.gathers(Site("p", 0), 1_000, 0.0, 0.0), "nothing is decoded there"
-    assert not found.gathers(there, 8_192, 0.0, 0.0), "a full batch"
-    assert not found.gathers(there, 1_000, found.gather_s, 0.0), "it has waited enough"
-    assert not soft(targets=PoolTargets(1.0, 0.05)).gathers(there, 1_000, 0.0, 0.0), "fast steps"
+    assert found.gathers(there, 500, 1_000, 0.0, 0.0)
+    assert not found.gathers(Site("p", 0), 500, 1_000, 0.0, 0.0), "nothing is decoded there"
+    assert not found.gathers(there, GATHER_LONG, 5_000, 0.0, 0.0), "as fast alone"
+    assert not found.gathers(there, 500, GATHER_TOKENS, 0.0, 0.0), "a full batch"
+    assert not found.gathers(there, 500, 1_000, found.gather_s, 0.0), "it has waited enough"
+    fast = soft(targets=PoolTargets(1.0, 0.05))
+    assert not fast.gathers(there, 500, 1_000, 0.0, 0.0), "fast steps"
 
 
 # ---- as requests are placed
@@ -303,3 +313,17 @@ def test_prompts_are_not_gathered_where_all_workers_do_both() -> None:
     site.registry.require("p-1").role = "decode"
     prompt = site.submit("prompt", length=100)
     assert prompt.state is State.PREFILLING
+
+
+def test_gathered_prompts_of_a_pair_begin_at_the_same_time_where_both_do_both() -> None:
+    site = desk(tok_s=10**6, tpot_s=0.025, each_s=0.01)
+    decoded(site, "first")
+    decoded(site, "r")
+    spread_steps(site, 2, "p-1", "d-1")
+    site.registry.require("p-1").role = "decode"
+    prompts = [site.submit(name, length=100) for name in "ab"]
+    assert {prompt.state for prompt in prompts} == {State.QUEUED}
+    site.now += GATHER_SHARE + 0.01
+    site.life.tick()
+    assert {prompt.state for prompt in prompts} == {State.PREFILLING}
+    assert {prompt.prefill_worker for prompt in prompts} == {"p-1", "d-1"}

@@ -12,7 +12,7 @@ from coordinator.core.request import Request, State
 from coordinator.core.settings import PlacementLimits
 from coordinator.core.soft_pools import Site, SoftPools
 from coordinator.core.workers.registry import Registry
-from coordinator.core.workers.worker import Worker
+from coordinator.core.workers.worker import Worker, are_pair
 
 
 class Border:
@@ -30,6 +30,10 @@ class Border:
     def gathers(self, worker: Worker, request: Request, num_tokens_queued: int) -> bool:
         """True if a queued request waits for others before this worker computes it."""
         return False
+
+    def sharing(self, worker: Worker) -> list[Worker]:
+        """The workers that compute gathered prompts at the same time as this one, itself too."""
+        return [worker]
 
     def helper(
         self,
@@ -82,14 +86,21 @@ class SoftBorder(Border):
         self._soft.note_prompt(worker.instance, num_computed, self._monotonic())
 
     def gathers(self, worker: Worker, request: Request, num_tokens_queued: int) -> bool:
-        if request.attempt > 1 or self._registry.decode_computes_prompts():
+        sharing = self.sharing(worker)
+        together = len(sharing) > 1
+        if request.attempt > 1 or (self._registry.decode_computes_prompts() and not together):
             return False
         now = self._monotonic()
-        num_queued = self._soft.new_tokens(num_tokens_queued)
-        slowed = [worker, *self._registry.taking("decode")] if worker.spread.in_pair else [worker]
-        num_sequences = max(each.num_decoded for each in slowed)
+        num_new = self._soft.new_tokens(request.num_tokens)
+        num_queued = self._soft.new_tokens(num_tokens_queued) // len(sharing)
+        num_sequences = max(each.num_decoded for each in sharing)
         there = Site(worker.instance, num_sequences, worker.load.tokens_ahead)
-        return self._soft.gathers(there, num_queued, now - request.progress_at, now)
+        waited_s = now - request.progress_at
+        return self._soft.gathers(there, num_new, num_queued, waited_s, now)
+
+    def sharing(self, worker: Worker) -> list[Worker]:
+        present = self._registry.all()
+        return present if are_pair(present) else [worker]
 
     def helper(
         self,
@@ -153,7 +164,10 @@ class SoftBorder(Border):
 def _decoding(worker: Worker, num_sequences: int) -> Site:
     spread = worker.spread
     return Site(
-        worker.instance, num_sequences, has_lenders=spread.has_lenders, in_pair=spread.in_pair
+        worker.instance,
+        num_sequences,
+        has_lenders=spread.has_lenders,
+        in_pair=spread.spreads_in_pair,
     )
 
 

@@ -218,7 +218,7 @@ class Dispatcher:
                 if is_first and self._border.gathers(place.worker, request, num_queued):
                     self._gathered_from = request.progress_at
                     return
-                filled.add(place.worker.instance)
+                filled.update(each.instance for each in self._border.sharing(place.worker))
                 self._note_placed(place, request)
                 yield request, place
             elif request.avoided:

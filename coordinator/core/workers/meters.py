@@ -124,9 +124,14 @@ class SpreadMeter(RecentCounts[SpreadCounts]):
 
     @property
     def in_pair(self) -> bool:
-        """True if most steps that the newest heartbeat added were spread over two members, which
-        both decode whatever their roles are."""
-        return self.growth.num_members == 2 and self._spreads_most
+        """True if it is one of two members that have taken spread steps lately. Both decode
+        whatever their roles are. Prompts keep them from such steps, so there may be few."""
+        return self.growth.num_members == 2 and self.shares_steps
+
+    @property
+    def spreads_in_pair(self) -> bool:
+        """True if it is in a pair, and most steps that the newest heartbeat added were spread."""
+        return self.in_pair and self._spreads_most
 
     @property
     def _spreads_most(self) -> bool:
