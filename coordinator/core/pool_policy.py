@@ -54,7 +54,7 @@ SPEED_BESIDE = 0.7
 TOGETHER_SHARE = 0.5
 """A mean time a token with such a share of its target costs workers that do both as much as all of
 it costs pools."""
-PAIR_BEGINS, PAIR_STAYS = 0.3, 0.4
+PAIR_BEGINS, PAIR_STAYS = 0.2, 0.35
 """A pair begins to do both, or goes on, while prompts take less than this share of the target of
 the time a token, from a short answer."""
 SHORT_SHARE = 0.125
