@@ -55,9 +55,9 @@ class PrefixCounts(WireStruct, frozen=True):
     host_size_bytes: Count = 0
 
 
-MANY_TOKENS = 1_024
-"""A batch of fewer tokens says little about the speed of prompts: a short one alone takes as long
-as several together."""
+MANY_TOKENS = 4_096
+"""A batch of fewer tokens says little about the speed of a busy worker: a short prompt alone takes
+as long as several together."""
 
 
 class PromptCounts(WireStruct, frozen=True):
