@@ -1,20 +1,17 @@
 """How fast a worker computes prompts. Pure.
 
-By its own times of batches of many tokens. Where it has computed none, by when its first tokens
+By its own times of batches of ``MANY_TOKENS``. Where it has computed none, by when its first tokens
 came.
 """
 
 from dataclasses import dataclass
 from math import inf
 
-from transport.wire.reports import PromptCounts
+from transport.wire.reports import MANY_TOKENS, PromptCounts
 
 MEMORY_S = 20.0
 MEMORY_TOKENS = 1_000_000
 """Work of so many seconds and tokens counts in full; older work counts less and less."""
-FULL_TOKENS = 4_096
-"""Prompts of so many tokens, computed one behind the other or together, show the speed of a busy
-worker. A short one alone takes as long as several together."""
 
 
 @dataclass
@@ -42,7 +39,7 @@ class PromptMeter:
         self._counts: PromptCounts | None = None
         self.timed = Work()
         self.timed_busy = Work()
-        """Only stretches of at least FULL_TOKENS in which the worker had prompts all the time."""
+        """Only stretches of at least MANY_TOKENS in which the worker had prompts all the time."""
         self._stretch = Work()
         self.num_computed = 0.0
         self.num_prompt = 0.0
@@ -68,7 +65,7 @@ class PromptMeter:
             seconds = max(0.0, now - max(assigned_at, self.ended_at))
             self.timed.add(num_computed, seconds)
             self._stretch.add(num_computed, seconds)
-        if self._stretch.num_tokens >= FULL_TOKENS:
+        if self._stretch.num_tokens >= MANY_TOKENS:
             self.timed_busy.add(self._stretch.num_tokens, self._stretch.seconds)
             self._stretch = Work()
         self.num_computed += num_computed
