@@ -60,7 +60,15 @@ class Stack:
         self._changed = threading.Condition()
         self._ended = False
         command = [sys.executable, "-m", self.module, "up", "--port", "0", *arguments]
-        self.process = subprocess.Popen(
+        self.process = self.launch(command, environ, cwd)
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def launch(
+        self, command: list[str], environ: Mapping[str, str], cwd: Path
+    ) -> "subprocess.Popen[str]":
+        """Start the process, in a session of its own."""
+        return subprocess.Popen(
             die_with_parent(command),
             env=dict(environ),
             cwd=cwd,
@@ -70,8 +78,6 @@ class Stack:
             errors="replace",
             start_new_session=True,
         )
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
 
     def start(self, deadline_s: float = START_S) -> None:
         """Wait until it is ready. Raises StackFailed, and then leaves nothing running."""

@@ -2,16 +2,19 @@
 
 import re
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import httpx
 import redis
+import torch
 
 from bench import stack
 from bench.prometheus import series
 from bench.stack import setting
 from tests.deploy.running import all_dead
+from tests.e2e.forks import Fork
 from tests.e2e.waiting import eventually
 
 START_S = 60.0
@@ -36,6 +39,11 @@ class Stack(stack.Stack):
         self._pids: set[int] = set()
         environ = environment(**settings) | {"XDG_RUNTIME_DIR": str(self.base)}
         super().__init__("--model", str(model), *args, environ=environ)
+
+    def launch(self, command: list[str], environ: Mapping[str, str], cwd: Path) -> Any:
+        if torch.cuda.is_available():
+            return super().launch(command, environ, cwd)
+        return Fork(command, environ, cwd)
 
     def start(self, deadline_s: float = START_S) -> "Stack":
         super().start(deadline_s)
