@@ -8,8 +8,8 @@ in FP8, with packed experts, behind deep contexts, and for other model families,
 machine code, with its shared memory printed, and launched nowhere. With NAMEs only kernels whose
 names contain one; with a MODEL of tests/gpu/family_configs.py only what its prompts and decode
 steps launch; with --one-each only the first variant of a kernel if that fits twice into shared
-memory. All take some minutes, so tests run it for one model (test_other_gpus.py).
-TRITON_INTERPRET must be off.
+memory, and else one for each size of its tiles. All take some minutes, so tests run it for one
+model (test_other_gpus.py). TRITON_INTERPRET must be off.
 """
 
 import multiprocessing
@@ -68,6 +68,8 @@ from transport.wire.spread import MAX_ROWS
 QUANTIZE: tuple[Quantize, ...] = ("none", "fp8")
 BUCKETS = (1, 8, 64)
 MAX_DRAFTS, MAX_SEQ_LEN = 2, 4096
+ROUNDS = "K", "SPLITS"
+"""Constants of kernels that say how often a tile is computed, and nothing of its size."""
 
 
 class Compiled:
@@ -97,6 +99,14 @@ class Compiled:
         options, signature, constants, attributes = function._pack_args(
             self._backend, kwargs, bound, variant, options
         )
+        if self._one_each:
+            named = ((function.arg_names[place], value) for (place, *_), value in constants.items())
+            sizes = {key: value for key, value in named if key.isupper() and key not in ROUNDS}
+            pointers = [kind for kind in signature.values() if kind.startswith("*")]
+            tiles = f"{name} {sizes} {pointers} {options.num_warps} {options.num_stages}"
+            if tiles in self._seen:
+                return
+            self._seen.add(tiles)
         source = ASTSource(function, signature, constants, attributes)
         began = time.perf_counter()
         try:
