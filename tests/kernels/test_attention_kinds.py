@@ -178,10 +178,10 @@ EACH_SPAN_AND_DTYPE = [
 def test_prefill(
     name: str, dtype: torch.dtype, span: int, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Of 56 tokens each has programs of its own, or 16 share them.
+    # Of 33 tokens each has programs of its own, or 16 share them.
     monkeypatch.setattr(triton_rope_cache, "MAX_ALONE", span)
     kind = KINDS[name]
-    rows = Pass(kind, [0, 131, 5], [37, 1, 18], dtype, device)
+    rows = Pass(kind, [0, 131, 5], [22, 1, 10], dtype, device)
     truth = rows.truth()
     plan = PrefillPlan.of(rows.rows.starts, rows.rows.lens, device)
     q = rows.roped(rows.positions, plan.token_rows)
