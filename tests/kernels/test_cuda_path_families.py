@@ -40,7 +40,7 @@ LLAMA3 = {
     "high_freq_factor": 4.0, "original_max_position_embeddings": 64,
 }  # fmt: skip
 HYBRID: dict[str, Any] = {
-    "hidden_size": 512, "layer_types": ["linear_attention", "full_attention"],
+    "hidden_size": 256, "layer_types": ["linear_attention", "full_attention"],
     "num_attention_heads": 3, "num_key_value_heads": 1, "linear_num_key_heads": 2,
     "linear_num_value_heads": 4, "vocab_size": 544, "num_hidden_layers": 2,
 }  # fmt: skip
@@ -57,7 +57,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "qwen3_5-odd": HYBRID | {"linear_num_value_heads": 12},
     "qwen3_next": HYBRID
     | MOE
-    | {"hidden_size": 512, "num_experts_per_tok": 3, "shared_expert_intermediate_size": 128},
+    | {"num_experts_per_tok": 3, "shared_expert_intermediate_size": 128},
     "qwen2_moe": COMMON
     | MOE
     | {
@@ -211,6 +211,7 @@ def test_prompts_longer_than_their_window_pages(
     assert len(truth) == 2 + 2 * NUM_TOKENS
     assert len({*truth}) > 2, "weights that decide nothing"
     cuda_path.on_the_cpu(monkeypatch)
+    cuda_path.widen_tiles(monkeypatch)
     engine = cuda_path.load(settings)
     assert (engine.layout.ring_pages, engine.layout.num_window_layers) == (3, 1)
     parts = CudaParts(

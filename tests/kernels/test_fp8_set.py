@@ -30,7 +30,7 @@ DECODE = [Row(i, (i,), len(prompt), None) for i, prompt in enumerate(PROMPTS)]
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    cuda_path.write_config(tmp_path)
+    cuda_path.write_config(tmp_path, hidden_size=512)
     cuda_path.widen_tiles(monkeypatch)
     return tmp_path
 

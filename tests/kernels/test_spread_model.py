@@ -33,7 +33,7 @@ from transport.wire.sampling import SamplingParams, StopRule
 
 FULL_SIZE = Path(__file__).parents[2] / "bench/models/qwen3.5-35b-a3b/config.json"
 SMALLER = {
-    "hidden_size": 512, "num_experts": 8, "num_experts_per_tok": 2, "vocab_size": 512,
+    "num_experts": 8, "num_experts_per_tok": 2, "vocab_size": 512,
     "moe_intermediate_size": 128, "shared_expert_intermediate_size": 128,
     "num_hidden_layers": 2, "layer_types": ["linear_attention", "full_attention"],
     "num_attention_heads": 2, "num_key_value_heads": 1,
@@ -134,7 +134,8 @@ def captured(
 ) -> Iterator[Sequences]:
     """With weights in BF16, or with experts in NVFP4 and other matrices in FP8."""
     config, folder = json.loads(FULL_SIZE.read_text()), tmp_path_factory.mktemp("model")
-    config["text_config"] |= SMALLER
+    hidden_size = 512 if request.param == "packed" else 256
+    config["text_config"] |= SMALLER | {"hidden_size": hidden_size}
     (folder / "config.json").write_text(json.dumps(config))
     torch.manual_seed(0)
     with pytest.MonkeyPatch.context() as patch:
