@@ -26,7 +26,7 @@ from tests.e2e.streams import Seen, Stream, all_ended, some_reach
 from tests.e2e.waiting import eventually
 from tests.local_redis import LocalRedis
 
-NUM_TOKENS = 160
+NUM_TOKENS = 120
 NUM_WORKERS = 4
 DEAD_AFTER_S = 3.0
 SETTINGS: dict[str, Any] = {
