@@ -17,8 +17,8 @@ A size is fine while its cost is at most ``FINE``. If the present size is not, t
 towards the size that costs least now. If it is, but would not have been at the worst time lately,
 they move towards the size that would have cost least then: the next burst finds the pools ready. If
 it would have been, they move towards the size with the shortest steps, in the mean of some seconds,
-of those that would. A pair turns to one prefill worker only if it is not fine without, and back as
-soon as that costs less.
+of those that would. A pair turns to one prefill worker only if it is not fine without, and back for
+shorter steps.
 
 They move by one worker at a time, or to or from none. Hysteresis: not within ``HOLD_S`` of the last
 change, not back within ``BACK_S``, not for a gain below ``GAIN`` or, in steps alone, below
@@ -159,8 +159,10 @@ class PoolPolicy:
         self._note(costs, {size: each for size, (_, each) in shares.items()}, now)
         compared, reason, gain = costs, self._prediction(load, *shares[present]), GAIN
         if load.in_pair:
-            if not present and costs[0] <= FINE:
-                return 0
+            if costs[present] <= FINE:
+                if not present:
+                    return 0
+                compared, reason, gain = self._by_steps(present, costs)
         elif costs[present] <= FINE or not present:
             compared, reason, gain = self._lately(present, costs)
         best = min(compared, key=lambda size: (round(compared[size], 3), abs(size - present)))
@@ -181,12 +183,18 @@ class PoolPolicy:
         why; and the least gain."""
         worst, most = self._worst, max(FINE, costs[present])
         if worst[present] <= FINE:
-            steps = {n: step for n, step in self._steps.items() if worst[n] <= FINE}
-            step_ms = 1e3 * steps[present] * self._targets.tpot_s
-            return steps, f"shorter steps than {step_ms:.1f} ms", STEP_GAIN
+            return self._by_steps(present, worst)
         reason = f"ready for the worst load of the last minutes, which took {worst[present]:.0%}"
         lately = {n: worst[n] for n, cost in costs.items() if cost <= most}
         return lately, f"{reason} of a target", GAIN
+
+    def _by_steps(
+        self, present: int, costs: dict[int, float]
+    ) -> tuple[dict[int, float], str, float]:
+        """The steps of the sizes that are fine by ``costs``, why they count, and the least gain."""
+        steps = {n: step for n, step in self._steps.items() if costs[n] <= FINE}
+        step_ms = 1e3 * steps[present] * self._targets.tpot_s
+        return steps, f"shorter steps than {step_ms:.1f} ms", STEP_GAIN
 
     def _note(self, costs: dict[int, float], steps: dict[int, float], now: float) -> None:
         passed_s = now - self._noted_at

@@ -160,3 +160,11 @@ def test_a_pair_does_both_while_a_prompt_costs_short_answers_little(
     assert found.decide(pair, 0.0) == wanted
     apart = PoolPolicy(TARGETS, FixedSpeeds(100_000.0, each_s=0.000_2, prompt_len=prompt_len))
     assert apart.decide(replace(pair, in_pair=False), 0.0) == 1
+
+
+def test_a_pair_whose_prompts_are_few_does_both_for_shorter_steps() -> None:
+    found = PoolPolicy(TARGETS, FixedSpeeds(100_000.0, each_s=0.000_2))
+    few = PoolLoad(1, 1, 0, 0, 8, in_pair=True)
+    assert found.decide(few, 0.0) == 0
+    assert found.why == "1 → 0 prefill: shorter steps than 11.6 ms"
+    assert found.decide(replace(few, num_prefill=0, num_decode=2), 10.0) == 0
