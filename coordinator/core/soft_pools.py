@@ -13,9 +13,10 @@ that is better by the targets:
     gathers   a prompt for a worker that decodes waits a little for others: computed together they
               stop the decode steps for less time
 
-A prefill and a decode worker that compute steps together, a pair (docs/spread.md), have the same
-step. So the prefill worker keeps no sequence there, which would only wait for prompts in addition.
-Its prompts are gathered for the sequences of the other one too, whose steps take longer meanwhile.
+Two workers that compute steps together, a pair (docs/spread.md), have the same step. So a prefill
+worker keeps no sequence there, which would only wait for prompts in addition. Its prompts are
+gathered for the sequences of the other one too, whose steps take longer meanwhile. Where both do
+both, what was gathered is placed at both at once: they begin with it behind the same step.
 
 So two GPUs serve as well as two colocated ones where the load asks for that, and keep the pools
 apart where it does not. Pools of a wrong size lose little until they have changed.
