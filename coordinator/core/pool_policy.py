@@ -235,12 +235,13 @@ class PoolPolicy:
     def _together(self, load: PoolLoad, tpot: float) -> float:
         """What the mean time a token counts as where all workers do both, as a share of its target:
         some answers meet more prompts than others."""
-        prompt_s = self._speeds.prompt_len() / self._speeds.prefill_tok_s()
-        short_len = SHORT_SHARE * self._speeds.answer_len()
-        prompts_s = self._beside_s(load, 2) + prompt_s / short_len
-        share = PAIR_BEGINS if load.num_prefill else PAIR_STAYS
-        if load.in_pair and prompts_s < share * self._targets.tpot_s:
-            return tpot
+        if load.in_pair:
+            prompt_s = self._speeds.prompt_len() / self._speeds.prefill_tok_s()
+            short_len = SHORT_SHARE * self._speeds.answer_len()
+            prompts_s = self._beside_s(load, 2) + prompt_s / short_len
+            share = PAIR_BEGINS if load.num_prefill else PAIR_STAYS
+            if prompts_s < share * self._targets.tpot_s:
+                return tpot
         return tpot / TOGETHER_SHARE
 
     def _beside_s(self, load: PoolLoad, number: int) -> float:

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from bench import sglang_step
 
 MODEL = Path(__file__).parents[2] / "bench/models/llama-3.1-8b"
+NUM_IDS = {"llama-3.1-8b": 128256, "qwen3.5-9b": 248320}
 PREFILL_S, STEP_S = 0.5, 0.01
 
 
@@ -38,7 +39,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
             self, input_ids: list[list[int]], sampling_params: dict[str, Any]
         ) -> list[dict[str, Any]]:
             count = sampling_params["max_new_tokens"]
-            assert max(map(max, input_ids)) < 248320
+            assert max(map(max, input_ids)) < NUM_IDS[Path(seen["model_path"]).name]
             clock.now_s += PREFILL_S + STEP_S * (count - 1)
             return [{"meta_info": {"completion_tokens": count}} for _ in input_ids]
 

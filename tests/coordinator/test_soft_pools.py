@@ -4,15 +4,7 @@ import pytest
 
 from coordinator.core.pool_policy import PoolTargets
 from coordinator.core.request import Request, State
-from coordinator.core.soft_pools import (
-    GATHER_LONG,
-    GATHER_SHARE,
-    GATHER_TOKENS,
-    IDLE_S,
-    PAIR_IDLE_S,
-    Site,
-    SoftPools,
-)
+from coordinator.core.soft_pools import GATHER_SHARE, IDLE_S, PAIR_IDLE_S, Site, SoftPools
 from tests.coordinator.desk import Desk
 from tests.coordinator.speeds import FixedSpeeds
 from transport.wire.messages import Decode, Generate, Move, Prefill, Settled
@@ -140,8 +132,8 @@ def test_prompts_are_gathered_beside_slow_steps_for_a_part_of_their_target() -> 
     found, there = soft(), Site("p", 20)
     assert found.gathers(there, 500, 1_000, 0.0, 0.0)
     assert not found.gathers(Site("p", 0), 500, 1_000, 0.0, 0.0), "nothing is decoded there"
-    assert not found.gathers(there, GATHER_LONG, 5_000, 0.0, 0.0), "as fast alone"
-    assert not found.gathers(there, 500, GATHER_TOKENS, 0.0, 0.0), "a full batch"
+    assert not found.gathers(there, 4_096, 5_000, 0.0, 0.0), "as fast alone"
+    assert not found.gathers(there, 500, 8_192, 0.0, 0.0), "a full batch"
     assert not found.gathers(there, 500, 1_000, found.gather_s, 0.0), "it has waited enough"
     fast = soft(targets=PoolTargets(1.0, 0.05))
     assert not fast.gathers(there, 500, 1_000, 0.0, 0.0), "fast steps"
