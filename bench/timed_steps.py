@@ -25,7 +25,7 @@ def step_ms(launch: Callable[[int], None], steps: int) -> float:
     return ms / steps
 
 
-def graph_ms(enqueue: Callable[[], None], replays: int) -> float:
+def graph_ms(enqueue: Callable[[], object], replays: int) -> float:
     """ms on the device of a replay of the graph that ``enqueue`` captures; its kernels have run
     before."""
     graph = torch.cuda.CUDAGraph()

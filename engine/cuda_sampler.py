@@ -1,8 +1,8 @@
 """Sampling on CUDA: the same choices as sampler.py, with the draw as one kernel.
 
 Rows that only want greedy or plain temperature sampling go straight to the draw. Filters with a
-top_k of at most SHORT_TOP_K cost two kernels more; longer ones, penalties, bias and logprobs use
-the tables and take temporaries of all ids, so passes with such rows are sampled in blocks. The
+top_k of at most SHORT_TOP_K cost two kernels more, longer ones four to seven; those, penalties,
+bias and logprobs take temporaries of all ids, so passes with such rows are sampled in blocks. The
 host never waits for the device here: the draw writes the chosen ids to pinned memory too, and an
 event follows it.
 """
@@ -20,8 +20,9 @@ from engine.download import WrittenByKernels
 from engine.fed_drafts import FedDrafts
 from engine.given_acceptance import GivenAcceptance
 from engine.grammars import Grammars
-from engine.kernels import torch_sampling
+from engine.kernels.torch_sampling import SHORT_TOP_K
 from engine.kernels.triton_linear import aligned
+from engine.kernels.triton_long_threshold import lowest_kept_of_all
 from engine.kernels.triton_mask import mask_logits
 from engine.kernels.triton_penalties import PenaltyTables, penalise
 from engine.kernels.triton_sampling import SamplingWorkspace, draw
@@ -218,32 +219,24 @@ class CudaSampler(Sampler):
         columns = self.tables.columns
         filtered = [row for row, params in enumerate(settings) if _is_filtered(params)]
         long = [row for row in filtered if _is_long(settings[row])]
+        given = (
+            logits,
+            self._num_ids,
+            columns.temperature,
+            columns.top_k,
+            columns.top_p,
+            columns.min_p,
+            slots,
+        )
         if len(long) < len(filtered):
-            lowest = lowest_kept(
-                logits,
-                self._num_ids,
-                columns.temperature,
-                columns.top_k,
-                columns.top_p,
-                columns.min_p,
-                slots,
-                self._threshold_workspace,
-            )
+            lowest = lowest_kept(*given, self._threshold_workspace)
         else:
             lowest = torch.full((len(settings),), float("-inf"), device=self._device)
         if long:
             index = upload(torch.tensor(long), self._device)
-            kept = self._lowest_of_all(logits.index_select(0, index), slots.index_select(0, index))
-            lowest.index_copy_(0, index, kept)
+            any_top_k = any(settings[row].top_k > 0 for row in long)
+            lowest_kept_of_all(*given, index, lowest, any_top_k=any_top_k)
         return lowest
-
-    def _lowest_of_all(self, logits: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
-        """``_lowest`` of rows whose filters need all ids in order."""
-        columns = self.tables.columns.at(slots)
-        scaled = logits[:, : self._num_ids] / columns.temperature.unsqueeze(1)
-        return torch_sampling.threshold(
-            scaled, columns.top_k, columns.top_p, columns.min_p, short=False
-        )
 
 
 def _is_filtered(params: SamplingParams) -> bool:
@@ -252,8 +245,8 @@ def _is_filtered(params: SamplingParams) -> bool:
 
 
 def _is_long(params: SamplingParams) -> bool:
-    """True if a filter needs all ids in order."""
-    return not 0 < params.top_k <= torch_sampling.SHORT_TOP_K
+    """True if a filter may keep more than the best SHORT_TOP_K ids."""
+    return not 0 < params.top_k <= SHORT_TOP_K
 
 
 def _takes_temporaries(row: SampleRow, bound: Bound) -> bool:

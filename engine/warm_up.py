@@ -17,6 +17,7 @@ PROMPTS = (24, 40)
 SAMPLING = (
     SamplingParams(temperature=1.0),
     SamplingParams(temperature=1.0, top_k=20),
+    SamplingParams(temperature=1.0, top_k=100, top_p=0.9),
     SamplingParams(temperature=1.0, presence_penalty=1.0),
     SamplingParams(constraint=Constraint(thought_end=0, thought_budget=0, closing_ids=(0, 0, 0))),
 )

@@ -78,9 +78,9 @@ def test_rows_that_take_no_temporaries_are_sampled_at_once(
     assert all(one.token_id is not None for one in found)
 
 
-def test_short_filters_need_no_sort(monkeypatch: pytest.MonkeyPatch, device: torch.device) -> None:
+def test_no_filter_needs_a_sort(monkeypatch: pytest.MonkeyPatch, device: torch.device) -> None:
     monkeypatch.delattr(torch_sampling, "threshold")
-    params = SHORT + PLAIN
+    params = SHORT + PLAIN + LONG
     logits = torch.randn(len(params), num_logits(NUM_IDS, 800))
     found = chosen(CudaSampler(len(params), NUM_IDS, device), logits, params)
     assert all(one.token_id is not None for one in found)
