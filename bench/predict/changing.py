@@ -21,6 +21,7 @@ from coordinator.core.requests.balance import Balance, gains
 from coordinator.core.requests.moves import MAX_AT_ONCE, MAX_TO_BALANCE
 from coordinator.core.soft_pools import Site, SoftPools
 from coordinator.core.step_times import StepTimes
+from coordinator.core.workers.meters import SPREAD_WINDOW_S
 from coordinator.core.workers.prompt_meter import Work
 from decode.spread_table import between
 from transport.wire.reports import MANY_TOKENS
@@ -114,6 +115,7 @@ class ChangingPools(Simulation):
         self._queued_at: dict[Request, float] = {}
         self._prompts_ended_at: dict[int, float] = {}
         self._arrived_tokens = 0
+        self._paired_at = -inf
         self.num_changes = 0
 
     def _begin(self) -> None:
@@ -127,7 +129,12 @@ class ChangingPools(Simulation):
                 self._speeds.note_step(rows, self._decoders.step_s(gpu))
         waiting = self._queued() + sum(w.tokens_ahead for w in self._workers)
         load = PoolLoad(
-            prefill, number - prefill, waiting, self._arrived_tokens, len(self._at), self._in_pair()
+            prefill,
+            number - prefill,
+            waiting,
+            self._arrived_tokens,
+            len(self._at),
+            self._are_pair(),
         )
         self._arrived_tokens = 0
         wanted = self._policy.decide(load, self.clock.now)
@@ -153,6 +160,7 @@ class ChangingPools(Simulation):
         able = [i for i, prefills in enumerate(self._prefills) if prefills != to_prefill]
         self._prefills[min(able, key=work)] = to_prefill
         self._lend()
+        self._soft.roles_changed()
         self.num_changes += 1
 
     def _lend(self) -> None:
@@ -220,6 +228,12 @@ class ChangingPools(Simulation):
         """True if two workers compute steps together."""
         are_two = len(self._prefills) == 2
         return are_two and any(map(self._decoders.would_spread, self._decoding()))
+
+    def _are_pair(self) -> bool:
+        """True if they did lately."""
+        if self._in_pair():
+            self._paired_at = self.clock.now
+        return self.clock.now - self._paired_at < SPREAD_WINDOW_S
 
     # ---- as pools.py, with roles
 

@@ -18,7 +18,7 @@ towards the size that costs least now. If it is, but would not have been at the 
 they move towards the size that would have cost least then: the next burst finds the pools ready. If
 it would have been, they move towards the size with the shortest steps, in the mean of some seconds,
 of those that would. A pair turns to one prefill worker only if it is not fine without, and back for
-shorter steps.
+shorter steps if it would be fine in the mean of some seconds too.
 
 They move by one worker at a time, or to or from none. Hysteresis: not within ``HOLD_S`` of the last
 change, not back within ``BACK_S``, not for a gain below ``GAIN`` or, in steps alone, below
@@ -44,7 +44,7 @@ STEPS_S = 10.0
 """Over how long steps are averaged: a burst says little about the steps behind it."""
 AHEAD_S = 1.0
 """What will have come beyond the speed of the prefill workers by then is counted as waiting."""
-ARRIVALS_S = 4.0
+ARRIVALS_S = 5.0
 """Over how long the arrivals are averaged."""
 PASS_S = 0.03
 """A prompt takes so long beside no others."""
@@ -59,6 +59,9 @@ PAIR_BEGINS, PAIR_STAYS = 0.2, 0.35
 the time a token, from a short answer."""
 SHORT_SHARE = 0.125
 """A short answer has such a share of the tokens of the mean one, and waits for one prompt more."""
+LONG_PROMPT = 4_096
+"""Tokens from which on a prompt is computed about as fast alone as with others, so that it waits
+for none."""
 LOCAL_LONGER = 0.5
 """While one worker of a pair computes prompts, a step of the other one takes so much longer."""
 TPOT_POWER = 2
@@ -138,6 +141,8 @@ class PoolPolicy:
         self._steps: dict[int, float] = {}
         """The mean time a token of each size lately, as a share of its target."""
         self._steps_weight = 0.0
+        self._together_mean = 0.0
+        """What the time a token counts as where all workers do both, in the mean."""
         self._noted_at = -inf
         self._decided_at: float | None = None
         self._changed_at = -inf
@@ -155,13 +160,14 @@ class PoolPolicy:
         shares = {size: self._shares(load, size) for size in range(number)}
         costs = {size: _cost(*each) for size, each in shares.items()}
         ttft, tpot = shares[0]
-        costs[0] = _cost(ttft, self._together(load, tpot))
-        self._note(costs, {size: each for size, (_, each) in shares.items()}, now)
+        together = self._together(load, tpot)
+        costs[0] = _cost(ttft, together)
+        self._note(costs, {size: step for size, (_, step) in shares.items()}, together, now)
         compared, reason, gain = costs, self._prediction(load, *shares[present]), GAIN
         if load.in_pair:
             if costs[present] <= FINE:
-                if not present:
-                    return 0
+                if not present or _cost(0.0, self._together_mean) > FINE:
+                    return present
                 compared, reason, gain = self._by_steps(present, costs)
         elif costs[present] <= FINE or not present:
             compared, reason, gain = self._lately(present, costs)
@@ -196,11 +202,14 @@ class PoolPolicy:
         step_ms = 1e3 * steps[present] * self._targets.tpot_s
         return steps, f"shorter steps than {step_ms:.1f} ms", STEP_GAIN
 
-    def _note(self, costs: dict[int, float], steps: dict[int, float], now: float) -> None:
+    def _note(
+        self, costs: dict[int, float], steps: dict[int, float], together: float, now: float
+    ) -> None:
         passed_s = now - self._noted_at
         self._noted_at = now
         self._worst = _larger(costs, self._worst, exp(-passed_s / MEMORY_S))
         self._steps_weight = 1 + self._steps_weight * exp(-passed_s / STEPS_S)
+        self._together_mean += (together - self._together_mean) / self._steps_weight
         self._steps = _averaged(steps, self._steps, self._steps_weight)
 
     def _prediction(self, load: PoolLoad, ttft: float, tpot: float) -> str:
@@ -224,12 +233,12 @@ class PoolPolicy:
         beyond = max(0.0, self._arrivals_tok_s - speed) * AHEAD_S
         busy = min(MOST_BUSY, self._arrivals_tok_s / speed)
         ttft_s = (load.tokens_waiting + beyond) / speed + PASS_S / (1 - busy)
-        rows = ceil(load.num_sequences / (number - num_prefill))
-        step_s = self._speeds.step_s(rows) if rows else 0.0
+        step_s = self._step_s(load, number - num_prefill)
+        # Long prompts are not gathered, and so not computed at both workers at the same time.
+        if load.in_pair and (num_prefill or self._speeds.prompt_len() >= LONG_PROMPT):
+            step_s *= 1 + LOCAL_LONGER * busy
         if not num_prefill:
             step_s += self._beside_s(load, number)
-        elif load.in_pair:
-            step_s *= 1 + LOCAL_LONGER * busy
         return ttft_s / self._targets.ttft_s, step_s / self._targets.tpot_s
 
     def _together(self, load: PoolLoad, tpot: float) -> float:
@@ -244,12 +253,18 @@ class PoolPolicy:
                 return tpot
         return tpot / TOGETHER_SHARE
 
+    def _step_s(self, load: PoolLoad, num_decode: int) -> float:
+        """The step of each of so many workers that decode all sequences; 0 without any."""
+        rows = ceil(load.num_sequences / num_decode)
+        return self._speeds.step_s(rows) if rows else 0.0
+
     def _beside_s(self, load: PoolLoad, number: int) -> float:
         """What prompts add to the time a token where all workers do both: those that wait, or come
-        while an answer is decoded."""
-        num_tokens = max(load.tokens_waiting, self._arrivals_tok_s * self._speeds.answer_s())
-        prompts_s = num_tokens / (number * self._speeds.prefill_tok_s())
-        return prompts_s / self._speeds.answer_len()
+        meanwhile, by the share of the time that they take."""
+        speed = number * self._speeds.prefill_tok_s()
+        busy = min(MOST_BUSY, self._arrivals_tok_s / speed)
+        waiting_s = load.tokens_waiting / speed / self._speeds.answer_len()
+        return max(waiting_s, self._step_s(load, number) * busy / (1 - busy))
 
 
 def _larger(new: dict[int, float], old: dict[int, float], fade: float) -> dict[int, float]:

@@ -26,7 +26,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from math import exp
 
-from coordinator.core.pool_policy import SPEED_BESIDE, PoolTargets, Speeds
+from coordinator.core.pool_policy import LONG_PROMPT, SPEED_BESIDE, PoolTargets, Speeds
 
 WAIT_SHARE = 0.3
 """A prefill worker whose prompts wait for a larger share of their target decodes nothing more."""
@@ -51,9 +51,8 @@ GATHER_FROM = 0.5
 """Prompts are gathered while the time a token at their worker is above this share of its target."""
 GATHER_SHARE = 0.5
 """Share of the target of the first token that a prompt waits for others."""
-GATHER_TOKENS, GATHER_LONG = 8_192, 4_096
-"""Tokens of a full batch: no prompt waits for more. A prompt of the second number waits for none,
-since it is computed about as fast alone."""
+GATHER_TOKENS = 8_192
+"""Tokens of a full batch: no prompt waits for more."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +80,10 @@ class SoftPools:
     def note_prompt(self, worker: Hashable, num_tokens: int, now: float) -> None:
         """Count the tokens of a prompt that a worker was given to compute."""
         self._given[worker] = self._recent(worker, now) + num_tokens, now
+
+    def roles_changed(self) -> None:
+        """Forget the prompts that workers were given: others will get the next ones."""
+        self._given.clear()
 
     def new_tokens(self, num_tokens: int) -> int:
         """How many tokens of prompts are to be computed, as far as earlier ones tell."""
@@ -118,7 +121,7 @@ class SoftPools:
         prompts. ``num_queued``: prompt tokens that wait for a worker, its own included."""
         return (
             there.num_sequences > 0
-            and num_tokens < GATHER_LONG
+            and num_tokens < LONG_PROMPT
             and num_queued < GATHER_TOKENS
             and waited_s < self.gather_s
             and self._tpot_share(there, now) > GATHER_FROM

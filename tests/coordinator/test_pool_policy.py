@@ -168,3 +168,23 @@ def test_a_pair_whose_prompts_are_few_does_both_for_shorter_steps() -> None:
     assert found.decide(few, 0.0) == 0
     assert found.why == "1 → 0 prefill: shorter steps than 11.6 ms"
     assert found.decide(replace(few, num_prefill=0, num_decode=2), 10.0) == 0
+
+
+def test_a_pair_does_not_do_both_between_two_bursts_of_prompts() -> None:
+    found = PoolPolicy(PoolTargets(5.0, 0.02), FixedSpeeds(100_000.0, each_s=0.000_2))
+    quiet = PoolLoad(1, 1, 0, 0, 8, in_pair=True)
+    burst = replace(quiet, tokens_waiting=20_000, tokens_arrived=24_000)
+    busy = [found.decide(burst, n * LOOK_S) for n in range(80)]
+    assert busy[40:] == [1] * 40
+    then = [found.decide(quiet, (80 + n) * LOOK_S) for n in range(120)]
+    assert 20 < then.index(0), "a quiet moment says little"
+
+
+@pytest.mark.parametrize(("prompt_len", "wanted"), [(1_000.0, 0), (5_000.0, 1)])
+def test_long_prompts_make_the_common_steps_of_a_pair_local_ones(
+    prompt_len: float, wanted: int
+) -> None:
+    targets = PoolTargets(2.0, 0.014_5)
+    found = PoolPolicy(targets, FixedSpeeds(100_000.0, each_s=0.0, prompt_len=prompt_len))
+    pair = PoolLoad(0, 2, 0, 10_000, 120, in_pair=True)
+    assert [found.decide(pair, n * LOOK_S) for n in range(40)][-1] == wanted

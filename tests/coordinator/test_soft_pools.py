@@ -56,6 +56,15 @@ def test_prompts_that_it_was_given_lately_count() -> None:
     assert found.helps(7_000, there, 500, 20.0)
 
 
+def test_prompts_count_no_more_once_roles_have_changed() -> None:
+    found, here, there = soft(), Site("p", 20, tokens_ahead=2_000), Site("d", 20)
+    found.note_prompt("d", 13_000, 0.0)
+    assert not found.releases(here, there, 0.0)
+    found.roles_changed()
+    found.note_prompt("p", 3_000, 0.0)
+    assert found.releases(here, there, 0.0)
+
+
 def test_a_prefill_worker_keeps_a_sequence_where_decode_workers_are_slow_and_no_prompts_wait() -> (
     None
 ):
