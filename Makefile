@@ -27,10 +27,10 @@ up: $(VENV)/.stamp-up  ## set up and serve; PORT=8123 ARGS="--decode 2" pass on
 env:  ## write .env for docker compose, with secrets; ARGS="MODEL_DIR=/models/x" passes on
 	@deploy/make-env.sh $(ARGS)
 
-# Two files at a time: much of a test is waiting. ARGS="-n 0" runs all in one process. Hundreds of
+# Three files at a time: much of a test is waiting. ARGS="-n 0" runs all in one process. Hundreds of
 # processes import the same sources: each is compiled once, by the first that imports it.
 test: $(VENV)/.stamp-dev  ## run all tests; ARGS passes on to pytest
-	@env -u PYTHONDONTWRITEBYTECODE $(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+	@env -u PYTHONDONTWRITEBYTECODE $(PY) -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-all: export BATON_TEST_ALL := 1
 test-all: test  ## before a release: all tests, with all of their random examples
