@@ -62,7 +62,8 @@ def lowest_kept_of_all(
     assert state_slots.is_contiguous()
     assert lowest.shape == state_slots.shape == logits.shape[:1], (lowest.shape, logits.shape)
     assert lowest.is_contiguous()
-    best, last = torch.zeros(2, num_rows, dtype=torch.int64, device=device)
+    # Each of its own: pointers that are not aligned would be another variant of the kernels.
+    best, last = (torch.zeros(num_rows, dtype=torch.int64, device=device) for _ in range(2))
     share = torch.ones(num_rows, device=device)
     found = torch.empty(num_rows, num_valid_ids, dtype=torch.int32, device=device)
     grid = triton.cdiv(num_valid_ids, tile), num_rows
