@@ -68,10 +68,10 @@ class DecodeSteps:
         scheduled, plan = planned.scheduled, planned.plan
         spread = plan != LOCAL
         if plan == LOCAL:
-            step = self._room.engine.launch(scheduled.batch)
+            enqueue = partial(self._room.engine.launch, scheduled.batch)
         else:
-            step = self._group.launch(scheduled.batch, plan)
-        self._launches.add(scheduled, step, partial(self._process, spread), spread=spread)
+            enqueue = partial(self._group.launch, scheduled.batch, plan)
+        self._launches.launch(scheduled, enqueue, partial(self._process, spread), spread=spread)
 
     def join_group(self, group: SpreadGroup) -> SpreadJoined | None:
         """Join a spread group with no step under way. Returns the answer to the coordinator; None

@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 
 from engine.batch import StepResult
@@ -46,8 +47,8 @@ class Launches:
     not take part in time. Then ``take_back`` undoes the scheduling of each step that was not
     computed.
 
-    While a result is processed, ``took_s`` is the time that its batch took: since its launch, or
-    since the batch before it was done.
+    While a result is processed, ``took_s`` is the time that its batch took: since the host began to
+    launch it, or since the batch before it was done.
     """
 
     def __init__(
@@ -85,12 +86,20 @@ class Launches:
             return 0.0
         return expected_s - (self._clock() - max(self._launched[0].launched_at, self._done_at))
 
-    def add(
-        self, scheduled: Scheduled, step: Step, process: Process, *, spread: bool = False
+    def launch(
+        self,
+        scheduled: Scheduled,
+        enqueue: Callable[[], Step],
+        process: Process,
+        *,
+        spread: bool = False,
     ) -> None:
-        """Add a launched batch. ``process`` is called with its result."""
+        """Launch a batch by ``enqueue``, which takes the host some 25 ms for prompts without a
+        graph, while the device computes. ``process`` is called with the result."""
+        began_at = self._clock()
+        step = enqueue()
         self._num_spread += spread
-        self._launched.append(_Launch(scheduled, step, process, spread, self._clock()))
+        self._launched.append(_Launch(scheduled, step, process, spread, began_at))
 
     def process(self, *, behind: int) -> bool:
         """Wait for the oldest batches and process their results, until at most ``behind`` are under
@@ -178,8 +187,8 @@ class PromptBatches:
         if self._overlaps and not is_scored and (self._overlapped or self._is_long(scheduled)):
             self._overlapped.append((scheduled, room.engine.overlapped(scheduled.batch)))
         else:
-            step = room.engine.launch(scheduled.batch)
-            self._launches.add(scheduled, step, self._process_timed)
+            enqueue = partial(room.engine.launch, scheduled.batch)
+            self._launches.launch(scheduled, enqueue, self._process_timed)
         for sequence, row in zip(scheduled.sequences, scheduled.rows, strict=True):
             goes_on = sequence.num_output + 1 < sequence.stop.max_tokens
             if row.sample and sequence.hands_off and goes_on:

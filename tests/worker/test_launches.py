@@ -1,6 +1,7 @@
 """Steps that the engine took back, among those that it computed."""
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -23,10 +24,9 @@ class Desk:
 
     def add(self, result: StepResult, *, spread: bool) -> Scheduled:
         scheduled = Scheduled((), ())
-        step = SimpleNamespace(result=lambda: result)
-        self.launches.add(
-            scheduled, step, lambda s, r: self.told.append(("computed", s)), spread=spread
-        )
+        step: Any = SimpleNamespace(result=lambda: result)
+        process = lambda s, r: self.told.append(("computed", s))  # noqa: E731
+        self.launches.launch(scheduled, lambda: step, process, spread=spread)
         return scheduled
 
 
@@ -59,23 +59,28 @@ def test_a_spread_step_computed_behind_an_aborted_one_is_a_bug_of_the_engine() -
         desk.launches.process(behind=0)
 
 
-def test_a_batch_takes_the_time_since_its_launch_or_since_the_one_before_it() -> None:
+def test_a_batch_takes_the_time_since_its_launch_began_or_since_the_one_before_it() -> None:
     now, took = 0.0, []
     launches = Launches(lambda scheduled: None, lambda late: None, lambda: now)
 
-    def add() -> None:
-        step = SimpleNamespace(result=lambda: StepResult(()))
-        launches.add(Scheduled((), ()), step, lambda s, r: took.append(launches.took_s))
+    def launch(seconds: float = 0.0) -> None:
+        def enqueue() -> Any:
+            nonlocal now
+            now += seconds
+            return SimpleNamespace(result=lambda: StepResult(()))
 
-    add()
+        nothing = Scheduled((), ())
+        launches.launch(nothing, enqueue, lambda s, r: took.append(launches.took_s))
+
+    launch()
     now = 1.0
-    add()
+    launch(0.5)
     now = 3.0
     launches.process(behind=1)
     now = 4.0
     launches.process(behind=0)
     now = 10.0
-    add()
+    launch(0.25)
     now = 10.5
     launches.process(behind=0)
     assert took == [3.0, 1.0, 0.5]
