@@ -28,6 +28,7 @@ from transport.wire.reports import MANY_TOKENS
 
 MOVE_S = 0.03
 BATCH_TOKENS = 8_192
+NEWEST_PROMPT = 0.1
 LATER_S = 1e-6
 """After the end of a wait, beyond rounding."""
 
@@ -61,6 +62,7 @@ class NodeSpeeds:
         self._prompts.add(BATCH_TOKENS, between(node.prefill_s, BATCH_TOKENS))
         self._steps = StepTimes()
         self._answers = Answers()
+        self._prompt_len = 1_000.0
 
     def prefill_tok_s(self) -> float:
         return self._prompts.num_tokens / self._prompts.seconds
@@ -82,13 +84,16 @@ class NodeSpeeds:
         return self._answers.seconds
 
     def prompt_len(self) -> float:
-        return self._answers.prompt_len
+        return self._prompt_len
+
+    def note_prompt(self, num_tokens: int) -> None:
+        self._prompt_len += NEWEST_PROMPT * (num_tokens - self._prompt_len)
 
     def answer_len(self) -> float:
         return self._answers.num_tokens
 
-    def note_answer(self, seconds: float, num_tokens: int, prompt_len: int) -> None:
-        self._answers.note(seconds, num_tokens, prompt_len)
+    def note_answer(self, seconds: float, num_tokens: int) -> None:
+        self._answers.note(seconds, num_tokens)
 
 
 def simulation(node: Node, setup: Setup | Changing) -> Simulation:
@@ -303,7 +308,10 @@ class ChangingPools(Simulation):
 
     def _computed(self, worker: Worker, batch: Iterable[Chunk]) -> list[Request]:
         self._prompts_ended_at[worker.number] = self.clock.now
-        return super()._computed(worker, batch)
+        complete = super()._computed(worker, batch)
+        for request in complete:
+            self._speeds.note_prompt(request.input_len - request.cached_len)
+        return complete
 
     def _decode(self, gpu: int, request: Request) -> None:
         """Decode a request whose prompt is computed: there, or at another worker."""
@@ -335,6 +343,5 @@ class ChangingPools(Simulation):
 
     def _ended(self, request: Request) -> None:
         took_s = self.clock.now - request.first_token_at
-        num_new = request.input_len - request.cached_len
-        self._speeds.note_answer(took_s, request.output_len, num_new)
+        self._speeds.note_answer(took_s, request.output_len)
         super()._ended(request)

@@ -260,7 +260,7 @@ class Hub:
         self._observer.report(effect)
         if isinstance(effect, Ended) and (answer_s := effect.request.answer_s) is not None:
             ended = effect.request
-            self._meter.note_answer(answer_s, len(ended.output_ids), len(ended.spec.prompt_ids))
+            self._meter.note_answer(answer_s, len(ended.output_ids))
 
     def _processes(self) -> set[str]:
         return {worker.instance for worker in self._registry.all()}

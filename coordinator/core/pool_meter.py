@@ -18,17 +18,16 @@ counts for that member, and for those with at least this share of its sequences.
 
 
 class Answers:
-    """The answers of a node and their prompts in the mean, the newest ones most. Before the first
-    one ends both are taken to have some length."""
+    """The answers of a node in the mean, the newest ones most. Before the first one ends they are
+    taken to have some length."""
 
     def __init__(self) -> None:
-        self.seconds, self.num_tokens, self.prompt_len = 4.0, 400.0, 1_000.0
+        self.seconds, self.num_tokens = 4.0, 400.0
 
-    def note(self, seconds: float, num_tokens: int, prompt_len: int) -> None:
+    def note(self, seconds: float, num_tokens: int) -> None:
         """Count an answer that took so long from its first token to its last."""
         self.seconds += NEWEST_ANSWER * (max(SHORTEST_S, seconds) - self.seconds)
         self.num_tokens += NEWEST_ANSWER * (num_tokens - self.num_tokens)
-        self.prompt_len += NEWEST_ANSWER * (prompt_len - self.prompt_len)
 
 
 class PoolMeter:
@@ -38,7 +37,7 @@ class PoolMeter:
         self._steps = StepTimes()
         self._prompt_tok_s = 0.0
         self._answers = Answers()
-        self._new_share = 1.0
+        self._new_share, self._prompt_len = 1.0, 1_000.0
         self._waiting: int | None = None
         self._computed: dict[str, int] = {}
 
@@ -55,11 +54,11 @@ class PoolMeter:
         return self._answers.num_tokens
 
     def prompt_len(self) -> float:
-        return self._answers.prompt_len * self._new_share
+        return self._prompt_len
 
-    def note_answer(self, seconds: float, num_tokens: int, prompt_len: int) -> None:
+    def note_answer(self, seconds: float, num_tokens: int) -> None:
         """Count an answer that took so long from its first token to its last."""
-        self._answers.note(seconds, num_tokens, prompt_len)
+        self._answers.note(seconds, num_tokens)
 
     def new_tokens(self, num_tokens: int) -> int:
         """How many of a prompt's tokens are to be computed, as earlier prompts were."""
@@ -86,6 +85,8 @@ class PoolMeter:
         self._prompt_tok_s = tok_s(meters) or self._prompt_tok_s
         if num_prompt := sum(meter.num_prompt for meter in meters):
             self._new_share = sum(meter.num_computed for meter in meters) / num_prompt
+        if lengths := [meter.mean_len for meter in meters if meter.num_prompt]:
+            self._prompt_len = sum(lengths) / len(lengths)
         most = max((worker.num_decoded for worker in workers), default=0)
         for worker in workers:
             least = ALIKE * most if worker.spread.shares_steps else 0.0

@@ -117,6 +117,22 @@ def test_prompts_are_computed_in_turn_so_waiting_is_no_work() -> None:
     assert meter.num_prompt == 4_500
 
 
+def test_the_newest_prompts_count_most_in_their_mean_length() -> None:
+    desk, meter = Desk(("p-1", "d-1")), PoolMeter()
+    workers = [desk.registry.require(name) for name in ("p-1", "d-1")]
+    meter.load(workers, 0)
+    assert meter.prompt_len() == 1_000.0, "nothing is known"
+    for _ in range(20):
+        workers[0].note_prompt(256, 512, 0.0)
+    meter.load(workers, 0)
+    assert meter.prompt_len() == pytest.approx(256)
+    for worker in workers:
+        for _ in range(4):
+            worker.note_prompt(8_192, 8_192, 0.0)
+    meter.load(workers, 0)
+    assert 5_000 < meter.prompt_len() < 8_000
+
+
 def test_the_speed_of_a_busy_worker_is_that_of_prompts_without_a_pause() -> None:
     meter = PromptMeter()
     meter.ended(1_000, 1_000, assigned_at=10.0, now=10.1, alone=True)

@@ -121,9 +121,7 @@ def test_only_the_named_rows_are_written(device: torch.device) -> None:
 
 
 @pytest.mark.parametrize("top_k", [0, 200])
-def test_a_row_depends_neither_on_tiles_nor_on_other_rows(
-    top_k: int, device: torch.device
-) -> None:
+def test_a_row_depends_neither_on_tiles_nor_on_other_rows(top_k: int, device: torch.device) -> None:
     logits = torch.randn(3, 900, device=device)
     settings = [(0.9, top_k, 0.8, 0.0)] * 3
     together = lowest(logits, settings)

@@ -12,6 +12,8 @@ from transport.wire.reports import MANY_TOKENS, PromptCounts
 MEMORY_S = 20.0
 MEMORY_TOKENS = 1_000_000
 """Work of so many seconds and tokens counts in full; older work counts less and less."""
+NEWEST = 0.2
+"""The share of the newest prompt in the mean length."""
 
 
 @dataclass
@@ -44,6 +46,8 @@ class PromptMeter:
         self.num_computed = 0.0
         self.num_prompt = 0.0
         """Tokens of all prompts, with those that were not computed but reused."""
+        self.mean_len = 0.0
+        """Tokens that were computed of a prompt, in the mean, of the newest ones most."""
         self.ended_at = -inf
         """When the last one had its first token."""
 
@@ -68,6 +72,8 @@ class PromptMeter:
         if self._stretch.num_tokens >= MANY_TOKENS:
             self.timed_busy.add(self._stretch.num_tokens, self._stretch.seconds)
             self._stretch = Work()
+        newest = NEWEST if self.num_prompt else 1.0
+        self.mean_len += newest * (num_computed - self.mean_len)
         self.num_computed += num_computed
         self.num_prompt += num_prompt
         self.ended_at = now
