@@ -21,7 +21,6 @@ from coordinator.core.requests.balance import Balance, gains
 from coordinator.core.requests.moves import MAX_AT_ONCE, MAX_TO_BALANCE
 from coordinator.core.soft_pools import Site, SoftPools
 from coordinator.core.step_times import StepTimes
-from coordinator.core.workers.meters import SPREAD_WINDOW_S
 from coordinator.core.workers.prompt_meter import Work
 from decode.spread_table import between
 from transport.wire.reports import MANY_TOKENS
@@ -29,6 +28,8 @@ from transport.wire.reports import MANY_TOKENS
 MOVE_S = 0.03
 BATCH_TOKENS = 8_192
 NEWEST_PROMPT = 0.1
+PAIR_S = 60.0
+"""Two workers are a pair for so long after a common step (coordinator/core/workers/meters.py)."""
 LATER_S = 1e-6
 """After the end of a wait, beyond rounding."""
 
@@ -238,7 +239,7 @@ class ChangingPools(Simulation):
         """True if they did lately."""
         if self._in_pair():
             self._paired_at = self.clock.now
-        return self.clock.now - self._paired_at < SPREAD_WINDOW_S
+        return self.clock.now - self._paired_at < PAIR_S
 
     # ---- as pools.py, with roles
 
