@@ -16,7 +16,7 @@ import typer
 import uvloop
 
 from coordinator.core.open_tokens import memory_bytes, tokens_that_fit
-from coordinator.core.pool_policy import PoolTargets
+from coordinator.core.pool_targets import PoolTargets
 from coordinator.core.settings import HubSettings
 from coordinator.http.allowed_hosts import served_hosts
 from coordinator.http.auth.api_keys import parse_api_keys

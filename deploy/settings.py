@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from coordinator.core.pool_policy import PoolTargets
+from coordinator.core.pool_targets import PoolTargets
 from coordinator.record.settings import check_redis_url
 from decode.spread_policy import DEFAULT as SPREAD
 from decode.spread_policy import require_spread

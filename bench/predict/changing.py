@@ -15,8 +15,10 @@ from math import inf
 from bench.predict.node import Node, Request
 from bench.predict.pools import Batch, Chunk, Simulation, Worker
 from bench.setups import Setup
+from coordinator.core.pool_forecast import PoolLoad
 from coordinator.core.pool_meter import Answers
-from coordinator.core.pool_policy import LOOK_S, PoolLoad, PoolPolicy, PoolTargets
+from coordinator.core.pool_policy import LOOK_S, PoolPolicy
+from coordinator.core.pool_targets import PoolTargets
 from coordinator.core.requests.balance import Balance, gains
 from coordinator.core.requests.moves import MAX_AT_ONCE, MAX_TO_BALANCE
 from coordinator.core.soft_pools import Site, SoftPools

@@ -32,7 +32,7 @@ from bench.predict.node import Node
 from bench.predict.tables import STEPS, Table
 from bench.result_file import document, save
 from bench.setups import Setup
-from coordinator.core.pool_policy import PoolTargets
+from coordinator.core.pool_targets import PoolTargets
 
 SLOWER = 1.1
 MOST_GPUS = 64

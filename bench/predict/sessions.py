@@ -23,7 +23,7 @@ from bench.predict.plan import set_ups
 from bench.predict.tables import STEPS, Table
 from bench.result_file import document, save
 from bench.setups import Setup
-from coordinator.core.pool_policy import PoolTargets
+from coordinator.core.pool_targets import PoolTargets
 
 
 @dataclass(frozen=True)

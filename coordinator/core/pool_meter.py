@@ -1,4 +1,4 @@
-"""What the pools have to do now, and how fast this node is, as pool_policy.py asks. Pure.
+"""What the pools have to do now, and how fast this node is, as pool_forecast.py asks. Pure.
 
 Both come from the messages of the workers: no table of another node is needed. Until a first prompt
 has been computed, the speed of prompts is 0, and the policy decides nothing.
@@ -6,7 +6,7 @@ has been computed, the speed of prompts is 0, and the policy decides nothing.
 
 from collections.abc import Iterable
 
-from coordinator.core.pool_policy import PoolLoad
+from coordinator.core.pool_forecast import PoolLoad
 from coordinator.core.step_times import StepTimes
 from coordinator.core.workers.prompt_meter import tok_s
 from coordinator.core.workers.worker import Worker, are_pair

@@ -3,7 +3,8 @@
 import logging
 
 from coordinator.core.pool_meter import PoolMeter
-from coordinator.core.pool_policy import PoolPolicy, PoolTargets
+from coordinator.core.pool_policy import PoolPolicy
+from coordinator.core.pool_targets import PoolTargets
 from coordinator.core.pools import Pools, Size
 
 log = logging.getLogger(__name__)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from coordinator.core.pool_policy import PoolTargets
+from coordinator.core.pool_targets import PoolTargets
 
 
 @dataclass(frozen=True)

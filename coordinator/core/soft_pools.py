@@ -26,7 +26,8 @@ from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from math import exp
 
-from coordinator.core.pool_policy import LONG_PROMPT, SPEED_BESIDE, PoolTargets, Speeds
+from coordinator.core.pool_forecast import LONG_PROMPT, SPEED_BESIDE, Speeds
+from coordinator.core.pool_targets import PoolTargets
 
 WAIT_SHARE = 0.3
 """A prefill worker whose prompts wait for a larger share of their target decodes nothing more."""

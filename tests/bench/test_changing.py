@@ -15,7 +15,7 @@ from bench.predict.shift import main as write_shift
 from bench.predict.shift import shift
 from bench.predict.tables import STEPS, Table
 from bench.setups import Setup
-from coordinator.core.pool_policy import PoolTargets
+from coordinator.core.pool_targets import PoolTargets
 
 TARGETS = Targets(2.0, 0.02)
 WANTED = PoolTargets(2.0, 0.02)

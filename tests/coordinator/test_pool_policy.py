@@ -4,15 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.core.pool_policy import (
-    BACK_S,
-    HOLD_S,
-    LOOK_S,
-    MEMORY_S,
-    PoolLoad,
-    PoolPolicy,
-    PoolTargets,
-)
+from coordinator.core.pool_forecast import PoolLoad
+from coordinator.core.pool_policy import BACK_S, HOLD_S, LOOK_S, MEMORY_S, PoolPolicy
+from coordinator.core.pool_targets import PoolTargets
 from tests.coordinator.speeds import FixedSpeeds
 
 TARGETS = PoolTargets(ttft_s=1.0, tpot_s=0.02)

@@ -1,7 +1,8 @@
 """Pools that follow the load: assigned by the policy, with its reason."""
 
 from coordinator.core.pool_meter import PoolMeter
-from coordinator.core.pool_policy import LOOK_S, PoolTargets
+from coordinator.core.pool_policy import LOOK_S
+from coordinator.core.pool_targets import PoolTargets
 from coordinator.core.pools_follow import PoolsThatFollow
 from tests.coordinator.test_pools import NAMES, Site
 

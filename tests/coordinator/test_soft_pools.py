@@ -2,7 +2,7 @@
 
 import pytest
 
-from coordinator.core.pool_policy import PoolTargets
+from coordinator.core.pool_targets import PoolTargets
 from coordinator.core.request import Request, State
 from coordinator.core.soft_pools import GATHER_SHARE, IDLE_S, PAIR_IDLE_S, Site, SoftPools
 from tests.coordinator.desk import Desk

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coordinator.core.pool_meter import PoolMeter
-from coordinator.core.pool_policy import LOOK_S, PoolTargets
+from coordinator.core.pool_policy import LOOK_S
+from coordinator.core.pool_targets import PoolTargets
 from coordinator.core.pools_follow import PoolsThatFollow
 from coordinator.core.soft_pools import SoftPools
 from tests.examples import examples
