@@ -43,7 +43,7 @@ def test_sequences_move_out_of_spread_steps(roles: tuple[str, ...], seed: int) -
 @pytest.mark.parametrize("roles", [SPLIT, COLOCATED], ids=["split", "colocated"])
 def test_many_move_and_none_is_computed_again(roles: tuple[str, ...]) -> None:
     num_moves = num_retries = 0
-    for seed in range(6):
+    for seed in range(examples(6)):
         cluster = run_scenario(random.Random(seed), roles, Cluster, kills=0.0, large=True)
         num_moves += cluster.num_moved["moved"]
         num_retries += cluster.num_retried
@@ -73,7 +73,7 @@ def test_sequences_that_even_workers_out_have_the_right_text(
 @pytest.mark.parametrize("roles", [SPLIT, COLOCATED], ids=["split", "colocated"])
 def test_a_worker_that_joins_gets_sequences_of_the_others(roles: tuple[str, ...]) -> None:
     num_moved = 0
-    for seed in range(6):
+    for seed in range(examples(6)):
         rng = random.Random(seed)
         cluster = Uneven(rng, lookahead=rng.randint(0, 1), size=PoolSize(240, 20), retries=LENIENT)
         cluster.offer_ttl_s = cluster.pull_timeout_s = 10_000.0
@@ -172,7 +172,7 @@ def tick_and_leave(cluster: Cluster) -> None:
 
 def test_workers_that_all_drain_at_once_finish_what_they_have_begun() -> None:
     """A prompt whose handoff has not begun goes to a decode worker that drains as well."""
-    for seed in range(20):
+    for seed in range(examples(20)):
         rng = random.Random(seed)
         cluster = Cluster(rng, lookahead=rng.randint(0, 1), size=PoolSize(120, 8), retries=LENIENT)
         cluster.offer_ttl_s = cluster.pull_timeout_s = 10_000.0
@@ -198,7 +198,7 @@ def test_workers_that_all_drain_at_once_finish_what_they_have_begun() -> None:
 def test_long_answers_move_to_the_worker_that_has_pages(roles: tuple[str, ...]) -> None:
     """One worker has pages for its sequences' beginnings only, the other one for all."""
     num_moved = num_preempted = 0
-    for seed in range(8):
+    for seed in range(examples(8)):
         rng = random.Random(seed)
         cluster = Cluster(rng, lookahead=rng.randint(0, 1), size=PoolSize(240, 20), retries=LENIENT)
         cluster.offer_ttl_s = cluster.pull_timeout_s = 10_000.0

@@ -25,7 +25,7 @@ NUM_REQUESTS = 40
 CHANGES = 0.002
 """Share of the events in which other pools are asked for."""
 FIRST_SEEDS = {
-    ("prefill", "decode"): (12, 16, 21),
+    ("prefill", "decode"): (44, 56, 59),
     ("colocated",): (11, 25, 30),
     ("any", "any"): (0, 30, 41),
 }
