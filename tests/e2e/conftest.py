@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.e2e.forks import forker
 from tests.e2e.served import TINY, served
 from tests.e2e.stack import Stack
 from tests.e2e.streams import Seen
@@ -19,6 +20,7 @@ Start = Callable[..., Stack]
 @pytest.fixture(autouse=True, scope="session")
 def _one_thread() -> None:
     torch.set_num_threads(1)
+    forker()  # on the main thread, as it ends with the thread that starts it
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ To import torch takes a process two seconds of CPU time, and the tests start hun
    the processes of a stack import, and then forks a ``baton up`` for each message.
 2. That ``baton up`` forks its coordinators and workers (``fork_services``). It executes other
    programs, such as Redis.
+3. A command that is run to its end, and a service alone, are forks as well (``completed``).
 
 A fork runs its module as ``python -m`` does, with its own command line and environment, also in
 /proc. NOTE: /proc shows the memory that held both when the program was executed, and a fork writes
@@ -24,6 +25,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -41,21 +43,31 @@ IMPORTED = ("tests.e2e.quick_up", "deploy.up", *(f"{name}.__main__" for name in 
 ARGUMENT_BYTES, ENVIRONMENT_BYTES = 8_000, 64_000
 PADDING = "BATON_TEST_PADDING"
 _MAX_MESSAGE_BYTES = 100_000
+_ONE_AT_A_TIME = threading.Lock()
 
 
 class Fork:
-    """A forked ``baton up``, with what bench.stack.Stack uses of ``subprocess.Popen``."""
+    """A forked ``baton up`` or other ``python -m``, with what bench.stack.Stack uses of
+    ``subprocess.Popen``. Errors go to ``errors``, a file, or to its standard output."""
 
-    def __init__(self, argv: Sequence[str], environ: Mapping[str, str], cwd: Path) -> None:
-        """Fork it. To be called on the main thread."""
-        control = forker()
+    def __init__(
+        self,
+        argv: Sequence[str],
+        environ: Mapping[str, str],
+        cwd: Path = ROOT,
+        errors: int | None = None,
+    ) -> None:
+        """Fork it. The first is to be forked on the main thread."""
         output, theirs = os.pipe()
         self._status, status = os.pipe()
         message = json.dumps({"argv": list(argv), "environ": dict(environ), "cwd": str(cwd)})
-        socket.send_fds(control, [message.encode()], [theirs, status])
+        with _ONE_AT_A_TIME:
+            control = forker()
+            fds = [theirs, status, theirs if errors is None else errors]
+            socket.send_fds(control, [message.encode()], fds)
+            self.pid = int(control.recv(32))
         os.close(theirs)
         os.close(status)
-        self.pid = int(control.recv(32))
         self.returncode: int | None = None
         self.stdout = os.fdopen(output, errors="replace")
 
@@ -76,6 +88,26 @@ class Fork:
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
+
+
+def completed(
+    argv: Sequence[str], environ: Mapping[str, str], timeout_s: float
+) -> "subprocess.CompletedProcess[str]":
+    """Run ``python -m …`` to its end. Raises TimeoutExpired, when it has been killed."""
+    with tempfile.TemporaryFile("w+") as errors:
+        fork = Fork(argv, environ, errors=errors.fileno())
+        overdue = threading.Timer(timeout_s, fork.kill)
+        overdue.start()
+        try:
+            output = fork.stdout.read()
+            code = fork.wait()
+        finally:
+            overdue.cancel()
+            fork.stdout.close()
+        if code == -signal.SIGKILL:
+            raise subprocess.TimeoutExpired(list(argv), timeout_s, output)
+        errors.seek(0)
+        return subprocess.CompletedProcess(list(argv), code, output, errors.read())
 
 
 @cache
@@ -106,15 +138,17 @@ def main(control: socket.socket) -> NoReturn:
     while True:
         for fd in select.select([control, *ends], [], [])[0]:
             if fd is control:
-                message, (output, status), *_ = socket.recv_fds(control, _MAX_MESSAGE_BYTES, 2)
+                message, fds, *_ = socket.recv_fds(control, _MAX_MESSAGE_BYTES, 3)
+                output, status, errors = fds
                 wanted = json.loads(message)
                 parent = os.getpid()
                 if (pid := os.fork()) == 0:
                     os.setsid()
                     os.chdir(wanted["cwd"])
-                    run(wanted["argv"], wanted["environ"], output, parent)
+                    run(wanted["argv"], wanted["environ"], output, errors, parent)
                 ends[os.pidfd_open(pid)] = pid, status
                 os.close(output)
+                os.close(errors)
                 control.send(str(pid).encode())
             else:
                 pid, status = ends.pop(fd)
@@ -136,7 +170,7 @@ def fork_services() -> None:
         output, theirs = os.pipe()
         parent = os.getpid()
         if (pid := os.fork()) == 0:
-            run(argv, how["env"], theirs, parent, *listen_fds)
+            run(argv, how["env"], theirs, theirs, parent, *listen_fds)
         os.setpgid(pid, pid)
         os.close(theirs)
         return SimpleNamespace(
@@ -154,6 +188,7 @@ def run(
     argv: list[str],
     environ: Mapping[str, str],
     output: int,
+    errors: int,
     parent: int,
     listen_fd: int | None = None,
 ) -> NoReturn:
@@ -165,13 +200,14 @@ def run(
         if parent != os.getppid():
             os._exit(1)  # it was gone already
         _forget_signals()
-        _keep_files(output, listen_fd)
+        _keep_files(output, errors, listen_fd)
         own = dict(environ)
         if listen_fd is not None:
             own |= {"LISTEN_FDS": "1", "LISTEN_PID": str(os.getpid())}
         _show(argv, own)
         gc.enable()
         sys.argv = argv[2:]
+        _forget(argv[2])
         runpy.run_module(argv[2], run_name="__main__", alter_sys=True)
         status = 0
     except SystemExit as error:
@@ -185,6 +221,13 @@ def run(
         os._exit(status if isinstance(status, int) else 1)
 
 
+def _forget(name: str) -> None:
+    """Run this module as if nobody had imported it."""
+    if name in sys.modules and not hasattr(sys.modules[name], "__path__"):
+        del sys.modules[name]
+    sys.modules.pop(f"{name}.__main__", None)
+
+
 def _forget_signals() -> None:
     """Handle signals, and run an event loop, as a new process does."""
     signal.set_wakeup_fd(-1)
@@ -195,10 +238,10 @@ def _forget_signals() -> None:
     asyncio._set_running_loop(None)
 
 
-def _keep_files(output: int, listen_fd: int | None) -> None:
-    """Read from nowhere, print to ``output``, and close all other files but ``listen_fd``, which
-    becomes the first behind these three."""
-    kept = [os.open(os.devnull, os.O_RDONLY), output, output]
+def _keep_files(output: int, errors: int, listen_fd: int | None) -> None:
+    """Read from nowhere, print to ``output`` and ``errors``, and close all other files but
+    ``listen_fd``, which becomes the first behind these three."""
+    kept = [os.open(os.devnull, os.O_RDONLY), output, errors]
     kept += [] if listen_fd is None else [listen_fd]
     copies = [os.dup(fd) for fd in kept]
     for place, fd in enumerate(copies):  # each copy is behind its place

@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 import shutil
+import signal
 import socket
 import sys
 from pathlib import Path
@@ -12,9 +13,9 @@ from typing import Any
 import httpx
 import pytest
 
-from bench.stack import ROOT
 from coordinator.record.presence import ProtocolConflict
 from coordinator.record.store import Store
+from tests.e2e.forks import Fork
 from tests.e2e.refusals import EXIT_S, reach, refusal, up
 from tests.e2e.served import served
 from tests.e2e.stack import Stack, environment
@@ -140,17 +141,15 @@ async def test_worker_is_told_to_stop_before_anybody_welcomed_it(tmp_path: Path)
     endpoint = f"ipc://{tmp_path}/c.sock"
     channel = CoordinatorChannel(endpoint)
     settings = environment(coordinator=endpoint, model=served("per_expert"))
-    command = (sys.executable, "-m", "decode")
-    worker = await asyncio.create_subprocess_exec(*command, env=settings, cwd=ROOT)
+    worker = Fork([sys.executable, "-m", "decode"], settings)
     try:
         async with asyncio.timeout(EXIT_S):
             await received(channel, EXIT_S)
-        worker.terminate()
-        async with asyncio.timeout(4.0):
-            assert await worker.wait() == 0
+        worker.send_signal(signal.SIGTERM)
+        assert await asyncio.to_thread(worker.wait, 4.0) == 0
     finally:
-        if worker.returncode is None:
-            worker.kill()
+        worker.kill()
+        worker.stdout.close()
         channel.close()
 
 

@@ -1,7 +1,6 @@
 """The harness's checks against a whole stack with the bundled model, as they are run by hand."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,8 +8,9 @@ from typing import Any
 import pytest
 
 from bench import runs
-from bench.stack import ROOT
+from bench.environment import ROOT
 from tests.e2e.conftest import ending_well
+from tests.e2e.forks import completed
 from tests.e2e.served import TINY
 from tests.e2e.stack import Stack, environment
 
@@ -20,10 +20,7 @@ LIMIT_S = 110.0
 def bench(*arguments: str, **settings: object) -> tuple[int, dict[str, Any], str]:
     """Exit status, the last line of stdout, and all that was printed."""
     command = [sys.executable, "-m", "deploy.cli", "bench", *arguments]
-    done = subprocess.run(
-        command, env=environment(**settings), cwd=ROOT, capture_output=True, text=True,
-        timeout=LIMIT_S,
-    )  # fmt: skip
+    done = completed(command, environment(**settings), LIMIT_S)
     printed = done.stdout + done.stderr
     print(printed)
     return done.returncode, json.loads(done.stdout.splitlines()[-1]), printed

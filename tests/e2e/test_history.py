@@ -1,12 +1,12 @@
 """What became of a request, told by the real system: over HTTP, and in baton top."""
 
-import subprocess
 import sys
 
 import httpx
 import pytest
 
-from tests.e2e.stack import Stack
+from tests.e2e.forks import completed
+from tests.e2e.stack import Stack, environment
 
 MODEL = "per_expert"
 
@@ -38,9 +38,7 @@ def test_the_page_is_there_and_fetches_nothing_from_elsewhere(baton: Stack) -> N
 
 def test_top_shows_the_pools(baton: Stack) -> None:
     command = [sys.executable, "-m", "deploy.cli", "top", "--once", "--interval", "0.2"]
-    done = subprocess.run(
-        [*command, "--url", baton.url], capture_output=True, text=True, timeout=60, check=False
-    )
+    done = completed([*command, "--url", baton.url], environment(), 60.0)
     assert done.returncode == 0, done.stderr
     assert "prefill" in done.stdout
     assert "decode" in done.stdout
