@@ -39,10 +39,11 @@ def test_each_request_ends_with_all_its_tokens() -> None:
 def test_a_load_that_shifts_is_served_at_a_higher_rate() -> None:
     planned = shift(10, 10)
     trace = Trace(planned, cached_lens(planned, 0))
-    fixed = max(
-        trace.goodput(LOCAL, setup, TARGETS).requests_per_s
-        for setup in (Setup(0, 4), Setup(1, 3), Setup(2, 2))
-    )
+    fixed = 0.0
+    for setup in (Setup(0, 4), Setup(1, 3), Setup(2, 2)):
+        # The search takes ten times as long as one replay, which shows that a rate is too high.
+        if not fixed or TARGETS.met(trace.at(LOCAL, setup, fixed)):
+            fixed = max(fixed, trace.goodput(LOCAL, setup, TARGETS).requests_per_s)
     for first_prefill in (1, 3):
         replayed = trace.at(LOCAL, Changing(4, first_prefill, WANTED), 1.2 * fixed)
         assert TARGETS.met(replayed)
