@@ -17,7 +17,7 @@ from tests.e2e.stack import Stack
 from tests.e2e.streams import Seen, Stream, all_ended, some_reach
 
 NUM_WORKERS = 2
-NUM_TOKENS = 200
+NUM_TOKENS = 140
 SETTINGS: dict[str, Any] = {
     "dtype": "float32",
     "heartbeat": 0.25,

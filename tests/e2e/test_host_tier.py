@@ -20,7 +20,7 @@ PROMPTS = [draw(100 + n, 600) for n in range(6)]
 def stream(baton: Stack, number: int, onwards: list[int]) -> Stream:
     """Greedy or sampled, the same every time."""
     prompt, temperature = [*PROMPTS[number], *onwards], float(number % 2)
-    return Stream(baton.url, prompt, max_tokens=40, seed=number, temperature=temperature)
+    return Stream(baton.url, prompt, max_tokens=20, seed=number, temperature=temperature)
 
 
 async def rounds(baton: Stack, *, saves: bool) -> tuple[list[Seen], list[Stream], list[Stream]]:

@@ -17,8 +17,8 @@ class Ids(Letters):
 
 async def test_prompts_arrive_beside_steady_streams(baton: Stack) -> None:
     settings = InterferenceSettings(
-        num_streams=3, stream_prompt=8, stream_tokens=600, num_arrivals=40, arrival_prompt=300,
-        arrival_tokens=2, every_s=0.25,
+        num_streams=3, stream_prompt=8, stream_tokens=300, num_arrivals=40, arrival_prompt=300,
+        arrival_tokens=2, every_s=0.2,
     )  # fmt: skip
     async with session(baton.url) as given:
         given = replace(given, server=await ask_server(given.aside, None))
@@ -28,6 +28,6 @@ async def test_prompts_arrive_beside_steady_streams(baton: Stack) -> None:
     assert arrivals["within_steady"] >= 1  # some come before all streams run, or after
     assert arrivals["failed"] == []
     assert arrivals["ttft_p50_ms"] > 0
-    assert 0 < found["beside_a_prompt"]["gaps"] <= found["disturbed"]["gaps"] <= 3 * 599
-    assert 0 < found["quiet"]["gaps"] <= 3 * 599  # fewer where the streams begin apart
+    assert 0 < found["beside_a_prompt"]["gaps"] <= found["disturbed"]["gaps"] <= 3 * 299
+    assert 0 < found["quiet"]["gaps"] <= 3 * 299  # fewer where the streams begin apart
     await baton.idle(num_workers=2)
