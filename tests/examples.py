@@ -14,8 +14,8 @@ ALL = bool(os.environ.get("BATON_TEST_ALL"))
 
 
 def examples(number: int) -> int:
-    """``number`` for ``make test-all``, a quarter of it otherwise, and at least four."""
-    return number if ALL else max(4, number // 4)
+    """``number`` for ``make test-all``, a third of it otherwise, and at least four."""
+    return number if ALL else max(4, number // 3)
 
 
 def combinations(

@@ -55,7 +55,7 @@ def assert_nothing_held(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize(
-    ("role", "number"), [("colocated", 480), ("prefill", 200), ("decode", 200)]
+    ("role", "number"), [("colocated", examples(1_200)), ("prefill", 200), ("decode", 200)]
 )
 def test_a_worker_that_gives_only_nan_is_taken_out_and_fails_no_request(
     role: str, number: int
@@ -107,7 +107,7 @@ def test_a_decode_worker_whose_copies_never_end_is_tried_by_few_requests() -> No
     bad = cluster.add_worker("decode", stuck=True)
     # The first ones may all fail with the same peer, which parts the two and blames neither.
     for _ in range(3):
-        prompts = submit(cluster, 60)
+        prompts = submit(cluster, max(60, examples(100)))
         finish(cluster)
         assert_right(cluster, prompts)
     assert cluster.num_placed[bad] <= 12
