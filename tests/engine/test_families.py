@@ -23,7 +23,7 @@ from tests.engine.driver import GREEDY, UNLIMITED, Driver, Request, load_engine
 from tests.engine.families import SHAPES, family_checkpoint, reference, with_dense_draft_layer
 from transport.copy.pull import copy_sequence
 
-NUM_TOKENS = 24
+NUM_TOKENS = 18  # the steps behind each prompt begin a page
 NUM_PREFIX = 101
 NUM_BEFORE = 9
 LENGTHS = (1, 63, 65, 64 * 2 + 17)
