@@ -105,6 +105,9 @@ class Clients:
 
     def keep_as_known(self) -> None:
         """Take what came so far for answers of a stack that nothing disturbs, and count anew."""
+        for (turn, token_ids), number in self._wrong.items():
+            print(f"{number} times, undisturbed:", end=" ")
+            self._report(self._cases[turn], list(token_ids))
         self._known |= self._wrong.keys()
         self._wrong.clear()
         self.found = Counter(quiet=self.found["right"], quiet_rounded=self.found["wrong"])
@@ -125,9 +128,8 @@ class Clients:
         if rounded:
             self.found["rounded_otherwise"] += number
             self.found["wrong"] -= number
-        else:
-            print(f"{number} times:", end=" ")
-            self._report(case, list(token_ids))
+        print(f"{number} times{', rounded otherwise' if rounded else ''}:", end=" ")
+        self._report(case, list(token_ids))
 
     def _report(self, case: Case, token_ids: list[int]) -> None:
         first = case.first_difference(token_ids)
