@@ -30,6 +30,8 @@ from transport.wire.reports import MANY_TOKENS
 MOVE_S = 0.03
 BATCH_TOKENS = 8_192
 NEWEST_PROMPT = 0.1
+"""The share of the newest prompt in the mean length: with two workers as in prompt_meter.py, where
+each counts its own."""
 PAIR_S = 60.0
 """Two workers are a pair for so long after a common step (coordinator/core/workers/meters.py)."""
 LATER_S = 1e-6

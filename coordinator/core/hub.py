@@ -75,11 +75,10 @@ class Hub:
         self._settings = settings
         self._registry = registry = Registry()
         targets, self._meter = settings.pool_targets, PoolMeter()
-        self._soft = SoftPools(targets, self._meter) if targets else None
         self._effects = EffectRunner(self._report, channel.send, self._fail_internally)
         self._lifecycle = lifecycle = Lifecycle(
             registry, limits, self._effects.carry_out, self._clock, settings=settings,
-            soft=self._soft,
+            soft=SoftPools(targets, self._meter) if targets else None,
         )  # fmt: skip
         self._membership = membership = Membership(
             registry, lifecycle.worker_lost, lifecycle.worker_returned, channel.send, settings
@@ -274,8 +273,6 @@ class Hub:
 
     def _role_changed(self, worker: Worker, before: Role) -> None:
         self._observer.workers.role_changed(worker, before)
-        if self._soft:
-            self._soft.roles_changed()
         self._lifecycle.roles_changed()
         self._groups.role_changed(worker)
 

@@ -135,19 +135,22 @@ class Forecast:
         # Long prompts are not gathered, and so not computed at both workers at the same time.
         if load.in_pair and (num_prefill or self._speeds.prompt_len() >= LONG_PROMPT):
             step_s *= 1 + LOCAL_LONGER * busy
+        together = 1.0
         if not num_prefill:
-            step_s += self._beside_s(load)
+            beside_s = self._beside_s(load)
+            step_s += beside_s
+            together = 1.0 if self._may_pair(load, beside_s) else TOGETHER_SHARE
         token = step_s / self._targets.tpot_s
-        counts_as = token if num_prefill or self._may_pair(load) else token / TOGETHER_SHARE
-        return Times(ttft_s / self._targets.ttft_s, token, counts_as)
+        return Times(ttft_s / self._targets.ttft_s, token, token / together)
 
-    def _may_pair(self, load: PoolLoad) -> bool:
-        """True if the workers are a pair, and prompts would take little time from its answers."""
+    def _may_pair(self, load: PoolLoad, beside_s: float) -> bool:
+        """True if the workers are a pair, and prompts, which add ``beside_s`` to the mean time a
+        token, would take little time from its short answers too."""
         if not load.in_pair:
             return False
         prompt_s = self._speeds.prompt_len() / self._speeds.prefill_tok_s()
         short_len = SHORT_SHARE * self._speeds.answer_len()
-        prompts_s = self._beside_s(load) + prompt_s / short_len
+        prompts_s = beside_s + prompt_s / short_len
         share = PAIR_BEGINS if load.num_prefill else PAIR_STAYS
         return prompts_s < share * self._targets.tpot_s
 

@@ -64,7 +64,7 @@ class PoolPolicy:
             return present
         times = self._forecast.times(load)
         costs = {size: each.cost for size, each in enumerate(times)}
-        self._note(times, now)
+        self._note(times, costs, now)
         compared, reason, gain = costs, self._prediction(load, times[present]), GAIN
         if load.in_pair:
             if costs[present] <= FINE:
@@ -104,10 +104,9 @@ class PoolPolicy:
         step_ms = 1e3 * steps[present] * self._targets.tpot_s
         return steps, f"shorter steps than {step_ms:.1f} ms", STEP_GAIN
 
-    def _note(self, times: list[Times], now: float) -> None:
+    def _note(self, times: list[Times], costs: dict[int, float], now: float) -> None:
         passed_s = now - self._noted_at
         self._noted_at = now
-        costs = {size: each.cost for size, each in enumerate(times)}
         self._worst = _larger(costs, self._worst, exp(-passed_s / MEMORY_S))
         self._steps_weight = 1 + self._steps_weight * exp(-passed_s / STEPS_S)
         self._together += (times[0].counts_as - self._together) / self._steps_weight

@@ -3,20 +3,12 @@
 import pytest
 import torch
 
-from engine.kernels import torch_sampling
 from engine.kernels.triton_long_threshold import lowest_kept_of_all
+from tests.kernels import filters
+from tests.kernels.filters import Settings
 
 TILE = 256
 NEG_INF = float("-inf")
-Settings = list[tuple[float, int, float, float]]
-"""Of each row: temperature, top_k, top_p, min_p."""
-
-
-def columns(settings: Settings, device: torch.device) -> list[torch.Tensor]:
-    temperature, top_k, top_p, min_p = (
-        torch.tensor(column, device=device) for column in zip(*settings, strict=True)
-    )
-    return [temperature, top_k, top_p, min_p]
 
 
 def lowest(
@@ -28,37 +20,29 @@ def lowest(
 ) -> torch.Tensor:
     """1000 for rows that are not among ``rows``, by default all."""
     device, num_rows = logits.device, len(logits)
-    # Columns among others, as in the sampler's tables; the last row has the first slot.
-    temperature, top_k, top_p, min_p = columns(settings[::-1], device)
-    floats = torch.full((num_rows, 5), float("nan"), device=device)
-    ints = torch.full((num_rows, 3), -1, dtype=torch.int64, device=device)
-    floats[:, [0, 2, 3]] = torch.stack([temperature, top_p, min_p], 1)
-    ints[:, 1] = top_k
+    columns = filters.tables(settings[::-1], device)  # the last row has the first slot
+    slots = torch.arange(num_rows - 1, -1, -1, device=device)
+    wanted = list(range(num_rows)) if rows is None else rows
+    index = torch.tensor(wanted, dtype=torch.int64, device=device)
     found = torch.full((num_rows,), 1000.0, device=device)
+    any_top_k = any(top_k > 0 for _, top_k, _, _ in settings)
     lowest_kept_of_all(
-        logits, num_ids or logits.shape[1], floats[:, 0], ints[:, 1], floats[:, 2], floats[:, 3],
-        torch.arange(num_rows - 1, -1, -1, device=device),
-        torch.tensor(
-            list(range(num_rows)) if rows is None else rows, dtype=torch.int64, device=device
-        ), found,
-        any_top_k=bool((top_k > 0).any()), tile=tile,
+        logits, num_ids or logits.shape[1], *columns, slots, index, found,
+        any_top_k=any_top_k, tile=tile,
     )  # fmt: skip
     return found
 
 
 def truth(logits: torch.Tensor, settings: Settings) -> torch.Tensor:
-    temperature, top_k, top_p, min_p = columns(settings, logits.device)
-    scaled = logits / temperature.unsqueeze(1)
-    return torch_sampling.threshold(scaled, top_k, top_p, min_p, short=False)
+    return filters.truth(logits, settings, short=False)
 
 
 def assert_same(logits: torch.Tensor, settings: Settings) -> None:
-    """Equal, but for the last bit of min_p's logarithm; -inf is as good as the smallest logit."""
-    smallest = (logits / columns(settings, logits.device)[0].unsqueeze(1)).min(1).values
-    found, expected = lowest(logits, settings).maximum(smallest), truth(logits, settings)
-    exact = torch.tensor([m == 0.0 for *_, m in settings], device=logits.device)
-    assert torch.equal(found[exact], expected[exact])
-    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
+    """-inf is as good as the smallest logit."""
+    temperature, *_ = filters.tables(settings, logits.device)
+    smallest = (logits / temperature.unsqueeze(1)).min(1).values
+    found = lowest(logits, settings).maximum(smallest)
+    filters.assert_same(found, truth(logits, settings), settings)
 
 
 @pytest.mark.parametrize("num_ids", [1, 256, 700])

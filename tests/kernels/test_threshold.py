@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from engine.kernels import torch_sampling
 from engine.kernels.triton_threshold import ThresholdWorkspace, lowest_kept
+from tests.kernels import filters
+from tests.kernels.filters import Settings
 
 TILE = 256
 NEG_INF = float("-inf")
@@ -12,39 +13,26 @@ NEG_INF = float("-inf")
 
 def lowest(
     logits: torch.Tensor,
-    settings: list[tuple[float, int, float, float]],
+    settings: Settings,
     num_ids: int | None = None,
     slots: list[int] | None = None,
 ) -> torch.Tensor:
-    """``settings`` (temperature, top_k, top_p, min_p) are of the state slots, by default rows'."""
+    """``settings`` are of the state slots, by default rows'."""
     device, num_ids = logits.device, num_ids or logits.shape[1]
-    # Columns among others, as in the sampler's tables.
-    floats = torch.full((len(settings), 5), float("nan"), device=device)
-    ints = torch.full((len(settings), 3), -1, dtype=torch.int64, device=device)
-    floats[:, [0, 2, 3]] = torch.tensor([[t, p, m] for t, _, p, m in settings], device=device)
-    ints[:, 1] = torch.tensor([k for _, k, _, _ in settings], device=device)
     workspace = ThresholdWorkspace.allocate(len(logits) + 1, num_ids, device, tile=TILE)
     workspace.best.fill_(0x7FFFFFFF)
     return lowest_kept(
-        logits, num_ids, floats[:, 0], ints[:, 1], floats[:, 2], floats[:, 3],
+        logits, num_ids, *filters.tables(settings, device),
         torch.tensor(slots or list(range(len(logits))), device=device), workspace, tile=TILE,
     )  # fmt: skip
 
 
-def truth(logits: torch.Tensor, settings: list[tuple[float, int, float, float]]) -> torch.Tensor:
-    temperature, top_k, top_p, min_p = (
-        torch.tensor(column, device=logits.device) for column in zip(*settings, strict=True)
-    )
-    scaled = logits / temperature.unsqueeze(1)
-    return torch_sampling.threshold(scaled, top_k, top_p, min_p, short=True)
+def truth(logits: torch.Tensor, settings: Settings) -> torch.Tensor:
+    return filters.truth(logits, settings, short=True)
 
 
-def assert_same(logits: torch.Tensor, settings: list[tuple[float, int, float, float]]) -> None:
-    """Equal, but for the last bit of min_p's logarithm."""
-    found, expected = lowest(logits, settings), truth(logits, settings)
-    exact = torch.tensor([m == 0.0 for *_, m in settings], device=logits.device)
-    assert torch.equal(found[exact], expected[exact])
-    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
+def assert_same(logits: torch.Tensor, settings: Settings) -> None:
+    filters.assert_same(lowest(logits, settings), truth(logits, settings), settings)
 
 
 @pytest.mark.parametrize("num_ids", [1, 256, 700])

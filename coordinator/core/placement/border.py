@@ -27,6 +27,9 @@ class Border:
     def note_prompt(self, worker: Worker, num_computed: int) -> None:
         """Count the tokens of a prompt that the worker was given to compute."""
 
+    def roles_changed(self) -> None:
+        """Forget the prompts that workers were given."""
+
     def gathers(self, worker: Worker, request: Request, num_tokens_queued: int) -> bool:
         """True if a queued request waits for others before this worker computes it."""
         return False
@@ -84,6 +87,9 @@ class SoftBorder(Border):
 
     def note_prompt(self, worker: Worker, num_computed: int) -> None:
         self._soft.note_prompt(worker.instance, num_computed, self._monotonic())
+
+    def roles_changed(self) -> None:
+        self._soft.roles_changed()
 
     def gathers(self, worker: Worker, request: Request, num_tokens_queued: int) -> bool:
         sharing = self.sharing(worker)

@@ -117,6 +117,10 @@ class Dispatcher:
         """Drop the reservation of a worker that is gone."""
         self._reservations.forget(instance)
 
+    def roles_changed(self) -> None:
+        """Others will get the next prompts."""
+        self._border.roles_changed()
+
     def overdue(self) -> list[Request]:
         """Requests that a reserved worker should have finished by now, to be retried elsewhere."""
         return self._reservations.overdue()

@@ -287,6 +287,7 @@ class Lifecycle:
 
     def roles_changed(self) -> None:
         """Place what waits, and move what is decoded where nothing is decoded any more."""
+        self._dispatcher.roles_changed()
         with self._outbox:
             self._place()
 
