@@ -35,10 +35,10 @@ STACKS = (
     BATON,
     TINY,
     CLIENTS,
-    "tests/ray/test_on_ray.py",
     "tests/worker/test_lockstep_processes.py",
     "tests/soak/",
     "tests/bench/test_node_stack.py",
+    "tests/ray/test_on_ray.py",
 )
 """Files that start workers. Two of these at a time want more cores than there are, while two of the
 others, which compute in one process or wait, leave a core without work. Stacks that files share end

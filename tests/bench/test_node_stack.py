@@ -1,22 +1,26 @@
 """A node measured on a real stack: handoffs, levels, and streams beside long prompts."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+import typer
 
-from bench import stack
+from bench import node
+from tests.e2e.stack import fork_stacks
+
+PARTS = "handoff,handoff-long,levels,interference"
 
 
 @pytest.mark.timeout(240)
-def test_a_set_up_is_measured_by_one_command(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "bench.node", "--setups", "split:1+1", "--size", "tiny"]
-    command += ["--modes", "plain", "--parts", "handoff,handoff-long,levels,interference"]
-    command += ["--out-dir", str(tmp_path), "--prefix", "cpu-"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=stack.ROOT, check=False)
-    assert done.returncode == 0, done.stderr
+def test_a_set_up_is_measured_by_one_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fork_stacks(monkeypatch)
+    settings = {"size": "tiny", "modes": "plain", "parts": PARTS}
+    with pytest.raises(typer.Exit) as ended:
+        node.main("split:1+1", out_dir=tmp_path, prefix="cpu-", **settings)
+    assert ended.value.exit_code == 0, capsys.readouterr().err
     levels = json.loads((tmp_path / "cpu-split-1-1-levels.json").read_text())
     assert levels["ok"]
     assert [level["concurrency"] for level in levels["results"]["levels"]] == [1, 2, 4]

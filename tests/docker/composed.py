@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import json
 import os
+import random
 import re
 import shutil
 import subprocess
@@ -107,11 +108,20 @@ def environment(**settings: str) -> dict[str, str]:
 _numbers = itertools.count(1)
 
 
+def _lasting_port() -> int:
+    """A free port that no process gets by chance: it must still be free whenever a container is
+    replaced. Ports from 32768 on are given to whoever connects to something."""
+    for port in random.sample(range(12_000, 32_000), 100):
+        with suppress(ValueError):
+            return claim_port("127.0.0.1", port)
+    raise RuntimeError("of 100 ports none is free")
+
+
 class Composed:
     """One project of the compose file. ``close`` it, whatever happens: nothing of it is left."""
 
     def __init__(self, command: list[str] | None = None, **settings: str) -> None:
-        port = claim_port("127.0.0.1", 0)
+        port = _lasting_port()
         self.url = f"http://127.0.0.1:{port}"
         self._compose = command or compose_commands()[0]
         project = f"batontest{os.getpid()}x{next(_numbers)}"

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 import redis
 import torch
 
@@ -20,11 +21,18 @@ from tests.e2e.waiting import eventually
 START_S = 60.0
 STOP_S = 20.0
 SEGMENTS = Path("/dev/shm")
+_execute = stack.Stack.launch
 
 
 def environment(**settings: object) -> dict[str, str]:
     """This process's environment without Baton's settings, and with ``settings`` as BATON_*."""
     return stack.environment({"threads": 1, **settings})
+
+
+def fork_stacks(patch: pytest.MonkeyPatch) -> None:
+    """Let every bench.stack.Stack be one of forks, as ours are."""
+    patch.setattr(stack.Stack, "module", Stack.module)
+    patch.setattr(stack.Stack, "launch", Stack.launch)
 
 
 class Stack(stack.Stack):
@@ -42,7 +50,7 @@ class Stack(stack.Stack):
 
     def launch(self, command: list[str], environ: Mapping[str, str], cwd: Path) -> Any:
         if torch.cuda.is_available():
-            return super().launch(command, environ, cwd)
+            return _execute(self, command, environ, cwd)
         return Fork(command, environ, cwd)
 
     def start(self, deadline_s: float = START_S) -> "Stack":

@@ -10,6 +10,7 @@ import random
 import resource
 import signal
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -219,6 +220,11 @@ async def test_a_coordinator_that_gets_no_more_memory_or_descriptors(
     await site.whole({}, 40.0)
 
 
+async def _computes(baton: Stack, pid: int) -> None:
+    workers = (await baton.status())["workers"]
+    assert any(each["pid"] == pid and each["running"] for each in workers)
+
+
 @pytest.mark.parametrize("name", ["prefill-1", "decode-1"])
 async def test_a_worker_is_cut_off_while_its_peers_reach_it(
     site: Site, undisturbed: list[Seen], name: str
@@ -232,12 +238,14 @@ async def test_a_worker_is_cut_off_while_its_peers_reach_it(
         await asyncio.to_thread(site.baton.until, f"^{name}: ready", 40.0, since)
         await site.whole({}, 40.0)
         before = site.baton.pids()[name]
+        role = name.partition("-")[0]
         streams = site.streams()
         await some_reach(streams, 2, num_tokens=5)
+        if role == "decode":
+            await eventually(partial(_computes, site.baton, before), f"{name} has streams")
         cut.open.clear()
         since = len(site.baton.lines)
         streams += site.streams()  # some are sent to the worker that cannot hear them
-        role = name.partition("-")[0]
         await asyncio.to_thread(site.baton.until, rf"fenced {role}-\w+: silent", 20.0, since)
         await all_ended(streams)
         assert site.baton.pids()[name] == before, "nobody has told it yet"

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from engine import warm_up
+from tests.examples import ALL
 from transport.wire.layout import CacheLayout, PoolSize
 
 LAYOUT = CacheLayout("bfloat16", 64, *[1] * 9)
@@ -15,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 
 LIMIT_S = 220.0
-KINDS = "none", "nvfp4", "gemma-3-12b", "qwen1.5-moe-a2.7b"
+KINDS = ("none", "nvfp4", "gemma-3-12b", "qwen1.5-moe-a2.7b") if ALL else ("nvfp4", "gemma-3-12b")
 
 
 @pytest.mark.timeout(LIMIT_S + 20)

@@ -16,6 +16,8 @@ from deploy.ray.scaling import QUEUED, RUNNING
 from tests.deploy.running import all_dead
 from tests.e2e.waiting import eventually
 
+pytestmark = pytest.mark.timeout(300)  # Ray starts seven processes, and each imports all of Ray
+
 NAME = f"ray-test-{os.getpid()}"
 SETTINGS = {
     "BATON_DEVICE": "cpu",

@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.e2e.stack import fork_stacks
 from tests.soak import handoff_load
 from tests.soak.handoff_load import Plan, Soak
 from tests.soak.handoffs import soak
@@ -17,7 +18,8 @@ from tests.soak.handoffs import soak
 TINY = Path(__file__).resolve().parents[2] / "models" / "tiny"
 
 
-def test_no_byte_no_token_and_no_page_is_lost() -> None:
+def test_no_byte_no_token_and_no_page_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    fork_stacks(monkeypatch)
     plan = Plan(
         handoffs=30, concurrency=6, max_prompt=512, max_output=16, abort_share=0.2, kills=2,
         seed=1, num_ids=1_000,
