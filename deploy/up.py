@@ -47,7 +47,7 @@ def up(
     ] = None,
     load_format: Annotated[
         LoadFormat,
-        typer.Option(envvar="BATON_LOAD_FORMAT", help="dummy: random weights, nothing is read."),
+        typer.Option(envvar="BATON_LOAD_FORMAT", help="dummy: random weights."),
     ] = "auto",
     quantize: Annotated[
         Quantize,

@@ -32,7 +32,7 @@ VLLM_OPTIONS: Final[Mapping[str, str]] = MappingProxyType(
         "--enforce-eager": "not needed: a start takes under a minute (docs/performance.md)",
         "--generation-config": _CHECKPOINT,
         "--gpu-memory-utilization": "a worker uses the memory that is free beside its weights; "
-        "--gpu-share divides a GPU, and BATON_NUM_PAGES limits the cache",
+        "--gpu-share divides a GPU, and BATON_GPU_MEMORY limits a worker",
         "--hf-overrides": _CHECKPOINT,
         "--kv-cache-dtype": _NOT_DONE,
         "--kv-offloading-size": "say --host-cache GB",

@@ -39,12 +39,11 @@ def has_fp8(arch: int) -> bool:
 
 
 def arch_problem(arch: int, *, quantised: bool) -> str:
-    """Why kernels cannot run on it, with weights in FP8 or NVFP4 if ``quantised``; "" if they
-    can."""
+    """Why kernels cannot run on it, with quantised weights if ``quantised``; "" if they can."""
     if arch < OLDEST:
         return "the kernels need 8.0 (Ampere) or newer"
     if quantised and not has_fp8(arch):
-        return "weights in FP8 or NVFP4 need 8.9 (Ada) or newer; --quantize none or dequantize"
+        return "quantised weights need 8.9 (Ada) or newer; --quantize none or dequantize"
     return ""
 
 

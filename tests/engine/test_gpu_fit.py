@@ -60,7 +60,7 @@ def test_ampere_takes_weights_in_bfloat16_only(
     hopper.setattr(torch.cuda, "get_device_capability", lambda: (8, 0))
     gpu.require_gpu(1, gpu.GpuPart())
     assert "8.0: kernels compile for it, but neither speed nor results were" in caplog.text
-    with pytest.raises(ValueError, match=r"A100 .* 8\.0, weights in FP8 or NVFP4 need 8\.9"):
+    with pytest.raises(ValueError, match=r"A100 .* 8\.0, quantised weights need 8\.9"):
         gpu.require_gpu(1, gpu.GpuPart(), quantised=True)
 
 

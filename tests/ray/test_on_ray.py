@@ -16,7 +16,7 @@ from deploy.ray.scaling import QUEUED, RUNNING
 from tests.deploy.running import all_dead
 from tests.e2e.waiting import eventually
 
-pytestmark = pytest.mark.timeout(300)  # Ray starts seven processes, and each imports all of Ray
+pytestmark = pytest.mark.timeout(240)
 
 NAME = f"ray-test-{os.getpid()}"
 SETTINGS = {
@@ -49,6 +49,8 @@ def http() -> Iterator[httpx.Client]:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         # Serve kills a proxy that takes longer to start: 5 s are too few for a busy machine.
         patch.setenv("RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S", "60")
+        # Ray's processes are nice to all others: beside other tests they would get no core at all.
+        patch.setenv("RAY_worker_niceness", "0")
         patch.setenv("PYTHONPATH", str(ROOT))
         ray.init(
             address="local",
