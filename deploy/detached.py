@@ -84,6 +84,7 @@ class Detached:
         with ExitStack() as files:
             lock = files.enter_context(self._lock.open("a+"))
             _hold(lock.fileno(), self.port)
+            os.ftruncate(lock.fileno(), 0)  # the process id of the server before
             log = files.enter_context(self.log.open("w"))  # once no server writes to it
             os.fchmod(log.fileno(), 0o600)
             folder = files.enter_context(tempfile.TemporaryDirectory(prefix="baton-detach-"))
@@ -93,7 +94,6 @@ class Detached:
                 env={**environ, "NOTIFY_SOCKET": str(path)}, stdin=subprocess.DEVNULL,
                 stdout=log, stderr=log, pass_fds=[lock.fileno()], start_new_session=True,
             )  # fmt: skip
-            os.ftruncate(lock.fileno(), 0)
             os.write(lock.fileno(), f"{process.pid}\n".encode())
             files.callback(notices.close)
             return _until_ready(process, notices)

@@ -25,6 +25,7 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | _NOT_FIELDS
 _SECRET_NAME = re.compile(r"authorization|api_?key|password|passwd|secret|bearer", re.IGNORECASE)
 _URL_PASSWORD = re.compile(r"(\w+://[^\s/@]*?:)[^\s/@]+@")
 _BARE = re.compile(r"[\w.,:;/@%+*<>()\[\]{}!?&$#~^|'-]+\Z")
+_UNSEEN = re.compile("[\x7f-\x9f\u2028\u2029]")
 _MAX_LEN = 8000
 
 
@@ -155,8 +156,14 @@ def _masked(text: str) -> str:
 
 def _word(value: Any) -> str:
     text = f"{value:.6g}" if isinstance(value, float) else str(value)
-    return text if _BARE.match(text) else json.dumps(text, ensure_ascii=False)
+    return text if _BARE.match(text) else _quoted(text)
 
 
 def _one_line(text: str) -> str:
-    return text if text.isprintable() else json.dumps(text, ensure_ascii=False)[1:-1]
+    return text if text.isprintable() else _quoted(text)[1:-1]
+
+
+def _quoted(text: str) -> str:
+    """As a JSON string, without what a terminal could take for a command or the end of a line."""
+    quoted = json.dumps(text, ensure_ascii=False)
+    return _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", quoted)

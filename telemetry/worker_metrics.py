@@ -76,8 +76,13 @@ class WorkerMetrics:
         self._levels["breaker_open"].labels(instance, role).set(is_open)
 
     def forget(self, instance: str, role: str) -> None:
-        """Remove the series of a worker that is gone; no-op for one without any."""
+        """Remove the series of a worker that no longer has this role; no-op for one without
+        any."""
         for gauge in self._levels.values():
             gauge.remove_by_labels({"instance": instance, "role": role})
-        if role in ("prefill", "decode"):
-            self.selftest_bytes_per_s.remove_by_labels({role: instance})
+
+    def forget_tests(self, instance: str) -> None:
+        """Remove the self-tests of a worker that is gone. Whatever its role, it may be either side
+        of a pair; and a pair is tested once, so that a change of roles removes none."""
+        for side in ("prefill", "decode"):
+            self.selftest_bytes_per_s.remove_by_labels({side: instance})

@@ -50,7 +50,7 @@ def option(variable: str, help_text: str, *names: str, **more: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The options of workers of every role. A role's class implements ``_limits``, ``_handoff`` and
+    """The options of workers of every role. A role's class implements ``_limits`` and
     ``_any_role``."""
 
     role: ClassVar[Role]
@@ -196,6 +196,13 @@ class Options:
             "Seconds a worker may stand still before it ends itself; 0: for ever.",
         ),
     ] = 60.0
+    offer_ttl: Annotated[float, option("BATON_OFFER_TTL", "Seconds an offer may wait.")] = 600.0
+    pull_timeout: Annotated[
+        float, option("BATON_PULL_TIMEOUT", "Seconds that a copy, and the room for it, may take.")
+    ] = 10.0
+    verify_handoff: Annotated[
+        bool, option("BATON_VERIFY_HANDOFF", "Digest every handoff, move and pull (tests).")
+    ] = False
     poison: Annotated[bool, option("BATON_POISON", "Fill freed cache memory with NaN (tests).")] = (
         False
     )
@@ -237,7 +244,7 @@ class Options:
         return PROMPT_TOKENS
 
     def _handoff(self) -> HandoffSettings:
-        return HandoffSettings()
+        return HandoffSettings(self.offer_ttl, self.pull_timeout, self.verify_handoff)
 
     def _any_role(self) -> bool:
         return False

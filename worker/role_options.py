@@ -7,7 +7,6 @@ from engine.config import PROMPT_TOKENS, Device
 from prefill.limits import PrefillLimits, RoundLimits
 from transport.wire.layout import CHUNK_ALIGNMENT
 from worker.options import Options, option
-from worker.settings import HandoffSettings
 
 BATCH_TOKENS = {"cpu": 2048, "cuda": PROMPT_TOKENS}
 BESIDE_DECODE = 2048
@@ -30,7 +29,6 @@ AnyRole = Annotated[
         "Take the role that the coordinator assigns, prefill or decode; this one is the first.",
     ),
 ]
-VerifyHandoff = Annotated[bool, option("BATON_VERIFY_HANDOFF", "Digest every handoff (tests).")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,17 +54,12 @@ class PrefillOptions(PromptOptions):
 
     role = "prefill"
 
-    offer_ttl: Annotated[float, option("BATON_OFFER_TTL", "Seconds an offer may wait.")] = 600.0
-    verify_handoff: VerifyHandoff = False
     any_role: AnyRole = False
 
     def _limits(self, device: Device) -> RoundLimits:
         prompts = self._prompts(device)
         beside = BESIDE_DECODE if self.any_role else prompts.max_batch_tokens
         return RoundLimits(prompts, beside)
-
-    def _handoff(self) -> HandoffSettings:
-        return HandoffSettings(offer_ttl_s=self.offer_ttl, verify=self.verify_handoff)
 
     def _any_role(self) -> bool:
         return self.any_role
@@ -79,10 +72,6 @@ class DecodeOptions(Options):
 
     role = "decode"
 
-    pull_timeout: Annotated[
-        float, option("BATON_PULL_TIMEOUT", "Seconds that a copy, and the room for it, may take.")
-    ] = 10.0
-    verify_handoff: VerifyHandoff = False
     max_tokens_beside_decode: MaxTokensBesideDecode = BESIDE_DECODE
     any_role: AnyRole = False
 
@@ -91,9 +80,6 @@ class DecodeOptions(Options):
         # In a burst too, other sequences are decoded here, unless the role is assigned.
         most = BATCH_TOKENS[device] if self.any_role else max(tokens, CHUNK_ALIGNMENT)
         return RoundLimits(PrefillLimits(most, STANDBY_ROWS), tokens)
-
-    def _handoff(self) -> HandoffSettings:
-        return HandoffSettings(pull_timeout_s=self.pull_timeout, verify=self.verify_handoff)
 
     def _any_role(self) -> bool:
         return self.any_role

@@ -107,6 +107,8 @@ class Request:
     """Why (requests/moves.py)."""
     num_moves: int = 0
     """How often another worker has gone on with it without computing anything again."""
+    moves_before: int = 0
+    """How many of these were in earlier attempts."""
     output_ids: TokenIds = field(default_factory=packed)
     prompt_rows: list[bytes] = field(default_factory=list)
     """Log-probabilities of the prompt that wait for the first token."""
@@ -212,6 +214,11 @@ class Request:
         """Fields that say in a log line which request it is about."""
         return request_fields(self.spec.http_id, self.request_id, self.attempt)
 
+    @property
+    def has_moved(self) -> bool:
+        """True if it has moved in this attempt."""
+        return self.num_moves > self.moves_before
+
     def begin_attempt(self, now: float) -> None:
         """Reset what belongs to one attempt: the request is queued."""
         self.attempt += 1
@@ -224,6 +231,7 @@ class Request:
         self.stages["queued_at"] = now
         self.handoff_bytes = self.num_expected = 0
         self.decoded = self.moving = False
+        self.moves_before = self.num_moves
         self._keys = None
 
     def take_prompt_rows(self, message: PromptLogprobs) -> bool:

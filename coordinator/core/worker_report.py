@@ -71,6 +71,7 @@ class WorkerReport:
         role = worker.role
         self._metrics.workers.live.labels(role).dec()
         self._metrics.forget_worker(worker.instance, role)
+        self._metrics.workers.forget_tests(worker.instance)
         self._metrics.workers.lost.labels(role, reason).inc(reason != "goodbye")
         self._entries.worker_gone(worker.instance)
 

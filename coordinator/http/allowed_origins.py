@@ -5,6 +5,7 @@ server compute for it. But the browser says which origin the page has.
 """
 
 from collections.abc import Iterable
+from contextlib import suppress
 from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -43,4 +44,6 @@ class AllowedOrigins:
             return True
         if origin != _HIDDEN and not origin.lower().startswith(_OF_WEB_PAGES):
             return True
-        return urlsplit(origin).netloc.lower() == host.lower() != ""
+        with suppress(ValueError):  # of a malformed address
+            return urlsplit(origin).netloc.lower() == host.lower() != ""
+        return False

@@ -23,7 +23,8 @@ with the frames of the callers; later versions decode more."""
 
 _QUICK_BYTES = 2 * 1024 * 1024
 
-_STRINGS = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
+_STRINGS = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)
+"""One without an end goes on to the end: else each of its quotes would begin another search."""
 _NO_BRACKETS = bytes(each for each in range(256) if each not in b"[]{}")
 _STEP = [(each in b"[{") - (each in b"]}") for each in range(256)]
 

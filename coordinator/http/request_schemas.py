@@ -188,15 +188,16 @@ class ChatRequest(GenerationRequest, kw_only=True):
     def _check_tools(self) -> None:
         names = [tool.function.name for tool in self.tools or ()]
         check_tool_names(names)
+        known = set(names)
         choice = self.tool_choice
         if isinstance(choice, ToolChoice):
             allowed = choice.allowed_tools
             chosen = [tool.function.name for tool in allowed.tools] if allowed else [choice.name]
-            for name in chosen:
-                if name not in names:
-                    raise FieldError("tool_choice", f"there is no tool {name!r}")
+            if unknown := [name for name in chosen if name not in known]:
+                raise FieldError("tool_choice", f"there is no tool {unknown[0]!r}")
             if allowed:
-                self.tools = [tool for tool in self.tools or () if tool.function.name in chosen]
+                kept = set(chosen)
+                self.tools = [tool for tool in self.tools or () if tool.function.name in kept]
                 self.tool_choice = choice = allowed.mode
         if choice == "required" and not self.tools:
             raise FieldError("tool_choice", "'required' needs tools")

@@ -1,5 +1,7 @@
 """POST /v1/pools: how many workers compute prompts, and how many decode."""
 
+import asyncio
+
 import msgspec
 from fastapi import APIRouter, Request
 from starlette.responses import Response
@@ -28,7 +30,7 @@ def pools_routes(context: AppContext) -> APIRouter:
         prefill worker decodes any more, or after 30 s. The pools stay so until others are asked
         for."""
         _require_right(context, account_of(http.scope).name)
-        asked = await _asked(http)
+        asked = await _asked(http, context.settings.body_timeout_s)
         try:
             return json_response(await context.core.set_pools(asked.prefill, asked.decode))
         except ValueError as error:
@@ -50,13 +52,18 @@ def _require_right(context: AppContext, key_name: str) -> None:
         raise ApiError(403, message, code="not_permitted")
 
 
-async def _asked(http: Request) -> PoolsRequest:
+async def _asked(http: Request, timeout_s: float) -> PoolsRequest:
     body = b""
-    async for piece in http.stream():
-        body += piece
-        if len(body) > _MAX_BODY_BYTES:
-            raise invalid("body", f"more than {_MAX_BODY_BYTES} bytes")
+    try:
+        async with asyncio.timeout(timeout_s):
+            async for piece in http.stream():
+                body += piece
+                if len(body) > _MAX_BODY_BYTES:
+                    raise invalid("body", f"more than {_MAX_BODY_BYTES} bytes")
+    except TimeoutError:
+        message = f"the body did not arrive within {timeout_s:g} s"
+        raise ApiError(408, message, code="request_timeout") from None
     try:
         return _DECODER.decode(body)
-    except msgspec.DecodeError as error:  # ValidationError too
+    except (msgspec.DecodeError, RecursionError) as error:  # ValidationError too
         raise invalid("body", str(error)) from error

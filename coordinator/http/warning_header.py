@@ -32,7 +32,7 @@ def warn(scope: Scope, warning: str) -> None:
 
 def _joined(warnings: list[str]) -> bytes:
     """The value of the header: printable ASCII, at most ``_MAX_LEN`` bytes."""
-    text = "; ".join(dict.fromkeys(warnings))
+    text = "; ".join(dict.fromkeys(warnings))[: _MAX_LEN + 1]
     escaped = "".join(
         char if " " <= char <= "~" else ascii(char).strip("'\"") for char in text
     ).encode("ascii")

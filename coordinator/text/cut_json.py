@@ -8,11 +8,12 @@ from typing import Any
 _CLOSERS = {"{": "}", "[": "]"}
 _CUT_ESCAPE = re.compile(r"(?<!\\)((?:\\\\)*)\\(?:u[0-9a-fA-F]{0,3})?$")
 _CUT_ITEM = re.compile(
-    r'\s*(?:"(?:[^"\\]|\\.)*\\?"?\s*:?\s*)?'
-    r"(?:t|tr|tru|f|fa|fal|fals|n|nu|nul|-?[0-9]*\.?[0-9]*(?:[eE][+-]?)?)?",
+    r'\s*+(?:"(?:[^"\\]|\\.)*+\\?"?\s*+:?\s*+)?'
+    r"(?:t|tr|tru|f|fa|fal|fals|n|nu|nul|-?[0-9]*+\.?[0-9]*+(?:[eE][+-]?)?)?",
     re.DOTALL,
 )
-"""The beginning of a name, a number or a word, which is left out."""
+"""The beginning of a name, a number or a word, which is left out. Nothing is tried twice: the time
+grows as the text does, whatever it says."""
 
 
 def completed_object(text: str) -> dict[str, Any] | None:

@@ -6,8 +6,6 @@ from typing import Any
 from coordinator.text.schema_walk import DEFINITIONS, changed
 from coordinator.text.string_formats import FORMATS
 
-_VALUES = frozenset({"const", "default", "enum", "examples"})
-"""Keywords whose value is data and no schema."""
 _ROOT = "root_of_all"
 
 
@@ -15,16 +13,11 @@ def compilable(schema: Any) -> Any:
     """``schema`` without keywords that have no effect but are refused by the compiler: formats that
     are not in FORMATS (annotations, in JSON Schema's terms), and ``uniqueItems: false``. Raises
     RecursionError if it is nested too deeply."""
-    match schema:
-        case Mapping():
-            return {
-                key: value if key in _VALUES else compilable(value)
-                for key, value in schema.items()
-                if not _says_nothing(key, value)
-            }
-        case list():
-            return [compilable(each) for each in schema]
-    return schema
+    return changed(schema, "", _without_what_says_nothing)
+
+
+def _without_what_says_nothing(schema: dict[str, Any], _: str) -> Any:
+    return {key: value for key, value in schema.items() if not _says_nothing(key, value)}
 
 
 def _says_nothing(key: str, value: Any) -> bool:

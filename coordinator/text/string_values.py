@@ -18,6 +18,8 @@ TEXT = r"TEXT: /(?s:.*)/ & ~/(?s:.*)<\/parameter>(?s:.*)/"
 """The terminal of any string: the tag that ends a value is no part of it, as the parser has it."""
 _MAX_VISITS = 200
 _TEXTS = frozenset({"string", "null"})
+_CHOICES = frozenset({"enum", "const"})
+_ABOUT_TEXTS = ("const", "enum", "format", "maxLength", "minLength", "pattern")
 
 
 def terminal(schema: Any, root: Schema) -> str | None:
@@ -28,6 +30,25 @@ def terminal(schema: Any, root: Schema) -> str | None:
     ``oneOf`` counts as ``anyOf``, and a format that is not in FORMATS as an annotation. Raises
     ValueError for a keyword's wrong value."""
     return _Reader(root).read(schema, types_of(schema, root))
+
+
+def ignored_keywords(schema: Any, root: Schema) -> list[str]:
+    """The keywords about texts that ``terminal`` takes no notice of, since ``schema`` allows
+    strings and other types."""
+    types = types_of(schema, root)
+    if "string" not in types or types <= _TEXTS:
+        return []
+    found, to_read = list[str](), [schema]
+    for _ in range(_MAX_VISITS):
+        if not to_read or not isinstance(each := resolved(to_read.pop(), root), Mapping):
+            continue
+        if each is resolved(schema, root) and _CHOICES & set(each):
+            return []
+        found += [key for key in _ABOUT_TEXTS if key in each and key not in found]
+        to_read += [
+            branch for key in ("anyOf", "oneOf", "allOf") for branch in _branches(each, key)
+        ]
+    return found
 
 
 class _Reader:

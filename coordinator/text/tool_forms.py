@@ -47,6 +47,13 @@ class _Tool:
         compiles = compiler(tokenizer)
         self.parameters = self.relaxation.compilable(self.parameters, compiles)
 
+    def leave_out(self, form: ToolFormat) -> None:
+        """Note what the format has no way to enforce. Raises BadGrammar that names the tool."""
+        try:
+            self.relaxation.left_out += form.unwritten(self.parameters)
+        except BadGrammar as error:
+            raise BadGrammar(self.named(str(error))) from None
+
     def check_strict(self) -> None:
         """Raises BadGrammar if something was left out of a strict tool."""
         if self.is_strict and (left_out := self.relaxation.left_out):
@@ -71,6 +78,7 @@ def compiled_calls(
     schema."""
     tools = [_Tool(function) for function in functions]
     for tool in tools:
+        tool.leave_out(form)
         tool.check_strict()
 
     def made() -> tuple[str, str]:

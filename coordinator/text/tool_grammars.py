@@ -8,10 +8,14 @@ from typing import Any, NamedTuple
 from coordinator.text.grammars import WHITE_SPACE, BadGrammar, check_len, quoted, schema_text
 from coordinator.text.json_schemas import Definitions
 from coordinator.text.qwen_parser import CLOSE, END_FUNCTION, FUNCTION, OPEN, PARAMETER
-from coordinator.text.string_values import TEXT, terminal
+from coordinator.text.string_values import TEXT, ignored_keywords, terminal
 from coordinator.text.tool_values import resolved, types_of
 
 _END_VALUE = "\n</parameter>\n"
+_OF_OBJECTS = (
+    "allOf", "anyOf", "const", "enum", "maxProperties", "minProperties", "oneOf",
+)  # fmt: skip
+"""What the schema of all parameters may have, and no rule of a call says."""
 _RULE_OF_VALUE = re.compile(r"value_(\d+)_(\d+)\b", re.IGNORECASE)
 
 
@@ -85,6 +89,18 @@ def required_of(root: Any) -> Sequence[str]:
     if unknown := set(required) - set(properties):
         raise BadGrammar(f"parameters.required: {sorted(unknown)} are not properties")
     return required
+
+
+def unwritten(root: Any) -> list[str]:
+    """Paths of the keywords in the schema of a tool's parameters that ``tool_calls`` leaves out.
+    Raises BadGrammar."""
+    properties = parameters_of(root)
+    schema = resolved(root or {}, root or {})
+    found = [f"parameters.{key}" for key in _OF_OBJECTS if key in schema]
+    for name, value in properties.items():
+        path = f"parameters.properties.{name}"
+        found += [f"{path}.{key}" for key in ignored_keywords(value, root)]
+    return found
 
 
 def _function(i: int, tool: Mapping[str, Any]) -> list[str]:

@@ -143,7 +143,7 @@ def _fits(value: Any, types: Types) -> bool:
     if name in types or (name == "integer" and "number" in types):
         try:
             json.dumps(value, allow_nan=False)
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, RecursionError):
             return False
         return True
     return False

@@ -1,6 +1,7 @@
 """The parts of a request and of its answer that are passed on between a client and a node."""
 
 from collections.abc import Iterable
+from contextlib import suppress
 from urllib.parse import quote, urlsplit
 
 from starlette.requests import Request
@@ -31,8 +32,9 @@ def target(request: Request) -> str:
 
 def request_headers(request: Request) -> list[tuple[str, str]]:
     dropped = _OF_A_CONNECTION | _REPLACED
-    if urlsplit(request.headers.get("origin", "")).netloc == request.headers.get("host", ""):
-        dropped |= {"origin"}  # it is the service's own page, but the node has another address
+    with suppress(ValueError):  # of a malformed address: the node refuses it
+        if urlsplit(request.headers.get("origin", "")).netloc == request.headers.get("host", ""):
+            dropped |= {"origin"}  # it is the service's own page, but the node has another address
     return [(name, value) for name, value in request.headers.items() if name not in dropped]
 
 

@@ -13,7 +13,7 @@ HOST = {"host": "127.0.0.1:8000"}
     "origin",
     [
         "https://evil.example", "http://127.0.0.1:3000", "http://localhost:8000", "null",
-        "https://127.0.0.1:8000.evil.example", "HTTP://evil.example", "http://",
+        "https://127.0.0.1:8000.evil.example", "HTTP://evil.example", "http://", "http://[",
     ],
 )  # fmt: skip
 async def test_a_post_of_a_foreign_page_is_refused(

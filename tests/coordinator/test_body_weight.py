@@ -1,6 +1,7 @@
 """Long bodies: what a request may need passes, what only costs time is refused, and quickly."""
 
 import json
+import time
 
 import pytest
 
@@ -148,3 +149,9 @@ def test_brackets_in_strings_are_no_depth_and_those_side_by_side_neither() -> No
     assert not nests_too_deeply(b'["%b", "\\"%b"]' % (nested(5_000), nested(5_000)))
     assert not nests_too_deeply(b"[" + b"[{}]," * 5_000 + b"[]]")
     assert nests_too_deeply(b'["\\\\", %b]' % nested(READABLE_DEPTH))
+
+
+def test_a_string_without_an_end_is_searched_once() -> None:
+    begun = time.process_time()
+    assert nests_too_deeply(b"[" * (READABLE_DEPTH + 1) + b'"' + b'\\"' * 30_000)
+    assert time.process_time() - begun < 1.0

@@ -1,6 +1,7 @@
 """JSON objects whose end is missing."""
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -44,3 +45,13 @@ def test_every_beginning_of_an_object_is_one() -> None:
     text = json.dumps({"a": [1, -2.5e3, None, True], "b": {"c": 'x"\\\n'}, "d": "é"})
     for end in range(1, len(text) + 1):
         assert isinstance(completed_object(text[:end]), dict), text[:end]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['{"' + "1" * 50_000 + '" x', '{"a": ' + "1" * 50_000 + "x", '{"a"' + " " * 50_000 + "x"],
+)
+def test_the_time_grows_as_the_text_does(text: str) -> None:
+    begun = time.process_time()
+    assert completed_object(text) is None
+    assert time.process_time() - begun < 1.0, "a search that goes back takes minutes"

@@ -12,6 +12,7 @@ from llguidance import LLMatcher
 
 from coordinator.text import grammars
 from coordinator.text.grammars import BadGrammar, problem
+from coordinator.text.json_schemas import compilable
 from coordinator.text.string_formats import FORMATS
 from tests.coordinator.test_grammars import TOKENIZER
 
@@ -167,3 +168,11 @@ def test_properties_come_in_the_order_of_the_schema() -> None:
     grammar = grammars.json_schema(schema)
     assert allows(grammar, {"a": 1, "b": 1})
     assert not allows(grammar, {"b": 1, "a": 1})
+
+
+def test_a_property_may_be_called_like_a_keyword() -> None:
+    uri, text = {"type": "string", "format": "uri-reference"}, {"type": "string"}
+    named = {"default": uri, "enum": uri, "uniqueItems": False}
+    found = compilable({"properties": named, "default": uri, "uniqueItems": False})
+    properties = {"default": text, "enum": text, "uniqueItems": False}
+    assert found == {"properties": properties, "default": uri}

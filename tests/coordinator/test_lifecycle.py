@@ -290,3 +290,15 @@ def test_what_a_draining_prefill_worker_offers_goes_to_one_that_drains_if_all_do
     assert not request.decode_worker, "another decode worker may come"
     desk.life.worker_draining(desk.registry.require("p-1"))
     assert request.decode_worker == "d-1"
+
+
+def test_a_prefill_worker_that_was_away_keeps_no_offer() -> None:
+    """It is back under its name, and its request is computed again when the decode worker dies."""
+    desk = Desk(("p-1", "d-1"))
+    request = desk.submit("r")
+    desk.prefill(request)
+    assert request.state is State.HANDOFF
+    desk.life.worker_lost("p-1", "rejoined")
+    desk.join("p-1")
+    desk.life.worker_lost("d-1")
+    assert (request.state, request.attempt) == (State.PREFILLING, 2)

@@ -1,7 +1,10 @@
 """Requests of a draining worker go on elsewhere: who is asked, who takes over, what may fail."""
 
+from math import inf
+
 import pytest
 
+from coordinator.core.effects import HandedOff
 from coordinator.core.request import Request, State
 from coordinator.core.requests.departures import TOGETHER_S
 from coordinator.core.requests.moves import AGAIN_AFTER_S, MAX_AT_ONCE
@@ -19,6 +22,7 @@ from transport.wire.messages import (
     Settled,
 )
 from transport.wire.offers import Offer
+from transport.wire.reports import FirstStep
 
 ENOUGH = 2 * LAYOUT.pages_for(HEADROOM_LEN)
 """Free pages with which a worker of two sequences is not short of pages."""
@@ -303,3 +307,49 @@ def test_idle_workers_that_all_drain_are_dismissed_at_once() -> None:
     assert drain(desk, "d-1") == [("d-1", Dismissed())]
     assert drain(desk, "p-1") == [("p-1", Dismissed())]
     assert drain(desk, "d-1") == [("d-1", Dismissed())], "asked again, as after a lost answer"
+
+
+def test_the_fuller_worker_may_have_fewer_sequences() -> None:
+    """Each of them is longer. A worker of any role could pull from itself, and is no target."""
+    desk = Desk((), any_role=True)
+    desk.num_slots, desk.max_tokens = 16, 2_000
+    for name in ("p-1", "d-1", "d-2"):
+        desk.join(name, 20_000)
+    requests = []
+    for worker, other, length, count in (("d-1", "d-2", 60_000, 3), ("d-2", "d-1", 20, 4)):
+        desk.registry.require(other).draining = True
+        for number in range(count):
+            request = desk.submit(f"{worker}-{number}", length)
+            desk.prefill(request)
+            desk.land(request)
+            desk.step(request)
+            assert request.decode_worker == worker
+            requests.append(request)
+        desk.registry.require(other).draining = False
+    for request in requests:
+        request.moving, request.moved_at = False, -inf  # as if nobody had ever drained
+    desk.sent()
+    for _ in range(6):
+        desk.now += 1
+        for request in requests:
+            request.progress_at = desk.now
+        desk.life.tick()
+    assert [to for to, message in desk.sent() if isinstance(message, Move)] == ["d-1"]
+
+
+def test_a_handoff_after_a_move_of_an_earlier_attempt_is_measured() -> None:
+    desk = Desk(("p-1", "d-1", "d-2"))
+    request = desk.submit("r")
+    desk.prefill(request)
+    desk.land(request)
+    desk.step(request)
+    drain(desk, request.decode_worker)
+    settle(desk, request)
+    desk.land(request)
+    desk.step(request)
+    desk.life.failed(request.decode_worker, Failed("r", 1, "preempted", "out of pages", True))
+    desk.prefill(request)
+    desk.land(request)
+    desk.take_effects()
+    desk.step(request, first_steps=(FirstStep("r", 2, 0.01),))
+    assert [type(each) for each in desk.take_effects()].count(HandedOff) == 1

@@ -41,6 +41,18 @@ def test_a_worker_with_only_broken_pairs_with_live_partners_is_stranded() -> Non
     assert pairs.stranded("p-1", {"d-1": 6.0}) == "wrong bytes"
 
 
+def test_a_pair_that_works_in_one_direction_strands_nobody() -> None:
+    """Workers of any role test each other in both."""
+    pairs = Pairs()
+    pairs.report("p-1", "d-1", "", now=5.0)
+    pairs.report("d-1", "p-1", "wrong bytes", now=5.0)
+    assert pairs.usable("p-1", "d-1")
+    assert not pairs.broken("p-1", "d-1")
+    assert pairs.broken("d-1", "p-1")
+    for instance, partner in (("p-1", "d-1"), ("d-1", "p-1")):
+        assert pairs.stranded(instance, {partner: 6.0}) == ""
+
+
 def test_a_broken_pair_gets_no_request_while_others_do() -> None:
     desk = Desk()
     desk.tested("p-1", "d-1", problem="wrong bytes")

@@ -153,6 +153,54 @@ async def test_a_strict_tool_is_an_error_of_the_request(
     assert f"tool 'f': {PROPERTY}.uniqueItems" in error["message"]
 
 
+@pytest.mark.parametrize(
+    ("schema", "named"),
+    [
+        ({"anyOf": [{"required": ["x"]}, {"required": ["y"]}]}, "parameters.anyOf"),
+        ({"minProperties": 1}, "parameters.minProperties"),
+        ({"allOf": [{"properties": {"x": {}}, "required": ["x"]}]}, "parameters.allOf"),
+        ({"enum": [{"x": "a"}]}, "parameters.enum"),
+        ({"properties": {"x": {"type": ["string", "integer"], "pattern": "^a$"}}}, "x.pattern"),
+        (
+            {
+                "properties": {
+                    "x": {"anyOf": [{"type": "string", "enum": ["a"]}, {"type": "array"}]}
+                }
+            },
+            "x.enum",
+        ),
+    ],
+)
+async def test_what_calls_in_tags_cannot_enforce_is_named(
+    says: Says, client_of: ClientOf, schema: dict[str, Any], named: str
+) -> None:
+    client = client_of(says())
+    properties = {"x": {"type": "string"}, "y": {"type": "integer"}}
+    function = {"name": "f", "parameters": {"type": "object", "properties": properties, **schema}}
+    tool = {"type": "function", "function": function}
+    answer = await chat(client, tools=[tool], tool_choice="required")
+    assert f"{named} is not enforced" in answer.headers["x-baton-warning"]
+    function["strict"] = True
+    error = check_error(await chat(client, tools=[tool]), 400, "tools")
+    assert f"{named} cannot be enforced" in error["message"]
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": ["string", "null"], "pattern": "^a$"}, {"type": ["string", "integer"]},
+        {"enum": ["a", 1]}, {"anyOf": [{"type": "string"}, {"type": "integer"}]},
+    ],
+)  # fmt: skip
+async def test_a_strict_tool_may_take_texts_and_others(
+    says: Says, client_of: ClientOf, schema: dict[str, Any]
+) -> None:
+    client = client_of(says())
+    answer = await chat(client, tools=[tool_with(schema, strict=True)])
+    assert answer.status_code == 200, answer.text
+    assert "x-baton-warning" not in answer.headers
+
+
 def tool_with(schema: Any, **fields: Any) -> dict[str, Any]:
     parameters = {"type": "object", "properties": {"x": schema}}
     return {"type": "function", "function": {"name": "f", "parameters": parameters, **fields}}

@@ -47,6 +47,8 @@ def test_a_value_cannot_forge_a_line_or_a_field(configure: Callable[..., io.Stri
     log.info("a\nb %s", "c\r", extra={"x": "1 y=2\nERROR"})
     assert stream.getvalue().count("\n") == 1
     assert stream.getvalue().endswith('a\\nb c\\r x="1 y=2\\nERROR"\n')
+    log.info("é \x9b31m \u2028")
+    assert stream.getvalue().endswith(" é \\u009b31m \\u2028\n"), "no command for a terminal"
 
 
 def test_json_lines_parse(configure: Callable[..., io.StringIO]) -> None:

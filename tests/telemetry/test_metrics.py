@@ -133,3 +133,17 @@ def test_a_scrape_is_whole_while_workers_come_and_go() -> None:
                 metrics.forget_worker(f"w-{number - 8}", "decode")
         stop.set()
         assert scraping.result(timeout=10) > 0
+
+
+def test_a_worker_that_goes_takes_its_tests_with_it_and_one_that_changes_its_role_none() -> None:
+    metrics = Metrics("m")
+    for exporter, puller in (("d-1", "d-2"), ("p-1", "d-2"), ("p-1", "d-1")):
+        metrics.workers.selftest_bytes_per_s.labels(exporter, puller).set(1.0)
+
+    def shown() -> int:
+        return metrics.render().decode().count("\nbaton_handoff_selftest_bytes_per_second{")
+
+    metrics.forget_worker("d-2", "decode")
+    assert shown() == 3
+    metrics.workers.forget_tests("d-1")
+    assert shown() == 1

@@ -15,17 +15,14 @@ from worker import main
 from worker.main import command
 from worker.options import Options
 from worker.role_options import ColocatedOptions, DecodeOptions, PrefillOptions
-from worker.settings import PrefixCacheSettings, WorkerSettings
+from worker.settings import HandoffSettings, PrefixCacheSettings, WorkerSettings
 
 GIVEN: dict[str, Any] = {"coordinator": "ipc://somewhere", "device": "cpu"}
 OF_SOME_ROLES = {
     "max_batch_tokens": {"prefill", "colocated"},
     "max_batch_rows": {"prefill", "colocated"},
     "max_tokens_beside_decode": {"decode", "colocated"},
-    "offer_ttl": {"prefill"},
     "any_role": {"prefill", "decode"},
-    "pull_timeout": {"decode"},
-    "verify_handoff": {"prefill", "decode"},
 }
 ROLES = [PrefillOptions, DecodeOptions, ColocatedOptions]
 
@@ -50,7 +47,7 @@ def test_a_role_has_the_options_of_all_and_its_own_each_with_a_variable(
         (PrefillOptions, {"offer_ttl": math.nan}, "offer_ttl: nan is not positive"),
         (PrefillOptions, {"drain_timeout": math.nan}, "drain_timeout_s: nan is not 0 or more"),
         (PrefillOptions, {"max_batch_tokens": 63}, "max_batch_tokens: 63 < 64"),
-        (DecodeOptions, {"pull_timeout": -1.0}, "pull_timeout: -1.0 is not positive"),
+        (ColocatedOptions, {"pull_timeout": -1.0}, "pull_timeout: -1.0 is not positive"),
         (DecodeOptions, {"max_tokens_beside_decode": 63}, "max_tokens_beside_decode: 63 < 64"),
         (ColocatedOptions, {"max_tokens_beside_decode": 63}, "max_tokens_beside_decode: 63 < 64"),
         (DecodeOptions, {"speculate": "5"}, "speculate: '5' is not auto, off or a number up to 4"),
@@ -134,3 +131,11 @@ def test_the_prefix_cache_is_set_on_the_command_line_or_in_the_environment(
     result = CliRunner().invoke(app, arguments, env=given, catch_exceptions=False)
     assert result.exit_code == 0, result.output
     assert [each.prefix_cache for each in found] == [expected]
+
+
+@pytest.mark.parametrize("options", ROLES)
+def test_what_handoffs_take_holds_for_each_role_since_all_may_move_sequences(
+    options: type[Options],
+) -> None:
+    given = {"offer_ttl": 5.0, "pull_timeout": 2.0, "verify_handoff": True}
+    assert options(**GIVEN, **given).settings().handoff == HandoffSettings(5.0, 2.0, verify=True)

@@ -88,7 +88,8 @@ class Candidates:
         """The workers that can hold a request that is being decoded, and may take it over. A worker
         with an open breaker, or reserved for another request, is not worth a move."""
         source = request.decode_worker
-        able = self._able_to_pull(request, source, self.proved(source))
+        others = self.proved(source) - {source}
+        able = self._able_to_pull(request, source, others)
         return [w for w in able if w.breaker.closed and w.reserved_for is None and not w.draining]
 
     def to_take(self, request: Request, source: str) -> list[Worker]:

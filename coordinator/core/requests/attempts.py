@@ -195,9 +195,11 @@ class Attempts:
             worker.load.remove(request)
 
     def has_offer(self, request: Request) -> bool:
-        """True if a live prefill worker still keeps the request's finished prompt."""
-        here = self._registry.get(request.prefill_worker) is not None
-        return request.offer is not None and here
+        """True if a live prefill worker still keeps the request's finished prompt. One that was
+        away and is back under its name keeps nothing."""
+        worker = self._registry.get(request.prefill_worker)
+        keeps = worker is not None and request.request_id in worker.load.requests
+        return request.offer is not None and keeps
 
     def forget_offer(self, request: Request) -> None:
         """Record that the prefill worker no longer keeps the request's cache."""

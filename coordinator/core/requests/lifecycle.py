@@ -209,7 +209,7 @@ class Lifecycle:
         with self._outbox:
             for first in message.first_steps:
                 request = self._current(instance, first.request_id, first.attempt, State.DECODING)
-                if request is not None and request.was_handed_off and not request.num_moves:
+                if request is not None and request.was_handed_off and not request.has_moved:
                     request.stages["first_step_s"] = first.seconds
                     request.stages["first_decode_at"] = self._clocks.unix()
                     self._outbox.add(HandedOff(request))

@@ -73,7 +73,8 @@ class Breaker:
             self._shared.append((now, partner))
         else:
             self._own.append(now)
-        if not may_open or self._num_faults(now, num_partners) < self._settings.num_faults:
+        num_faults = self._num_faults(now, num_partners)  # forgets old ones, too
+        if not may_open or num_faults < self._settings.num_faults:
             return False
         relapsed = now - self._closed_at <= self._settings.window_s
         if not relapsed:

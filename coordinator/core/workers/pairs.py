@@ -37,6 +37,9 @@ class Pairs:
     def usable(self, exporter: str, puller: str) -> bool:
         return (exporter, puller) in self._usable
 
+    def broken(self, exporter: str, puller: str) -> bool:
+        return (exporter, puller) in self._broken
+
     def broken_of(self, instance: str) -> dict[str, Broken]:
         """The broken pairs of a worker on either side, by its partner."""
         return {
@@ -49,7 +52,7 @@ class Pairs:
         self, instance: str, partners: Mapping[str, float], reported_before: float = inf
     ) -> str:
         """The problem of a worker whose pairs with all ``partners`` are broken; "" while a pair is
-        usable or untested.
+        usable, in one direction at least, or untested.
 
         ``partners`` says when each was last heard. A partner that was not heard since the report
         may be dead, which is no fault of the path. Reports after ``reported_before`` do not count
@@ -57,11 +60,14 @@ class Pairs:
         """
         broken = self.broken_of(instance)
         for partner, heard_at in partners.items():
-            if partner not in broken:
+            if partner not in broken or self._work_together(instance, partner):
                 return ""
             if broken[partner].reported_at >= min(heard_at, reported_before):
                 return ""
         return next((broken[partner].problem for partner in partners), "")
+
+    def _work_together(self, instance: str, partner: str) -> bool:
+        return self.usable(instance, partner) or self.usable(partner, instance)
 
     def forget_pair(self, exporter: str, puller: str) -> None:
         self._usable.discard((exporter, puller))

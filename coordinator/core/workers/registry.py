@@ -150,7 +150,7 @@ class Registry:
             for puller in self._workers.values()
             if puller.role != "prefill"
             and (_keeps_own(puller, worker) or _pulls_handoffs(puller, worker))
-            and exporter not in self.pairs_of(puller).broken_of(puller.instance)
+            and not self.pairs_of(puller).broken(exporter, puller.instance)
         ]
         taking = [puller for puller in able if not puller.draining]
         return able if worker.draining and not taking else taking

@@ -12,6 +12,15 @@ Order = Literal["asc", "desc"]
 _PART = {"assistant": "output_text"}
 
 
+class _Identified(msgspec.Struct):
+    id: str | None = None
+
+
+_ITEMS = msgspec.json.Decoder(list[msgspec.Raw])
+_IDENTIFIED = msgspec.json.Decoder(_Identified)
+"""Only the items of a page are decoded whole: a conversation may have tens of thousands."""
+
+
 class InputItems(Body, kw_only=True):
     """A page of the list; ``data`` has the fields of the items as a request has them."""
 
@@ -29,18 +38,19 @@ def input_items(
     output. ``turns``: JSON of the items of each response, oldest first. ``body``: that of the last
     one. Raises ApiError for an ``after`` that names no item."""
     response = msgspec.json.decode(body)
-    items = [item for turn in turns for item in msgspec.json.decode(turn)]
+    items = [item for turn in turns for item in _ITEMS.decode(turn)]
     items = items[: len(items) - len(response["output"])]
-    listed = [_listed(item, f"{response['id']}_input_{i}") for i, item in enumerate(items)]
+    listed = [(item, f"{response['id']}_input_{i}") for i, item in enumerate(items)]
     if order == "desc":
         listed.reverse()
     start = 0
     if after is not None:
-        ids = [item["id"] for item in listed]
+        ids = [_IDENTIFIED.decode(item).id or default for item, default in listed]
         if after not in ids:
             raise invalid("after", "no item of this input has this id")
         start = ids.index(after) + 1
-    page = listed[start : start + limit]
+    shown = listed[start : start + limit]
+    page = [_listed(msgspec.json.decode(item), default) for item, default in shown]
     return InputItems(
         data=page,
         first_id=page[0]["id"] if page else "",
