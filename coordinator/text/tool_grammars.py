@@ -96,11 +96,24 @@ def unwritten(root: Any) -> list[str]:
     Raises BadGrammar."""
     properties = parameters_of(root)
     schema = resolved(root or {}, root or {})
-    found = [f"parameters.{key}" for key in _OF_OBJECTS if key in schema]
+    always = {"minProperties": len(required_of(root)), "maxProperties": len(properties)}
+    found = [
+        f"parameters.{key}"
+        for key in _OF_OBJECTS
+        if key in schema and not _follows(key, schema[key], always)
+    ]
     for name, value in properties.items():
         path = f"parameters.properties.{name}"
         found += [f"{path}.{key}" for key in ignored_keywords(value, root)]
     return found
+
+
+def _follows(key: str, value: Any, always: Mapping[str, int]) -> bool:
+    """True for a limit of the number of parameters that all calls keep to. ``always``: how many
+    there are at least, and at most."""
+    if key not in always or not isinstance(value, int):
+        return False
+    return value <= always[key] if key == "minProperties" else value >= always[key]
 
 
 def _function(i: int, tool: Mapping[str, Any]) -> list[str]:

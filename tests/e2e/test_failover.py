@@ -43,6 +43,7 @@ def baton() -> Iterator[Stack]:
     args = ("--prefill", "1", "--decode", "2")
     with ending_well(Stack(served("multimodal"), *args, **SETTINGS)) as stack:
         yield stack
+        stack.process.send_signal(signal.SIGCONT)  # a test that failed may have left it stopped
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "drains"])
@@ -53,6 +54,7 @@ async def test_the_next_prompt_does_not_wait_for_the_prefill_worker(
     running = [stream(baton, 9, max_tokens=400), stream(baton, 10, max_tokens=400)]
     for each in running:
         await each.reaches(2)
+    baton.process.send_signal(signal.SIGSTOP)  # nothing is started again until the end is seen
     baton.kill("prefill-1", number)
 
     async def noticed() -> None:
@@ -72,6 +74,7 @@ async def test_the_next_prompt_does_not_wait_for_the_prefill_worker(
     assert found == expected, "the texts of the handoff"
     await all_ended(running)
     assert [len(s.token_ids) for s in running] == [400, 400]
+    baton.process.send_signal(signal.SIGCONT)
 
     async def back() -> None:
         assert (await baton.status())["problems"] == []
