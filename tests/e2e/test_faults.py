@@ -164,6 +164,7 @@ async def test_decode_worker_hangs_and_wakes(site: Site, undisturbed: list[Seen]
     since = len(site.baton.lines)
     before = site.baton.pids()["decode-2"]
     site.baton.kill("decode-2", signal.SIGSTOP)
+    await asyncio.to_thread(site.baton.until, r"fenced decode-\w+: silent", 20.0, since)
     for stream in streams:
         await stream.reaches(NUM_TOKENS)  # without the worker that hangs
     site.baton.kill("decode-2", signal.SIGCONT)
