@@ -35,15 +35,18 @@ def terminal(schema: Any, root: Schema) -> str | None:
 def ignored_keywords(schema: Any, root: Schema) -> list[str]:
     """The keywords about texts that ``terminal`` takes no notice of, since ``schema`` allows
     strings and other types."""
-    types = types_of(schema, root)
-    if "string" not in types or types <= _TEXTS:
+    whole, types = resolved(schema, root), types_of(schema, root)
+    if "string" not in types or types <= _TEXTS or not isinstance(whole, Mapping):
         return []
-    found, to_read = list[str](), [schema]
+    if _CHOICES & set(whole):
+        return []
+    found, to_read = list[str](), [whole]
     for _ in range(_MAX_VISITS):
-        if not to_read or not isinstance(each := resolved(to_read.pop(), root), Mapping):
+        if not to_read:
+            break
+        each = resolved(to_read.pop(), root)
+        if not isinstance(each, Mapping):
             continue
-        if each is resolved(schema, root) and _CHOICES & set(each):
-            return []
         found += [key for key in _ABOUT_TEXTS if key in each and key not in found]
         to_read += [
             branch for key in ("anyOf", "oneOf", "allOf") for branch in _branches(each, key)
