@@ -121,6 +121,12 @@ def _type(status: int) -> str:
     return "invalid_request_error" if status < 500 else "server_error"
 
 
+def body_overdue(timeout_s: float) -> ApiError:
+    """The error of a body that did not arrive in time."""
+    message = f"the body did not arrive within {timeout_s:g} s"
+    return ApiError(408, message, code="request_timeout")
+
+
 def invalid(param: str, message: str, code: str = "invalid_value") -> ApiError:
     """A 400 for one field."""
     return ApiError(400, f"{param}: {message}", param=param, code=code)

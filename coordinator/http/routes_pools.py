@@ -9,7 +9,7 @@ from starlette.responses import Response
 from coordinator.core.contract import PoolChange, PoolsSuperseded
 from coordinator.http.app_context import AppContext
 from coordinator.http.auth.accounts import account_of
-from coordinator.http.errors import ApiError, invalid, json_response
+from coordinator.http.errors import ApiError, body_overdue, invalid, json_response
 from coordinator.http.openapi import answers, request_body
 from coordinator.http.request_schemas import PoolsRequest
 
@@ -61,8 +61,7 @@ async def _asked(http: Request, timeout_s: float) -> PoolsRequest:
                 if len(body) > _MAX_BODY_BYTES:
                     raise invalid("body", f"more than {_MAX_BODY_BYTES} bytes")
     except TimeoutError:
-        message = f"the body did not arrive within {timeout_s:g} s"
-        raise ApiError(408, message, code="request_timeout") from None
+        raise body_overdue(timeout_s) from None
     try:
         return _DECODER.decode(body)
     except (msgspec.DecodeError, RecursionError) as error:  # ValidationError too

@@ -13,7 +13,7 @@ from coordinator.http.bodies.held_bytes import BodyBytes, HeldBytes
 from coordinator.http.bodies.parsers import BodyParsers
 from coordinator.http.bodies.wire import Job
 from coordinator.http.body_checks import check_long_fields
-from coordinator.http.errors import ApiError, quote
+from coordinator.http.errors import ApiError, body_overdue, quote
 from coordinator.http.preparation import Kind, Prepared, parse, prepare
 from coordinator.http.while_connected import while_connected
 
@@ -114,8 +114,7 @@ class Bodies:
                     held.add(len(piece))
                     pieces.append(piece)
         except TimeoutError:
-            message = f"the body did not arrive within {timeout_s:g} s"
-            raise ApiError(408, message, code="request_timeout") from None
+            raise body_overdue(timeout_s) from None
         return pieces
 
 
