@@ -3,7 +3,7 @@
 baton:request:{request_id}      hash: RequestRecord's fields (record.py), and `order`, by which
                                 writes are compared. Expires 24 h while open, 1 h once ended.
 baton:recent                    zset: ids of the last 1,000 requests of all coordinators, by
-                                `received_at`. Expires after 24 h, refreshed.
+                                `received_at`. Expires 24 h after the last coordinator left.
 baton:open:{coordinator}        set: ids of that coordinator's requests that have not ended.
                                 Expires after 24 h.
 baton:worker:{instance}         hash: the fields given to `register_worker`, and `coordinator`.

@@ -89,7 +89,8 @@ return answer(stored == ARGV[1] and 2 or 1)
 
 _JOIN = Script("""
 -- KEYS coordinators, own hash, own open set, the recent ones.
--- ARGV instance, protocol, prefix of hashes, ttl ms, ttl of the list, fields, most dead ones.
+-- ARGV instance, protocol, prefix of hashes, ttl ms, ttl of the list, fields, most dead ones, ttl of
+-- the recent ones, which no request refreshes in a quiet time.
 -- Returns {'conflict', instance, protocol}, or {'known' | 'new', whether it was missing in the
 -- list, how many open requests and recent ones are listed, dead instances ...}.
 own(KEYS[1], 'set')
@@ -121,6 +122,7 @@ local unlisted = redis.call('SADD', KEYS[1], ARGV[1])
 redis.call('EXPIRE', KEYS[1], ARGV[5])
 local num_open = own(KEYS[3], 'set') and redis.call('SCARD', KEYS[3]) or 0
 local num_recent = own(KEYS[4], 'zset') and redis.call('ZCARD', KEYS[4]) or 0
+redis.call('EXPIRE', KEYS[4], ARGV[8])
 return answer({known and 'known' or 'new', unlisted, num_open, num_recent, unpack(dead)})
 """)
 
@@ -232,6 +234,7 @@ def join(instance: str, protocol: str, fields: Mapping[str, str], ttl_s: float) 
     return _JOIN.command(
         met, instance, protocol, keys.COORDINATOR_PREFIX, int(ttl_s * 1000),
         keys.COORDINATORS_TTL_S, flat({**fields, "protocol": protocol}), _MOST_DEAD,
+        keys.RECENT_TTL_S,
     )  # fmt: skip
 
 

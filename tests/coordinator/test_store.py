@@ -248,6 +248,16 @@ def test_scripts_in_any_order_end_in_the_newest(
     assert bool(is_open) != records[-1].ended
 
 
+def test_the_last_requests_are_listed_through_a_day_without_any(shared_redis: Redis) -> None:
+    shared_redis.flushdb()
+    join = scripts.join("c1", "baton/1", {}, 60.0)
+    run(shared_redis, join)
+    run(shared_redis, scripts.put(new("r1", received_at=100.0), "c1"))
+    shared_redis.expire(keys.RECENT, 60)
+    run(shared_redis, join)
+    assert shared_redis.ttl(keys.RECENT) > keys.RECENT_TTL_S - 60
+
+
 async def test_the_last_requests_of_all_coordinators(
     redis: Redis, make_store: MakeStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
