@@ -32,6 +32,7 @@ from engine.sampler import Sampler
 from engine.speculation import Drafts, Speculation
 from engine.spread.interface import Lending, Spreading
 from engine.step import Draw, Outcome, SampleRow, Step
+from engine.timer import Timer
 from engine.upload import reserve_pinned
 from engine.windows import windows_of
 from transport.copy.tensors import CacheTensors
@@ -184,6 +185,7 @@ class Engine:
         self._checks.check(batch)
         if self.overlap is not None:
             self.overlap.before_launch()
+        timer = Timer(self._device)
         draws: list[tuple[Sequence[int], Outcome]] = []
         scores: list[tuple[tuple[int, ...], Scores]] = []
         separate = self._drafts is not None or self.spread is not None
@@ -199,9 +201,8 @@ class Engine:
                 draw = self._run(part)
             if draw is not None:
                 draws.append((part.sampled, draw))
-        waits = draws or scores or self.epoch_stream is None
-        ended = None if waits else torch.cuda.current_stream().record_event()
-        return Step(len(batch.rows), tuple(draws), tuple(scores), ended)
+        timer.stop()
+        return Step(len(batch.rows), tuple(draws), timer, tuple(scores))
 
     def overlapped(self, batch: ForwardBatch) -> OverlappedBatch:
         """Begin to compute ``batch``, all prompts and none scored, beside the steps that are
@@ -271,6 +272,7 @@ class Engine:
 
     def _run_in_parts(self, batch: ForwardBatch) -> Generator[None, None, Step]:
         """Enqueue a batch of prompts layer by layer; returns the launched batch."""
+        timer = Timer(self._device)
         draws: list[tuple[Sequence[int], Outcome]] = []
         every_token = self._drafts is not None
         for part in self._passes(batch, separate=True):
@@ -281,7 +283,8 @@ class Engine:
                 draw = self._sample(hidden, inputs, part, every_token=every_token)
             if draw is not None:
                 draws.append((part.sampled, draw))
-        return Step(len(batch.rows), tuple(draws))
+        timer.stop()
+        return Step(len(batch.rows), tuple(draws), timer)
 
     def _run_scored(self, part: Pass) -> tuple[Draw | None, Scores]:
         """Compute a pass of scored prompts; never in a graph, which keeps only the states of

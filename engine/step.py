@@ -9,6 +9,7 @@ import torch
 from engine import prompt_scores
 from engine.batch import Sampled, StepResult, TokenLogprobs
 from engine.prompt_scores import Scores
+from engine.timer import Timer
 
 
 @dataclass(frozen=True)
@@ -89,32 +90,35 @@ class Outcome(Protocol):
 @dataclass(frozen=True)
 class Step:
     """One launched batch, whose results the host only knows after ``result``. ``draws`` and
-    ``scores`` have the results of each pass, with the batch indices of its tokens' rows. ``ended``:
-    an event for a batch on CUDA without such results, so that it too is done only when the GPU has
-    computed it."""
+    ``scores`` have the results of each pass, with the batch indices of its tokens' rows. A batch
+    without draws is done when the device has computed it, as its ``timer`` says."""
 
     num_rows: int
     draws: tuple[tuple[Sequence[int], Outcome], ...]
+    timer: Timer
     scores: tuple[tuple[tuple[int, ...], Scores], ...] = ()
-    ended: torch.cuda.Event | None = None
+
+    @property
+    def took_s(self) -> float | None:
+        """How long the device computed it; None if it still does, but for the results."""
+        return self.timer.took_s
 
     @property
     def is_done(self) -> bool:
         """Whether ``result`` does not wait."""
-        has_ended = self.ended is None or self.ended.query()
-        return has_ended and all(draw.is_known for _, draw in self.draws)
+        return all(draw.is_known for _, draw in self.draws) if self.draws else self.timer.is_over
 
     def wait(self) -> None:
         """Wait until the step is done, without reading its results."""
-        if self.ended is not None:
-            self.ended.synchronize()
+        if not self.draws:
+            self.timer.wait()
         for _, draw in self.draws:
             draw.wait()
 
     def result(self) -> StepResult:
         """Wait for the step, and read its results."""
-        if self.ended is not None:
-            self.ended.synchronize()
+        if not self.draws:
+            self.timer.wait()
         sampled: list[list[Sampled]] = [[] for _ in range(self.num_rows)]
         num_tokens = [0] * self.num_rows
         for indices, draw in self.draws:

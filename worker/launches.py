@@ -47,8 +47,9 @@ class Launches:
     not take part in time. Then ``take_back`` undoes the scheduling of each step that was not
     computed.
 
-    While a result is processed, ``took_s`` is the time that its batch took: since the host began to
-    launch it, or since the batch before it was done.
+    While a result is processed, ``took_s`` is the time that its batch took: on the device, or if
+    that still makes the next drafts, since the host began to launch it or saw the batch before it
+    done.
     """
 
     def __init__(
@@ -101,6 +102,12 @@ class Launches:
         self._num_spread += spread
         self._launched.append(_Launch(scheduled, step, process, spread, began_at))
 
+    def process_done(self) -> None:
+        """Process the results of batches that are done, without waiting, where no spread step is
+        under way."""
+        while not self.any_spread and self._launched and not self.is_computing:
+            self.process(behind=len(self) - 1)
+
     def process(self, *, behind: int) -> bool:
         """Wait for the oldest batches and process their results, until at most ``behind`` are under
         way. Returns True if steps were taken back; then no batch is under way."""
@@ -110,8 +117,10 @@ class Launches:
             launch = self._launched.popleft()
             result = launch.step.result()
             self._num_spread -= launch.spread
-            began_at, self._done_at = max(launch.launched_at, self._done_at), self._clock()
-            self.took_s = self._done_at - began_at
+            began_at, now = max(launch.launched_at, self._done_at), self._clock()
+            on_device_s = launch.step.took_s
+            self.took_s = now - began_at if on_device_s is None else on_device_s
+            self._done_at = min(now, began_at + self.took_s)  # unseen, while the host launched
             if result.aborted:
                 late = late or result.late
                 aborted.append(launch.scheduled)

@@ -87,6 +87,7 @@ class Worker:
             self._launches.process(behind=self._lookahead)
         room.publish_scheduled()
         if step == UNDECIDED:
+            self._launches.process_done()
             return
         if batch is None and not held:
             batch = self._batches.schedule()

@@ -8,6 +8,7 @@ from engine.spread.outcome import SpreadOutcome
 from engine.spread.shapes import Shapes
 from engine.spread.steps import SpreadSteps
 from engine.step import Step
+from engine.timer import Timer
 from transport.wire.spread import ExchangeExport
 
 
@@ -58,5 +59,7 @@ class EngineSpread:
 
     def launch(self, batch: ForwardBatch, plan: SpreadPlan) -> Step:
         """As the interface says."""
+        timer = Timer(self.steps.exchange.state.device)
         draws, outcome = self.steps.launch(batch, plan)
-        return SpreadStep(len(batch.rows), draws, steps=self.steps, outcome=outcome)
+        timer.stop()
+        return SpreadStep(len(batch.rows), draws, timer, steps=self.steps, outcome=outcome)

@@ -205,6 +205,7 @@ class FakeStep:
     executed: bool = False
     looks_done: Callable[[], bool] | None = None
     num_looks: int = 0
+    took_s: float | None = None
     num_stored: ClassVar[int] = 1
 
     @property

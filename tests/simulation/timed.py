@@ -166,6 +166,9 @@ def waits(step: Any, stage: Stage, computed: Computed) -> Any:
             stage.sleep(LOOK_S)
         if ended_at > stage.now:
             stage.sleep(ended_at - stage.now)
+        began_at = computed.begins_at()
+        assert began_at is not None
+        step.took_s = ended_at - began_at
         return result()
 
     step.result = when_computed

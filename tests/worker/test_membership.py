@@ -6,6 +6,7 @@ from dataclasses import replace
 from secrets import token_hex
 
 import pytest
+import torch
 
 from decode.lockstep import LOCAL, WAIT, LockstepTimes
 from decode.speculation import AutoDrafts, DraftPolicy
@@ -13,6 +14,7 @@ from engine.batch import ForwardBatch, SpreadPlan
 from engine.spread.interface import MemberUnreachable
 from engine.spread.shapes import draft_shapes, plain_shapes
 from engine.step import Step
+from engine.timer import Timer
 from transport.wire.spread import ExchangeExport, SpreadGroup, SpreadJoined, SpreadMember
 from worker.spread.group import Alone
 from worker.spread.membership import Membership
@@ -45,7 +47,7 @@ class Spreader:
         self.num_left += 1
 
     def launch(self, batch: ForwardBatch, plan: SpreadPlan) -> Step:
-        return Step(len(batch.rows), ())
+        return Step(len(batch.rows), (), Timer(torch.device("cpu")))
 
 
 class Trio:
