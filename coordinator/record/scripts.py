@@ -89,8 +89,8 @@ return answer(stored == ARGV[1] and 2 or 1)
 
 _JOIN = Script("""
 -- KEYS coordinators, own hash, own open set, the recent ones.
--- ARGV instance, protocol, prefix of hashes, ttl ms, ttl of the list, fields, most dead ones, ttl of
--- the recent ones, which no request refreshes in a quiet time.
+-- ARGV instance, protocol, prefix of hashes, ttl ms, ttl of the list, fields, most dead ones,
+-- ttl of the recent ones, which no request refreshes in a quiet time.
 -- Returns {'conflict', instance, protocol}, or {'known' | 'new', whether it was missing in the
 -- list, how many open requests and recent ones are listed, dead instances ...}.
 own(KEYS[1], 'set')
