@@ -28,9 +28,9 @@ bias and of min_tokens, which the first request that needs them makes."""
 LOGITS_BYTES = 4
 """Bytes of each id of each row sampled in one pass; twice that with drafts, because a step with
 drafts copies the logits that it samples."""
-SAMPLED_BYTES = 50
-"""Bytes kept free for each id of each row sampled at once: 29 for temporaries if all rows have
-penalties, a long top_p and logprobs; the rest for the workspace of sorts."""
+SAMPLED_BYTES = 24
+"""Bytes kept free for each id of each row sampled at once: twice what rows with penalties, a long
+top_p and logprobs take, because torch keeps blocks of several sizes."""
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ import triton.language as tl
 from engine.kernels.triton_sampling import _log
 from engine.kernels.triton_threshold import _key, _value
 
-TILE = 4096
+TILE, SEARCHED = 4096, 2048
 """Number of ids per program, and that the search takes at a time."""
 RANGES = tl.constexpr(16)
 ONE = tl.constexpr(1 << 40)
@@ -75,10 +75,11 @@ def lowest_kept_of_all(
         sums = torch.zeros(num_rows, RANGES.value, dtype=torch.int64, device=device)
         num_found = torch.zeros(num_rows, dtype=torch.int32, device=device)
         args = *ids, *settings, *strides, best, last, share, sums
-        each = {"TILE": tile, "COUNTED": counted}
-        _weigh_kernel[grid](*args, **each, num_warps=num_warps)
-        _gather_kernel[grid](*args, num_found, found, **each, num_warps=num_warps)
-        _search_kernel[(num_rows,)](*args, num_found, found, lowest, **each, num_warps=16)
+        each = {"TILE": tile, "COUNTED": counted, "num_warps": num_warps}
+        _weigh_kernel[grid](*args, **each)
+        _gather_kernel[grid](*args, num_found, found, **each)
+        each |= {"TILE": min(tile, SEARCHED), "num_warps": 8}
+        _search_kernel[(num_rows,)](*args, num_found, found, lowest, **each)
 
 
 @triton.jit
@@ -217,7 +218,12 @@ def _search_kernel(
         amount -= tl.max(tl.where(b_reached < amount, b_reached, 0), 0)
         num_found = tl.load(p_num_found + place)
         p_found += place.to(tl.int64) * num_valid_ids
-        low, high = tl.full([], 0, tl.uint32), tl.load(p_best + place).to(tl.uint32)
+        b_low, b_high = tl.full([TILE], 0xFFFFFFFF, tl.uint32), tl.full([TILE], 0, tl.uint32)
+        for first in range(0, num_found, TILE):
+            b_key = _found(p_found, first, num_found, TILE)
+            b_low = tl.minimum(b_low, tl.where(b_key > 0, b_key, 0xFFFFFFFF))
+            b_high = tl.maximum(b_high, b_key)
+        low, high = tl.min(b_low, 0), tl.max(b_high, 0)
         while low < high:
             middle = high - ((high - low) >> 1)
             b_sum = tl.full([TILE], 0, tl.int64)
