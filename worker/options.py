@@ -180,6 +180,14 @@ class Options:
             "Steps launched ahead of the host: 0 or 1; without it 1 on a GPU, 0 on a CPU.",
         ),
     ] = None
+    max_tokens_beside_decode: Annotated[
+        int,
+        option(
+            "BATON_MAX_TOKENS_BESIDE_DECODE",
+            "Prompt tokens a batch while sequences are decoded: fewer for an even pace of tokens, "
+            "more for prompts that are done sooner. In a burst of prompts it is off.",
+        ),
+    ] = 2048
     threads: Annotated[
         int, option("BATON_THREADS", "torch threads; 0: the cores, divided by --host-workers.")
     ] = 0

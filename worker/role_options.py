@@ -9,19 +9,10 @@ from transport.wire.layout import CHUNK_ALIGNMENT
 from worker.options import Options, option
 
 BATCH_TOKENS = {"cpu": 2048, "cuda": PROMPT_TOKENS}
-BESIDE_DECODE = 2048
 STANDBY_ROWS = 16
 """The most prompts of a batch at a decode worker, which computes prompts only while no prefill
 worker does."""
 
-MaxTokensBesideDecode = Annotated[
-    int,
-    option(
-        "BATON_MAX_TOKENS_BESIDE_DECODE",
-        "Prompt tokens a batch while sequences are decoded: fewer for an even pace of tokens, more "
-        "for prompts that are done sooner. In a burst of prompts it is off.",
-    ),
-]
 AnyRole = Annotated[
     bool,
     option(
@@ -57,9 +48,7 @@ class PrefillOptions(PromptOptions):
     any_role: AnyRole = False
 
     def _limits(self, device: Device) -> RoundLimits:
-        prompts = self._prompts(device)
-        beside = BESIDE_DECODE if self.any_role else prompts.max_batch_tokens
-        return RoundLimits(prompts, beside)
+        return RoundLimits(self._prompts(device), self.max_tokens_beside_decode)
 
     def _any_role(self) -> bool:
         return self.any_role
@@ -72,7 +61,6 @@ class DecodeOptions(Options):
 
     role = "decode"
 
-    max_tokens_beside_decode: MaxTokensBesideDecode = BESIDE_DECODE
     any_role: AnyRole = False
 
     def _limits(self, device: Device) -> RoundLimits:
@@ -90,8 +78,6 @@ class ColocatedOptions(PromptOptions):
     """Compute prompts and decode them, on the same device."""
 
     role = "colocated"
-
-    max_tokens_beside_decode: MaxTokensBesideDecode = BESIDE_DECODE
 
     def _limits(self, device: Device) -> RoundLimits:
         return RoundLimits(self._prompts(device), self.max_tokens_beside_decode)

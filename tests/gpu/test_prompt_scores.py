@@ -145,9 +145,9 @@ def test_prompts_that_do_not_ask_stay_in_their_graph(engine: Engine) -> None:
     launched: list[int] = []
     launch = graphs.launch
 
-    def counted(shape, rows):  # type: ignore[no-untyped-def]
+    def counted(shape, rows, windows):  # type: ignore[no-untyped-def]
         launched.append(len(rows))
-        return launch(shape, rows)
+        return launch(shape, rows, windows)
 
     graphs.launch = counted  # type: ignore[method-assign]
     try:

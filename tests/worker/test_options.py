@@ -21,7 +21,6 @@ GIVEN: dict[str, Any] = {"coordinator": "ipc://somewhere", "device": "cpu"}
 OF_SOME_ROLES = {
     "max_batch_tokens": {"prefill", "colocated"},
     "max_batch_rows": {"prefill", "colocated"},
-    "max_tokens_beside_decode": {"decode", "colocated"},
     "any_role": {"prefill", "decode"},
 }
 ROLES = [PrefillOptions, DecodeOptions, ColocatedOptions]
