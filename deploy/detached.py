@@ -123,7 +123,7 @@ def _until_ready(process: subprocess.Popen[bytes], notices: NotifySocket) -> Sta
     """Wait until the server is ready, has ended, or must be ended: at a signal or the deadline."""
     deadline = time.monotonic() + READY_DEADLINE_S
     try:
-        with _pidfd(process.pid) as pidfd:
+        with _interrupted_by_sigterm(), _pidfd(process.pid) as pidfd:
             while (left_s := deadline - time.monotonic()) > 0:
                 readable, _, _ = select.select([notices.fileno(), pidfd], [], [], left_s)
                 for notice in notices.receive():
@@ -140,6 +140,16 @@ def _until_ready(process: subprocess.Popen[bytes], notices: NotifySocket) -> Sta
         process.kill()
         process.wait()
     return Started(1)
+
+
+@contextmanager
+def _interrupted_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM raise KeyboardInterrupt too, as it also means that no server is wanted."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """``baton up --detach``, ``baton logs`` and ``baton down``, with stub services."""
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -27,20 +28,39 @@ class Commands:
         (folder / "run").mkdir()
         self.journal.touch()
 
-    def run(self, *args: str, **environ: str) -> "subprocess.CompletedProcess[str]":
+    def begin(self, *args: str, **environ: str) -> "subprocess.Popen[str]":
         clean = {k: v for k, v in environment({}).items() if not k.startswith("STUB_")}
-        return subprocess.run(
+        return subprocess.Popen(
             [sys.executable, "-m", "deploy.cli", *args, "--port", environ.get("PORT", self.port)],
             env={**clean, "PYTHONPATH": f"{STUBS}{os.pathsep}{ROOT}",
                  "STUB_JOURNAL": str(self.journal), "XDG_RUNTIME_DIR": str(self._folder / "run"),
                  "XDG_STATE_HOME": str(self._folder / "state"),
                  "BATON_REDIS_URL": "redis://unused", **environ},
-            capture_output=True, text=True, timeout=4 * DEADLINE_S, check=False,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
 
-    def up(self, **environ: str) -> "subprocess.CompletedProcess[str]":
+    def run(self, *args: str, **environ: str) -> "subprocess.CompletedProcess[str]":
+        with self.begin(*args, **environ) as process:
+            stdout, stderr = process.communicate(timeout=4 * DEADLINE_S)
+        return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
+
+    def begin_up(self, **environ: str) -> "subprocess.Popen[str]":
         model = str(self._folder / "model")
-        return self.run("up", "--detach", "--device", "cpu", "--model", model, **environ)
+        return self.begin("up", "--detach", "--device", "cpu", "--model", model, **environ)
+
+    def up(self, **environ: str) -> "subprocess.CompletedProcess[str]":
+        with self.begin_up(**environ) as process:
+            stdout, stderr = process.communicate(timeout=4 * DEADLINE_S)
+        return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
+
+    def until_begun(self, number: int) -> None:
+        """Wait until so many services have begun."""
+        follow = ["timeout", str(DEADLINE_S), "tail", "-n", "+1", "-f", str(self.journal)]
+        with subprocess.Popen(follow, stdout=subprocess.PIPE) as tail:
+            assert tail.stdout is not None
+            lines = [tail.stdout.readline() for _ in range(number)]
+            tail.terminate()
+        assert all(lines), "not in time"
 
     def pids(self) -> list[int]:
         """Processes of services that have begun."""
@@ -77,6 +97,18 @@ def test_a_detached_server_runs_until_it_is_told_to_end(commands: Commands) -> N
     assert "SIGTERM: draining" in commands.run("logs", "-n", "1000").stdout
     assert commands.run("down").returncode == 1
     assert commands.up().returncode == 0, "its port is free again"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_start_that_is_interrupted_leaves_no_server(
+    commands: Commands, number: signal.Signals
+) -> None:
+    with commands.begin_up(STUB_DECODE="progress") as up:
+        commands.until_begun(3)
+        up.send_signal(number)
+        assert up.wait(DEADLINE_S) == 1
+    assert all_dead(commands.pids())
+    assert commands.run("down").returncode == 1, "none runs"
 
 
 def test_a_start_that_fails_says_why(commands: Commands) -> None:
