@@ -147,6 +147,8 @@ class WorkerStatus:
     """Prefixes kept in its host tier now."""
     pid: int = 0
     """Process id, in the namespace of the machine."""
+    prompts_waiting: int = 0
+    """How many of the ``waiting`` ones wait for their prompts to be computed here."""
     spread: SpreadStatus | None = None
     """None for a worker that does not offer to compute steps together with others."""
 
@@ -173,9 +175,8 @@ class ServiceStatus:
 
     @property
     def prompts_waiting(self) -> int:
-        """Requests whose prompts wait, at the coordinator or at a prefill or colocated worker."""
-        there = (each.waiting for each in self.workers if each.role != "decode")
-        return self.queued + sum(there)
+        """Requests whose prompts wait, at the coordinator or at a worker of any role."""
+        return self.queued + sum(each.prompts_waiting for each in self.workers)
 
 
 class LoadPoint(Struct, frozen=True):

@@ -10,4 +10,5 @@ def assert_counted(worker: Worker) -> None:
     assert worker.load.num_pages_assigned == sum(pages)
     computing = [r for r in there if r.state is State.PREFILLING]
     assert worker.load.tokens_ahead == sum(r.num_tokens - r.num_expected for r in computing)
+    assert worker.load.num_prompts == len(computing)
     assert worker.load.pending_prefixes.requests <= {r.request_id for r in computing}

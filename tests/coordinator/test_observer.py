@@ -125,8 +125,8 @@ def test_each_tick_tells_how_many_records_redis_does_not_have_yet() -> None:
 
 def test_the_queue_has_prompts_that_wait_at_a_worker_too() -> None:
     workers = tuple(
-        WorkerStatus(f"{role}-1", role, "cpu", 15, waiting, 8, 8, 4, 4, "")
-        for role, waiting in (("prefill", 40), ("decode", 3), ("colocated", 5))
+        WorkerStatus(f"{role}-1", role, "cpu", 15, waiting, 8, 8, 4, 4, "", prompts_waiting=prompts)
+        for role, waiting, prompts in (("prefill", 40, 40), ("decode", 3, 2), ("colocated", 5, 5))
     )
     metrics = Metrics("m")
     observer = Observer(metrics, Mock(num_unwritten=0, dropped=0, damage=Damage()), "c1")
@@ -134,10 +134,20 @@ def test_the_queue_has_prompts_that_wait_at_a_worker_too() -> None:
     observer.clock = Mock(side_effect=lambda: now)
     observer.tick(ServiceStatus(True, (), False, 7, 73, True, workers), 0, 0)
     now += PERIOD_S
-    assert [point.queued for point in observer.load_series().points] == [7 + 40 + 5]
+    assert [point.queued for point in observer.load_series().points] == [7 + 40 + 2 + 5]
     exported = metrics.render().decode()
-    assert "baton_requests_queued 52.0\n" in exported
-    assert re.search(r"^vllm:num_requests_waiting\{.*\} 52\.0$", exported, re.MULTILINE)
+    assert "baton_requests_queued 54.0\n" in exported
+    assert re.search(r"^vllm:num_requests_waiting\{.*\} 54\.0$", exported, re.MULTILINE)
+
+
+def test_of_what_waits_at_a_decode_worker_its_prompts_are_in_the_queue() -> None:
+    desk = Desk(("p-1", "d-1"))
+    desk.life.worker_draining(desk.registry.require("p-1"))
+    request, worker = desk.submit(), desk.registry.require("d-1")
+    worker.take_gauges(WorkerGauges(8, 8, waiting=3))
+    assert (worker.status(0.0).waiting, worker.status(0.0).prompts_waiting) == (3, 1)
+    desk.begin(request)
+    assert worker.status(0.0).prompts_waiting == 0, "the others are handoffs"
 
 
 def test_moves_are_counted_by_reason_and_outcome_and_those_of_the_last_minute() -> None:

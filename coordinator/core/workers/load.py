@@ -45,6 +45,11 @@ class Load:
         return len(self.requests)
 
     @property
+    def num_prompts(self) -> int:
+        """Requests whose first token has not arrived yet."""
+        return sum(ahead > 0 for _, ahead in self._counted.values())
+
+    @property
     def is_busy(self) -> bool:
         """True if the worker computes any request; keeping an offer is no work."""
         return any(self.computes(request) for request in self.requests.values())

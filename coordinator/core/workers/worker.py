@@ -148,6 +148,7 @@ class Worker:
             pid=self.hello.pid,
             running=self.gauges.running,
             waiting=self.gauges.waiting,
+            prompts_waiting=min(self.gauges.waiting, self.load.num_prompts),
             free_pages=self.gauges.free_pages,
             num_pages=pools.num_pages,
             free_state_slots=self.gauges.free_state_slots,
