@@ -1,19 +1,17 @@
 """``baton up --detach``, ``baton logs`` and ``baton down``, with stub services."""
 
-import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from bench.stack import ROOT, environment
 from deploy.cli import app
 from deploy.ports import claim_port
-from tests.deploy.running import DEADLINE_S, STUBS, all_dead
+from tests.deploy.running import DEADLINE_S, all_dead, stub_environment, stub_options
 
 
 class Commands:
@@ -21,37 +19,29 @@ class Commands:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._up = ("up", "--detach", *stub_options(folder))
         self.journal = folder / "journal"
         self.port = str(claim_port("127.0.0.1", 0))
-        (folder / "model").mkdir()
-        (folder / "model" / "config.json").write_text("{}")
-        (folder / "run").mkdir()
-        self.journal.touch()
-
-    def begin(self, *args: str, **environ: str) -> "subprocess.Popen[str]":
-        clean = {k: v for k, v in environment({}).items() if not k.startswith("STUB_")}
-        return subprocess.Popen(
-            [sys.executable, "-m", "deploy.cli", *args, "--port", environ.get("PORT", self.port)],
-            env={**clean, "PYTHONPATH": f"{STUBS}{os.pathsep}{ROOT}",
-                 "STUB_JOURNAL": str(self.journal), "XDG_RUNTIME_DIR": str(self._folder / "run"),
-                 "XDG_STATE_HOME": str(self._folder / "state"),
-                 "BATON_REDIS_URL": "redis://unused", **environ},
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
 
     def run(self, *args: str, **environ: str) -> "subprocess.CompletedProcess[str]":
-        with self.begin(*args, **environ) as process:
-            stdout, stderr = process.communicate(timeout=4 * DEADLINE_S)
-        return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
-
-    def begin_up(self, **environ: str) -> "subprocess.Popen[str]":
-        model = str(self._folder / "model")
-        return self.begin("up", "--detach", "--device", "cpu", "--model", model, **environ)
+        return subprocess.run(
+            self._command(args, environ), env=self._environment(environ),
+            capture_output=True, text=True, timeout=4 * DEADLINE_S, check=False,
+        )  # fmt: skip
 
     def up(self, **environ: str) -> "subprocess.CompletedProcess[str]":
-        with self.begin_up(**environ) as process:
-            stdout, stderr = process.communicate(timeout=4 * DEADLINE_S)
-        return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
+        return self.run(*self._up, **environ)
+
+    def begin_up(self, **environ: str) -> "subprocess.Popen[bytes]":
+        return subprocess.Popen(self._command(self._up, environ), env=self._environment(environ))
+
+    def _command(self, args: Sequence[str], environ: Mapping[str, str]) -> list[str]:
+        port = environ.get("PORT", self.port)
+        return [sys.executable, "-m", "deploy.cli", *args, "--port", port]
+
+    def _environment(self, environ: Mapping[str, str]) -> dict[str, str]:
+        state = str(self._folder / "state")
+        return stub_environment(self._folder, {"XDG_STATE_HOME": state, **environ})
 
     def until_begun(self, number: int) -> None:
         """Wait until so many services have begun."""
@@ -103,10 +93,14 @@ def test_a_detached_server_runs_until_it_is_told_to_end(commands: Commands) -> N
 def test_a_start_that_is_interrupted_leaves_no_server(
     commands: Commands, number: signal.Signals
 ) -> None:
-    with commands.begin_up(STUB_DECODE="progress") as up:
+    up = commands.begin_up(STUB_DECODE="progress")
+    try:
         commands.until_begun(3)
         up.send_signal(number)
         assert up.wait(DEADLINE_S) == 1
+    finally:
+        up.kill()
+        up.wait(DEADLINE_S)
     assert all_dead(commands.pids())
     assert commands.run("down").returncode == 1, "none runs"
 
