@@ -70,7 +70,10 @@ class AttentionWorkspace:
 def programs_for(num_rows: int, width: int) -> int:
     """Number of programs per row and KV head that fill the GPU, with heads padded to ``width``;
     they share the row's chunks."""
-    wanted = max(8, 256 // num_rows) if width <= NARROW.value else max(2, 128 // num_rows)
+    if width <= NARROW.value:
+        wanted = max(8, 256 // num_rows)
+    else:  # behind a common prefix rows have few chunks, which fewer programs divide unevenly
+        wanted = max(2, 128 // num_rows, min(16, 512 // num_rows))
     return min(wanted, MAX_CHUNKS)
 
 
@@ -138,7 +141,8 @@ def attention_decode(
         assert own.shape[0] >= num_rows, own.shape
         assert tiles.shape[1] == 1 + members, tiles.shape
         assert window is None, "rows with a window read no chunks together"
-        num_shared = triton.cdiv(SHARED_PROGRAMS, num_kv_heads * num_programs)
+        if num_rows > 1:
+            num_shared = triton.cdiv(SHARED_PROGRAMS, num_kv_heads * num_programs)
     _chunk_kernel[(num_programs, num_kv_heads, num_shared + num_rows)](
         q, kv, block_tables, ends, workspace.partials, workspace.stats,
         own, tiles, items, num_items,
