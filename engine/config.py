@@ -53,6 +53,7 @@ class EngineConfig:
     on the GPU beside the weights; ``gpu_share``: how many workers divide the GPU's memory;
     ``gpu_memory``: GiB of it that count, as if the GPU had no more; None: all.
     ``max_prompt_tokens``: the most prompt tokens of a pass, for which memory is kept free.
+    ``prompts_apart``: no pass has prompts and decode rows, which changes the bits of both.
     ``poison`` fills all cache memory with NaN at the start, so that a read before a write shows in
     the logits. ``decodes`` False: the engine computes prompts and first tokens only, and spends no
     time and memory on making decode steps fast; ``prefills`` False: the other way round. Both still
@@ -84,6 +85,7 @@ class EngineConfig:
     gpu_share: int = 1
     gpu_memory: float | None = None
     max_prompt_tokens: int = PROMPT_TOKENS
+    prompts_apart: bool = False
     decodes: bool = True
     prefills: bool = True
     max_drafts: int = 0

@@ -188,7 +188,7 @@ class Engine:
         timer = Timer(self._device)
         draws: list[tuple[Sequence[int], Outcome]] = []
         scores: list[tuple[tuple[int, ...], Scores]] = []
-        separate = self._drafts is not None or self.spread is not None
+        separate = self.config.prompts_apart or self._drafts is not None or self.spread is not None
         for part in self._passes(batch, self._scored_block, separate=separate):
             if self._drafts is not None and part.decodes:
                 owners, verified = self._drafts.launch(part.rows, batch.num_next_drafts)

@@ -18,7 +18,7 @@ from decode.spread_table import read
 from engine.config import PROMPT_TOKENS, Device, Dtype, EngineConfig, LoadFormat, Quantize
 from engine.gpu import gpu_name
 from engine.spread.shapes import sizes_on
-from prefill.limits import RoundLimits
+from prefill.limits import PrefillLimits, RoundLimits
 from transport.checkpoint_folder import (
     CONFIG,
     checkpoint_folder,
@@ -36,6 +36,7 @@ from worker.gpu_locks.folder import DEFAULT
 from worker.gpu_locks.marks import UNFIT_S
 from worker.settings import HandoffSettings, PrefixCacheSettings, WorkerSettings, host_bytes
 
+BATCH_TOKENS = {"cpu": 2048, "cuda": PROMPT_TOKENS}
 CPU_PAGES = 1024
 CPU_STATE_SLOTS = 64
 LOOKAHEAD = {"cpu": 0, "cuda": 1}
@@ -50,8 +51,8 @@ def option(variable: str, help_text: str, *names: str, **more: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The options of workers of every role. A role's class implements ``_limits`` and
-    ``_any_role``."""
+    """The options of workers of every role. A role's class may have other ``_limits``
+    and ``_any_role``."""
 
     role: ClassVar[Role]
 
@@ -180,6 +181,17 @@ class Options:
             "Steps launched ahead of the host: 0 or 1; without it 1 on a GPU, 0 on a CPU.",
         ),
     ] = None
+    max_batch_tokens: Annotated[
+        int,
+        option("BATON_MAX_BATCH_TOKENS", "Prompt tokens a batch; 0: 8192 on a GPU, 2048 on a CPU."),
+    ] = 0
+    max_batch_rows: Annotated[
+        int,
+        option(
+            "BATON_MAX_BATCH_ROWS",
+            "Prompts a batch; 1: each is computed alone, apart from decode steps too.",
+        ),
+    ] = 16
     max_tokens_beside_decode: Annotated[
         int,
         option(
@@ -245,11 +257,10 @@ class Options:
         )
 
     def _limits(self, device: Device) -> RoundLimits:
-        raise NotImplementedError
-
-    def _max_prompt_tokens(self) -> int:
-        """Prompt tokens of a pass for which memory is kept free on a GPU."""
-        return PROMPT_TOKENS
+        tokens = self.max_batch_tokens or BATCH_TOKENS[device]
+        return RoundLimits(
+            PrefillLimits(tokens, self.max_batch_rows), self.max_tokens_beside_decode
+        )
 
     def _handoff(self) -> HandoffSettings:
         return HandoffSettings(self.offer_ttl, self.pull_timeout, self.verify_handoff)
@@ -288,7 +299,8 @@ class Options:
             num_valid_ids=num_tokenizer_ids(model),
             gpu_share=self.gpu_share,
             gpu_memory=self.gpu_memory or None,
-            max_prompt_tokens=self._max_prompt_tokens(),
+            max_prompt_tokens=self.max_batch_tokens or PROMPT_TOKENS,
+            prompts_apart=self.max_batch_rows == 1,
             spread=self._spread(cast(Device, device)) != "off",
             group_sizes=sizes_on(max(2, _num_gpus(cast(Device, device)))),
             any_role=any_role,

@@ -77,6 +77,18 @@ def test_company_does_not_change_a_prompt() -> None:
     assert engine.launch(ForwardBatch(rows)).result().sampled[0] == (alone,)
 
 
+def test_a_prompt_apart_from_a_step_changes_no_bit_of_either() -> None:
+    engine = load_engine(checkpoint("per_expert"), prompts_apart=True)
+    pages = tuple(range(20)), tuple(range(20, 40)), tuple(range(40, 60))
+    alone = prefill(engine, 0, pages[0], [])
+    next_alone = engine.launch(ForwardBatch((Row(0, pages[0], len(PROMPT), None),))).result()
+    prefill(engine, 1, pages[1], [])
+    engine.bind(Binding(2, PROMPT, (), ALL_LOGPROBS, UNLIMITED))
+    rows = Row(1, pages[1], len(PROMPT), None), Row(2, pages[2], 0, PROMPT)
+    together = engine.launch(ForwardBatch(rows)).result()
+    assert together.sampled == (*next_alone.sampled, (alone,))
+
+
 def test_a_start_at_zero_forgets_the_slot() -> None:
     engine = load_engine(checkpoint("lean"))
     first = prefill(engine, 3, tuple(range(20)), [])

@@ -11,6 +11,7 @@ from typer.models import OptionInfo
 from typer.testing import CliRunner
 
 from decode.spread_table import SHIPPED
+from prefill.limits import PrefillLimits
 from worker import main
 from worker.main import command
 from worker.options import Options
@@ -19,8 +20,6 @@ from worker.settings import HandoffSettings, PrefixCacheSettings, WorkerSettings
 
 GIVEN: dict[str, Any] = {"coordinator": "ipc://somewhere", "device": "cpu"}
 OF_SOME_ROLES = {
-    "max_batch_tokens": {"prefill", "colocated"},
-    "max_batch_rows": {"prefill", "colocated"},
     "any_role": {"prefill", "decode"},
 }
 ROLES = [PrefillOptions, DecodeOptions, ColocatedOptions]
@@ -74,6 +73,20 @@ def test_a_decode_worker_computes_prompts_in_batches_as_beside_running_sequences
     for num_running, num_waiting in ((0, 1), (8, 1), (1, 9)):
         found = limits.max_tokens(num_running=num_running, num_waiting=num_waiting)
         assert found == 128
+
+
+@pytest.mark.parametrize(("any_role", "most"), [(True, 256), (False, 128)])
+def test_a_decode_workers_prompts_have_the_limits_of_all_workers(any_role: bool, most: int) -> None:
+    given = {"max_batch_tokens": 256, "max_batch_rows": 1, "max_tokens_beside_decode": 128}
+    found = DecodeOptions(**GIVEN, any_role=any_role, **given).settings()
+    assert found.limits.prompts == PrefillLimits(most, 1)
+    assert (found.engine.max_prompt_tokens, found.engine.prompts_apart) == (256, True)
+
+
+def test_no_batch_of_a_decode_worker_is_larger_than_memory_is_kept_free_for() -> None:
+    found = DecodeOptions(**GIVEN, max_batch_tokens=64).settings()
+    assert found.limits.max_tokens(num_running=0, num_waiting=1) == 64
+    assert (found.engine.max_prompt_tokens, found.engine.prompts_apart) == (64, False)
 
 
 def test_steps_are_timed_unless_that_is_switched_off_or_a_table_is_given(
