@@ -11,8 +11,9 @@ differs or fails, or a request is still open at the end.
 
 In bfloat16 (``--margin 0.06``) an answer may also be one that came in the ``--quiet-s`` before the
 first drain, or that of its prompt and first tokens computed anew (tests/soak/resumed.py):
-``rounded_otherwise`` counts those. With ``--exact`` none may: each prompt is computed as a whole
-and alone, and so few requests are open that others do not change the bits of a GPU's decode steps.
+``rounded_otherwise`` counts those. With ``--exact`` none may: each prompt is computed as a whole,
+alone and apart from steps, and so few requests are open that others do not change the bits of a
+GPU's decode steps. That needs a model that Triton's kernels support, which the bundled one is not.
 """
 
 import asyncio
@@ -48,7 +49,7 @@ BURST, BURST_LEN, QUIET_S = 48, 600, 3.0
 MOST_ALIKE = 64
 """Sequences of a decode step up to which a GPU computes the same bits for each."""
 EXACT = {"max_batch_rows": 1, "prefix_cache": 0}
-"""Settings with which a prompt is computed as a whole and alone."""
+"""Settings with which a prompt is computed as a whole, alone and apart from steps."""
 _CHANGES = re.compile(r"^baton_role_changes_total\{[^}]*\} (\S+)$", re.MULTILINE)
 _MOVES = re.compile(r'^baton_moves_total\{.*outcome="(\w+)".*\} (\S+)$', re.MULTILINE)
 _HELD = re.compile(r"^baton_open_tokens (\S+)$", re.MULTILINE)
