@@ -69,7 +69,8 @@ def load(
         gpu.require_gpu(weight_bytes, gpu.GpuPart.of(config), advice, quantised=is_small)
     num_ids = config.num_valid_ids or model_config.vocab_size
     what = model_config, config.kv_dtype, layout, config.decodes, config.prefills, max_drafts
-    ahead = kernels_ahead(config.device, model_config, (*what, config.spreads, config.lends))
+    in_groups = config.spreads, config.lends
+    ahead = kernels_ahead(config.device, model_config, (*what, *in_groups), spreads=any(in_groups))
     grammars = _read_aside(config, num_ids)
     phases.ended("checks")
     model, fingerprint = _model(config, model_config, entries, progress)

@@ -50,12 +50,12 @@ def kernels_for(config: ModelConfig, dtype: torch.dtype, device: str, max_rows: 
     return kernels
 
 
-def kernels_ahead(device: str, config: ModelConfig, what: object) -> Ahead:
+def kernels_ahead(device: str, config: ModelConfig, what: object, *, spreads: bool) -> Ahead:
     """Begin to compile the kernels of an engine. The variants that it needs depend on ``config``,
-    ``what`` and the GPU."""
+    ``what`` and the GPU. ``spreads``: it takes part in spread steps."""
     if device == "cpu":
         return NothingAhead()
     from engine.kernels.compile_ahead import CompileAhead
 
     arch = arch_number(torch.cuda.get_device_capability())
-    return CompileAhead(what, arch, first_start.notes(config, arch))
+    return CompileAhead(what, arch, first_start.notes(config, arch, spreads=spreads))

@@ -72,7 +72,7 @@ def compile_note(note: str, arch: int) -> float | None:
     return time.perf_counter() - began
 
 
-def compile_all(notes: tuple[str, ...], arch: int) -> tuple[str, ...]:
+def compile_all(notes: tuple[str, ...], arch: int, limit_s: float = COMPILE_S) -> tuple[str, ...]:
     """Compile ``notes``; returns those that could be compiled, slowest first. Raises
     TimeoutError."""
     from engine.kernels.cache_keys import settle_cache_keys
@@ -82,7 +82,7 @@ def compile_all(notes: tuple[str, ...], arch: int) -> tuple[str, ...]:
     with ProcessPoolExecutor(
         num_processes, get_context("fork"), die_with_parent, (os.getpid(),)
     ) as processes:
-        took_s = processes.map(partial(compile_note, arch=arch), notes, timeout=COMPILE_S)
+        took_s = processes.map(partial(compile_note, arch=arch), notes, timeout=limit_s)
         done = [(each, note) for note, each in zip(notes, took_s, strict=True) if each is not None]
     return tuple(note for _, note in sorted(done, reverse=True))
 

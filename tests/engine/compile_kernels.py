@@ -316,20 +316,30 @@ def launch_everything(arch: int) -> None:
         launch_pieces()
 
 
+def nothing_pinned() -> None:
+    """Have no memory pinned, as that takes a GPU."""
+    torch.Tensor.pin_memory = lambda self, *_: self  # type: ignore[assignment,method-assign]
+    WrittenByKernels.empty = lambda _, num: torch.zeros(num, dtype=torch.int64)  # type: ignore[method-assign]
+    WrittenByKernels.keep = lambda *_: None  # type: ignore[assignment, method-assign, return-value]
+
+
+def as_on(arch: int) -> None:
+    """Have kernels launched as on a GPU of this architecture."""
+    for module in list(sys.modules.values()):
+        if module.__name__.startswith(("engine.kernels.", "engine.spread.")) and hasattr(
+            module, "arch_of"
+        ):
+            module.arch_of = lambda _: arch
+
+
 def compile_for(arch: int, names: list[str], model: str | None, *, one_each: bool) -> None:
     """Compile for one architecture, and end the process: with status 1 if a kernel did not."""
     torch.set_num_threads(1)
     compiled = Compiled(names, GPUTarget("cuda", arch, 32), one_each=one_each)
     jit.JITFunction.run = lambda self, *args, **kwargs: compiled.launch(self, *args, **kwargs)
     noted.without_arithmetic()
-    torch.Tensor.pin_memory = lambda self, *_: self  # type: ignore[assignment,method-assign]
-    WrittenByKernels.empty = lambda _, num: torch.zeros(num, dtype=torch.int64)  # type: ignore[method-assign]
-    WrittenByKernels.keep = lambda *_: None  # type: ignore[assignment, method-assign, return-value]
-    for module in list(sys.modules.values()):
-        if module.__name__.startswith(("engine.kernels.", "engine.spread.")) and hasattr(
-            module, "arch_of"
-        ):
-            module.arch_of = lambda _: arch
+    nothing_pinned()
+    as_on(arch)
     if model is None:
         launch_everything(arch)
     else:

@@ -3,6 +3,7 @@
 import json
 from importlib import import_module
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -16,7 +17,8 @@ FULL_SIZE = ROOT / "bench/models/qwen3.5-35b-a3b"
 
 def test_the_full_size_model_has_notes_for_either_kind_of_weights():
     config = read_config(FULL_SIZE)
-    bf16, fp8 = first_start.notes(config, 90), first_start.notes(config.quantised(), 90)
+    bf16 = first_start.notes(config, 90, spreads=False)
+    fp8 = first_start.notes(config.quantised(), 90, spreads=False)
     assert bf16 == first_start.read(90, "bf16")
     assert fp8 == first_start.read(90, "fp8")
     assert bf16
@@ -26,21 +28,34 @@ def test_the_full_size_model_has_notes_for_either_kind_of_weights():
 
 def test_other_models_and_gpus_have_none():
     config = read_config(FULL_SIZE)
-    assert first_start.notes(read_config(ROOT / "models/tiny"), 90) == ()
-    assert first_start.notes(config, 100) == ()
+    assert first_start.notes(read_config(ROOT / "models/tiny"), 90, spreads=True) == ()
+    assert first_start.notes(config, 100, spreads=True) == ()
 
 
 def test_experts_in_nvfp4_have_notes_beside_those_of_the_other_matrices():
     config = read_config(FULL_SIZE)
     experts = set(first_start.read(90, "nvfp4"))
     made, stored = config.rounded().packing(), config.packing()
-    assert set(first_start.notes(made, 90)) == experts | set(first_start.read(90, "fp8"))
-    assert set(first_start.notes(stored, 90)) == experts | set(first_start.read(90, "bf16"))
+    assert set(first_start.notes(made, 90, spreads=False)) == experts | set(
+        first_start.read(90, "fp8")
+    )
+    assert set(first_start.notes(stored, 90, spreads=False)) == experts | set(
+        first_start.read(90, "bf16")
+    )
     kernels = {json.loads(note)["kernel"].rpartition(".")[2] for note in experts}
     assert {"nvfp4_gate_up_kernel", "nvfp4_down_kernel", "_widen_kernel"} <= kernels
 
 
-@pytest.mark.parametrize("weights", ["bf16", "fp8", "nvfp4"])
+def test_members_of_spread_groups_have_notes_beside_those_of_all():
+    config = read_config(FULL_SIZE)
+    alone = set(first_start.notes(config, 90, spreads=False))
+    found = set(first_start.notes(config, 90, spreads=True))
+    assert alone < found
+    kernels = {json.loads(note)["kernel"].rpartition(".")[2] for note in found - alone}
+    assert {"_collect_kernel", "_push_kernel", "_agree_kernel", "_offer_kernel"} <= kernels
+
+
+@pytest.mark.parametrize("weights", get_args(first_start.Kind))
 def test_each_note_has_the_parameters_that_its_kernel_has(weights):
     """Else a first start compiles it at its launch: note a start on a GPU again, and run
     ``python -m engine.kernels.first_start``."""
@@ -50,7 +65,7 @@ def test_each_note_has_the_parameters_that_its_kernel_has(weights):
         assert list(note["arguments"]) == kernel.arg_names, note["kernel"]
 
 
-@pytest.mark.parametrize("weights", ["bf16", "fp8", "nvfp4"])
+@pytest.mark.parametrize("weights", get_args(first_start.Kind))
 def test_a_note_says_to_triton_what_it_was_made_of(weights):
     for note in first_start.read(90, weights):
         data = json.loads(for_triton(note, 90))
