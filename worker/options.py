@@ -262,6 +262,10 @@ class Options:
             PrefillLimits(tokens, self.max_batch_rows), self.max_tokens_beside_decode
         )
 
+    def _max_prompt_tokens(self) -> int:
+        """Prompt tokens of a pass for which memory is kept free on a GPU."""
+        return self.max_batch_tokens or PROMPT_TOKENS
+
     def _handoff(self) -> HandoffSettings:
         return HandoffSettings(self.offer_ttl, self.pull_timeout, self.verify_handoff)
 
@@ -299,7 +303,7 @@ class Options:
             num_valid_ids=num_tokenizer_ids(model),
             gpu_share=self.gpu_share,
             gpu_memory=self.gpu_memory or None,
-            max_prompt_tokens=self.max_batch_tokens or PROMPT_TOKENS,
+            max_prompt_tokens=self._max_prompt_tokens(),
             prompts_apart=self.max_batch_rows == 1,
             spread=self._spread(cast(Device, device)) != "off",
             group_sizes=sizes_on(max(2, _num_gpus(cast(Device, device)))),

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Annotated
 
-from engine.config import Device
+from engine.config import PROMPT_TOKENS, Device
 from prefill.limits import RoundLimits
 from worker.options import Options, option
 
@@ -44,6 +44,10 @@ class DecodeOptions(Options):
         # In a burst too, other sequences are decoded here.
         tokens = min(limits.prompts.max_batch_tokens, limits.max_tokens_beside_decode)
         return replace(limits, prompts=replace(limits.prompts, max_batch_tokens=tokens))
+
+    def _max_prompt_tokens(self) -> int:
+        tokens = super()._max_prompt_tokens()
+        return tokens if self.any_role else min(tokens, PROMPT_TOKENS)
 
     def _any_role(self) -> bool:
         return self.any_role

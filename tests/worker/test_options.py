@@ -11,6 +11,7 @@ from typer.models import OptionInfo
 from typer.testing import CliRunner
 
 from decode.spread_table import SHIPPED
+from engine.config import PROMPT_TOKENS
 from prefill.limits import PrefillLimits
 from worker import main
 from worker.main import command
@@ -87,6 +88,8 @@ def test_no_batch_of_a_decode_worker_is_larger_than_memory_is_kept_free_for() ->
     found = DecodeOptions(**GIVEN, max_batch_tokens=64).settings()
     assert found.limits.max_tokens(num_running=0, num_waiting=1) == 64
     assert (found.engine.max_prompt_tokens, found.engine.prompts_apart) == (64, False)
+    more = DecodeOptions(**GIVEN, max_batch_tokens=2 * PROMPT_TOKENS).settings()
+    assert more.engine.max_prompt_tokens == PROMPT_TOKENS, "it computes few prompts"
 
 
 def test_steps_are_timed_unless_that_is_switched_off_or_a_table_is_given(
