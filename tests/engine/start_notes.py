@@ -176,6 +176,15 @@ def notes_of(quantize: Quantize, max_drafts: int) -> dict[str, bool]:
     return notes.found
 
 
+def missing(quantize: Quantize, max_drafts: int) -> list[str]:
+    """The notes that are not in ``first_start.json``."""
+    kind = KINDS[quantize]
+    in_group: first_start.Kind = "fp8-spread" if kind == "fp8" else "bf16-spread"
+    return [
+        *notes_of(quantize, max_drafts).keys() - set(first_start.read(MEASURED, kind, in_group))
+    ]
+
+
 def main() -> None:
     wanted = first_start.kinds()
     before = {note: tuple(kinds) for note, kinds in wanted.items()}

@@ -1,6 +1,9 @@
 """What a first start compiles ahead is readable, and of kernels that there are."""
 
 import json
+import os
+import subprocess
+import sys
 from importlib import import_module
 from pathlib import Path
 from typing import get_args
@@ -10,6 +13,7 @@ import pytest
 from engine.kernels import first_start
 from engine.kernels.notes import OPTIONS, for_triton, noted
 from engine.model.registry import read_config
+from tests.examples import ALL
 
 ROOT = Path(__file__).parents[2]
 FULL_SIZE = ROOT / "bench/models/qwen3.5-35b-a3b"
@@ -71,3 +75,17 @@ def test_a_note_says_to_triton_what_it_was_made_of(weights):
         data = json.loads(for_triton(note, 90))
         data["options"] = OPTIONS | data["options"]
         assert noted(json.dumps(data)) == note
+
+
+@pytest.mark.timeout(320)
+@pytest.mark.parametrize(
+    "start", [("none", 0), ("none", 3), ("fp8", 0), ("fp8", 3)] if ALL else [("none", 0)]
+)
+def test_what_decode_steps_launch_is_noted(start):
+    """Else run ``python -m tests.engine.start_notes``."""
+    code = f"from tests.engine.start_notes import missing; print(*missing{start}, sep='\\n')"
+    found = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | {"TRITON_INTERPRET": "0"},
+        cwd=ROOT, capture_output=True, text=True, timeout=300, check=True,
+    )  # fmt: skip
+    assert not found.stdout.strip()
