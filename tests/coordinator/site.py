@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from tempfile import TemporaryDirectory
 from unittest.mock import Mock
 
 from coordinator.core.hub import Hub, HubSettings
@@ -55,7 +56,10 @@ class Worker:
 
 class Site:
     def __init__(self, settings: HubSettings = FAST) -> None:
-        self.channel = CoordinatorChannel("ipc://*")
+        # Not "ipc://*": its file would be in the working directory, which another test may build
+        # an image from.
+        self._folder = TemporaryDirectory()
+        self.channel = CoordinatorChannel(f"ipc://{self._folder.name}/coordinator.sock")
         self.metrics = Metrics("m")
         self.records = Mock(num_unwritten=0, dropped=0, connected=True, damage=Damage())
         self.observer = Observer(self.metrics, self.records, "c1")
@@ -78,3 +82,4 @@ class Site:
         for worker in self.workers:
             worker.channel.close()
         self.channel.close()
+        self._folder.cleanup()
