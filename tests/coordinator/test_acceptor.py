@@ -139,3 +139,34 @@ async def test_closing_ends_the_tasks_that_wait() -> None:
         assert client.recv(1) == b""
         client.close()
     assert made == []
+
+
+class Told(asyncio.Protocol):
+    """Notes that its connection has ended, without which a server would wait for it."""
+
+    def __init__(self, ended: asyncio.Event) -> None:
+        self._ended = ended
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._ended.set()
+
+
+async def closed_while_it_is_made() -> None:
+    listener, ended = listening(), asyncio.Event()
+    client = socket.create_connection(listener.getsockname())
+    accepting = Acceptor(listener, lambda: Told(ended), Connections(1024))
+    accepting.open()
+    accepting._accept()
+    await asyncio.sleep(0)  # its task has begun
+    accepting.close()
+    async with asyncio.timeout(5.0):
+        await ended.wait()
+    client.close()
+
+
+async def test_closing_ends_a_connection_whose_protocol_is_being_made() -> None:
+    await closed_while_it_is_made()
+
+
+def test_so_it_does_with_uvloop() -> None:
+    uvloop.run(closed_while_it_is_made())

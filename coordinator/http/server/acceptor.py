@@ -26,7 +26,8 @@ class Acceptor:
     made by ``make_protocol``, which reports to ``connections`` when it is idle and when it ends.
 
     Open it on a running loop. ``stop`` accepts no more, and leaves the listener to other processes
-    that have it. ``close`` also closes the listener in this process.
+    that have it. ``close`` also closes the listener in this process, and connections whose protocol
+    is not made yet.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class Acceptor:
         self._loop = asyncio.get_running_loop()
         self._accepted: set[socket.socket] = set()  # their tasks have not begun
         self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = False
         self._resuming: asyncio.TimerHandle | None = None
         self._full_logged_at = -math.inf
 
@@ -59,8 +61,9 @@ class Acceptor:
     def close(self) -> None:
         self.stop()
         self._listener.close()
-        for task in self._tasks:
-            task.cancel()
+        # Tasks that have begun are not cancelled: uvloop would still make the protocol, and never
+        # tell it that its connection has ended, for which the server then waits.
+        self._closed = True
         while self._accepted:
             self._drop(self._accepted.pop())
 
@@ -106,12 +109,17 @@ class Acceptor:
             log.warning("all %d HTTP connections (BATON_MAX_OPEN) are in use; new ones wait", limit)
 
     async def _serve(self, connection: socket.socket) -> None:
+        if connection not in self._accepted:
+            return  # ``close`` has dropped it
         self._accepted.discard(connection)
         try:
-            await self._loop.connect_accepted_socket(self._make_protocol, connection)
+            transport, _ = await self._loop.connect_accepted_socket(self._make_protocol, connection)
         except OSError as error:
             log.debug("a connection ended before it was served: %s", error)
             self._drop(connection)
+        else:
+            if self._closed:
+                transport.close()
 
     def _drop(self, connection: socket.socket) -> None:
         connection.close()
