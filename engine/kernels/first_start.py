@@ -41,13 +41,13 @@ def notes(config: ModelConfig, arch: int, *, spreads: bool) -> tuple[str, ...]:
     found = {name: value for part in parts for name, value in vars(part).items()}
     if any(found[name] != value for name, value in MODEL.items()):
         return ()
-    wanted: list[Kind] = ["bf16"]
-    in_group: Kind = "bf16-spread"
-    if config.quantization.source != "none":
-        wanted, in_group = ["fp8"], "fp8-spread"
+    is_plain = config.quantization.source == "none"
+    wanted: list[Kind] = ["bf16" if is_plain else "fp8"]
+    if spreads:
+        wanted.append("bf16-spread" if is_plain else "fp8-spread")
     if config.quantization.packs and {"nvfp4"}.issuperset(config.quantization.packed.values()):
         wanted.append("nvfp4")
-    return read(arch, *wanted, *([in_group] if spreads else []))
+    return read(arch, *wanted)
 
 
 def read(arch: int, *wanted: Kind) -> tuple[str, ...]:

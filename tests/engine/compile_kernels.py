@@ -79,19 +79,15 @@ class Compiled:
         self._backend, self._target = make_backend(target), target
         self._names, self._one_each = names, one_each
         self._seen, self._small = set[str](), set[str]()
-        self._binders: dict[Any, Any] = {}
+        self._binders = noted.Binders(self._backend)
         self.failed = list[str]()
 
     def launch(self, function: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:
         name = function.fn.__name__
         if self._names and not any(each in name for each in self._names):
             return
-        if function not in self._binders:
-            self._binders[function] = jit.create_function_from_signature(
-                function.signature, function.params, self._backend
-            )
         kwargs |= {"debug": False, "instrumentation_mode": ""}
-        bound, variant, options = self._binders[function](*args, **kwargs)
+        bound, variant, options = self._binders.bind(function, args, kwargs)
         key = f"{name} {variant} {options}"
         if key in self._seen or (self._one_each and name in self._small):
             return

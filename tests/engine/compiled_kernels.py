@@ -61,19 +61,32 @@ FILTERED: tuple[dict[str, Any], ...] = (
 BACKEND = make_backend(GPUTarget("cuda", 90, 32))
 
 
+class Binders:
+    """Makes of a launch what Triton would compile."""
+
+    def __init__(self, backend: Any) -> None:
+        self._backend = backend
+        self._made: dict[Any, Any] = {}
+
+    def bind(self, function: Any, args: Any, kwargs: Any) -> tuple[Any, Any, Any]:
+        """The arguments by name, the variant, and the options of a launch of ``function``."""
+        if function not in self._made:
+            self._made[function] = jit.create_function_from_signature(
+                function.signature, function.params, self._backend
+            )
+        arguments, variant, options = self._made[function](*args, **kwargs)
+        return arguments, variant, options
+
+
 class Variants:
     """Stands in for JITFunction.run."""
 
     def __init__(self) -> None:
         self.seen: set[str] = set()
-        self._binders: dict[Any, Any] = {}
+        self._binders = Binders(BACKEND)
 
     def note(self, function: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:
-        if function not in self._binders:
-            self._binders[function] = jit.create_function_from_signature(
-                function.signature, function.params, BACKEND
-            )
-        arguments, variant, options = self._binders[function](*args, **kwargs)
+        arguments, variant, options = self._binders.bind(function, args, kwargs)
         named = [f"{name}={each}" for name, each in zip(arguments, variant, strict=True)]
         self.seen.add(f"{function.fn.__name__} {' '.join(named)} {options}")
 

@@ -43,7 +43,11 @@ from tests.engine import compiled_kernels
 from tests.engine.compile_kernels import as_on, nothing_pinned
 from tests.kernels.spread_group import Memory
 
-KINDS: dict[Quantize, first_start.Kind] = {"none": "bf16", "fp8": "fp8"}
+KINDS: dict[Quantize, tuple[first_start.Kind, first_start.Kind]] = {
+    "none": ("bf16", "bf16-spread"),
+    "fp8": ("fp8", "fp8-spread"),
+}
+"""What notes of weights are for: of all workers, and of those in spread groups only."""
 NUM_LAYERS = 4
 """Three of DeltaNet, and one of attention."""
 NUM_VALID_IDS = 248_077
@@ -62,15 +66,11 @@ class Notes:
         self.found: dict[str, bool] = {}
         self.in_group = False
         self._seen = set[tuple[Any, ...]]()
-        self._binders: dict[Any, Any] = {}
+        self._binders = compiled_kernels.Binders(BACKEND)
 
     def take(self, function: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:
-        if function not in self._binders:
-            self._binders[function] = jit.create_function_from_signature(
-                function.signature, function.params, BACKEND
-            )
         kwargs |= {"debug": False, "instrumentation_mode": ""}
-        bound, variant, options = self._binders[function](*args, **kwargs)
+        bound, variant, options = self._binders.bind(function, args, kwargs)
         key = function, str(variant), str(options)
         if key in self._seen:
             return
@@ -178,11 +178,8 @@ def notes_of(quantize: Quantize, max_drafts: int) -> dict[str, bool]:
 
 def missing(quantize: Quantize, max_drafts: int) -> list[str]:
     """The notes that are not in ``first_start.json``."""
-    kind = KINDS[quantize]
-    in_group: first_start.Kind = "fp8-spread" if kind == "fp8" else "bf16-spread"
-    return [
-        *notes_of(quantize, max_drafts).keys() - set(first_start.read(MEASURED, kind, in_group))
-    ]
+    shipped = first_start.read(MEASURED, *KINDS[quantize])
+    return [*notes_of(quantize, max_drafts).keys() - set(shipped)]
 
 
 def main() -> None:
@@ -194,11 +191,10 @@ def main() -> None:
             starts, pool.starmap(notes_of, starts, chunksize=1), strict=True
         ):
             for note, in_group in found.items():
-                kinds, kind = wanted.setdefault(note, []), KINDS[quantize]
-                in_group &= kind not in kinds
-                name = f"{kind}-spread" if in_group else kind
-                if name not in kinds:
-                    kinds.append(name)
+                kinds, (of_all, in_groups) = wanted.setdefault(note, []), KINDS[quantize]
+                kind = in_groups if in_group and of_all not in kinds else of_all
+                if kind not in kinds:
+                    kinds.append(kind)
     print(f"{sum(before.get(note) != tuple(kinds) for note, kinds in wanted.items())} are new")
     first_start.save(wanted, MEASURED)
 
