@@ -14,7 +14,8 @@ LATE_S = 0.010
 
 @dataclass
 class Run:
-    """One rate: the planned requests and their outcomes."""
+    """One rate: the planned requests and their outcomes. ``num_left_out``: others, which came while
+    as many were under way as the settings allow."""
 
     settings: LoadSettings
     rate: float
@@ -22,6 +23,7 @@ class Run:
     outcomes: list[Outcome]
     num_planned: int
     num_clipped: int
+    num_left_out: int = 0
 
     @property
     def attained(self) -> float:
@@ -37,6 +39,7 @@ class Run:
             "rate": self.rate,
             "planned": self.num_planned,
             "clipped": self.num_clipped,
+            "left_out": self.num_left_out,
             "not_sent": self.num_planned - len(self.outcomes),
             **(summary(self.outcomes) if self.outcomes else {"requests": 0, "failed": 0}),
             "attained": self.attained,
@@ -95,6 +98,7 @@ def line(run: Run) -> str:
         f"TTFT p99 {ttft['p99']:,.1f} ms" if ttft else "",
         f"TPOT p99 {tpot['p99']:,.2f} ms" if tpot else "",
         f"{found['failed']} failed" if found["failed"] else "",
+        f"{found['left_out']} left out" if found["left_out"] else "",
         f"the client was late {found['client_was_late']} times" * bool(found["client_was_late"]),
     ]
     return ", ".join(part for part in parts if part)

@@ -12,7 +12,9 @@ from bench.harness.workload.traces import Trace
 
 SHARES = (0.9, 0.99)
 _ABOVE_0 = ("rate", "duration_s", "tolerance", "slo_ttft_ms", "slo_tpot_ms")
-_LEAST_1 = ("requests", "max_input_len", "max_output_len", "max_trials", "least_requests")
+_LEAST_1 = (
+    "requests", "max_input_len", "max_output_len", "max_trials", "least_requests", "max_under_way",
+)  # fmt: skip
 
 
 _INPUT, _OUTPUT = Lengths(1024, 1024), Lengths(128, 128)
@@ -22,7 +24,8 @@ _INPUT, _OUTPUT = Lengths(1024, 1024), Lengths(128, 128)
 class LoadSettings(AgentSettings):
     """``rate``: requests per second, of Poisson arrivals or of a trace (None: the trace's own
     pace); for agents, how many begin per second (None: all at once). ``duration_s`` and
-    ``requests`` both limit a run of arrivals; one may be None."""
+    ``requests`` both limit a run of arrivals; one may be None. ``max_under_way``: the load on a
+    server that is always full, as many clients in a closed loop make it, with a trace's shapes."""
 
     rate: Annotated[
         float | None,
@@ -34,6 +37,9 @@ class LoadSettings(AgentSettings):
     sweep: Annotated[bool, Option("--sweep", help="Find the goodput, beginning at --rate.")] = False
     duration_s: Annotated[float | None, Option(help="Seconds of arrivals a run.")] = 60.0
     requests: Annotated[int | None, Option(help="At most this many requests a run.")] = None
+    max_under_way: Annotated[
+        int | None, Option(help="Leave out requests that come while so many are under way.")
+    ] = None
     input_len: Annotated[
         Lengths, Option(help="Poisson: N or LOW-HIGH tokens in; 1024."), Lengths.parse
     ] = _INPUT
@@ -51,6 +57,8 @@ class LoadSettings(AgentSettings):
             raise ValueError("rate: neither a rate nor a trace is given, nor agents")
         if self.agents is not None and (self.trace or self.sweep or self.requests):
             raise ValueError("agents: not together with trace, sweep or requests")
+        if self.max_under_way is not None and (self.agents is not None or self.sweep):
+            raise ValueError("max_under_way: not together with agents or sweep")
         if self.sweep and self.rate is None:
             raise ValueError("rate: a sweep needs the first rate to try")
         self.require_above_0(*_ABOVE_0)

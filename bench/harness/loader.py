@@ -71,10 +71,12 @@ class Loader:
         progress.begin(f"{rate:.3g} requests/s", len(plan))
         begin_s, exchanges = await open_loop(
             self._session.client, [p.ask for p in prepared], [p.at_s for p in plan],
-            self._session.control, progress.step,
+            self._session.control, progress.step, self._settings.max_under_way or math.inf,
         )  # fmt: skip
         seen = await outcomes(prepared, exchanges, self._tokens)
-        found = Run(self._settings, rate, begin_s, seen, len(plan), num_clipped)
+        left_out = 0 if self._session.control.stopped is not None else exchanges.count(None)
+        num_planned = len(plan) - left_out
+        found = Run(self._settings, rate, begin_s, seen, num_planned, num_clipped, left_out)
         progress.say(line(found))
         return found
 

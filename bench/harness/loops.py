@@ -2,7 +2,8 @@
 
 Closed loop: a fixed number of requests is always under way; the next is sent when one has ended.
 Open loop: each request is sent at its own time, whatever became of earlier ones, and its latency
-counts from that time. So neither a slow server nor a late client reduces the load that it gets.
+counts from that time. So neither a slow server nor a late client reduces the load that it gets,
+unless a limit of requests under way is set: then those that come at the limit are left out.
 """
 
 import asyncio
@@ -79,14 +80,18 @@ async def open_loop(
     offsets_s: Sequence[float],
     control: RunControl,
     on_end: OnEnd = ignore,
+    max_under_way: float = math.inf,
 ) -> tuple[float, list[Exchange | None]]:
-    """Send each ask at its offset from the start (ascending), whatever the others do. Returns the
-    start (perf_counter) and the exchanges; None if the run stopped before it was due."""
+    """Send each ask at its offset from the start (ascending), whatever the others do, except those
+    that are due while ``max_under_way`` others are under way. Returns the start (perf_counter) and
+    the exchanges; None for these, and if the run stopped before one was due."""
     found: list[Exchange | None] = [None] * len(asks)
     begin_s = perf_counter() + _HEAD_START_S
+    under_way = set[int]()
 
     async def one(index: int, due_at_s: float) -> None:
         found[index] = exchange = await client.exchange(asks[index], due_at_s=due_at_s)
+        under_way.remove(index)
         on_end(control.saw(exchange))
 
     async with asyncio.TaskGroup() as tasks:
@@ -94,6 +99,9 @@ async def open_loop(
             due_at_s = begin_s + offset_s
             if await control.stopped_within(due_at_s - perf_counter()):
                 break
+            if len(under_way) >= max_under_way:
+                continue
+            under_way.add(index)
             # A timer may fire a fraction early: the request is due when it is sent, then.
             tasks.create_task(one(index, min(due_at_s, perf_counter())))
     return begin_s, found

@@ -43,6 +43,28 @@ async def test_requests_are_sent_when_due_whatever_the_server_does() -> None:
     assert all(record.ttft_s is not None and record.ttft_s >= 1.0 for record in records)
 
 
+async def test_a_full_server_gets_no_more() -> None:
+    """Two may be under way: of five requests the third and fourth come at a bad moment."""
+    asks = [completion("m", "aabb", max_tokens=2)] * 5
+    offsets = [0.0, 0.01, 0.05, 0.1, 0.9]
+    async with Stub(Behaviour(0.5, 0.01)) as stub, Client(endpoint(stub.url)) as client:
+        control = RunControl(client, Patience())
+        _, found = await open_loop(client, asks, offsets, control, max_under_way=2)
+    assert [exchange is not None for exchange in found] == [True, True, False, False, True]
+
+
+def test_what_is_left_out_is_no_failure(serve_stub: ServeStub, tmp_path: Path) -> None:
+    stub = serve_stub(Behaviour(0.5, 0.001))
+    more = ["--rate", "40", "--requests", "20", "--input-len", "8", "--output-len", "2"]
+    status, _, found = bench(stub.url, tmp_path / "r.json", *more, "--max-under-way", "3")
+    assert status == 0
+    run = found["results"]["run"]
+    assert 3 <= run["planned"] < 20
+    assert run["planned"] + run["left_out"] == 20
+    assert (run["requests"], run["not_sent"]) == (run["planned"], 0)
+    assert run["attained"] == 1.0
+
+
 async def test_a_late_client_cannot_hide_it() -> None:
     """The loop is blocked when requests fall due: they count from when they were due."""
     asks = [completion("m", "aabb", max_tokens=2)] * 2
