@@ -11,6 +11,9 @@ it would have been, they move towards the size with the shortest steps, in the m
 of those that would. A pair turns to one prefill worker only if it is not fine without, and back for
 shorter steps if it would be fine in the mean of some seconds too.
 
+If prompts would wait with every size for a multiple of the target, no request is in time, and none
+can be: all workers do both until the wait is down to the target, as they compute most so.
+
 They move by one worker at a time, or to or from none. Hysteresis: not within ``HOLD_S`` of the last
 change, not back within ``BACK_S``, not for a gain below ``GAIN`` or, in steps alone, below
 ``STEP_GAIN``, and from none only for what was better at the worst time.
@@ -30,6 +33,9 @@ STEP_GAIN = 0.05
 FINE = 0.8
 LEAST = 0.05
 """What costs less is not worth a change."""
+OVERLOADED, RELIEVED = 2.0, 1.0
+"""Multiples of the target of the first token: the load is too much when prompts would wait for
+longer than the first with each size, until they wait for less than the second with some size."""
 MEMORY_S = 120.0
 """How long the worst time counts; half of its cost is forgotten in 83 seconds."""
 STEPS_S = 10.0
@@ -53,6 +59,7 @@ class PoolPolicy:
         self._changed_at = -inf
         self._left = -1
         """The number of prefill workers before the last change."""
+        self._overloaded = False
         self.why = ""
         """The reason of the last change, for people."""
 
@@ -65,6 +72,10 @@ class PoolPolicy:
         times = self._forecast.times(load)
         costs = {size: each.cost for size, each in enumerate(times)}
         self._note(times, costs, now)
+        shortest = min(each.ttft for each in times)
+        self._overloaded = shortest > (RELIEVED if self._overloaded else OVERLOADED)
+        if self._overloaded:
+            return self._changed(load, 0, self._prediction(load, times[present]), now)
         compared, reason, gain = costs, self._prediction(load, times[present]), GAIN
         if load.in_pair:
             if costs[present] <= FINE:
@@ -80,7 +91,13 @@ class PoolPolicy:
         wanted = best
         if best and present:
             wanted = present + (1 if best > present else -1)
-        if wanted == self._left and now - self._changed_at < BACK_S:
+        return self._changed(load, wanted, reason, now)
+
+    def _changed(self, load: PoolLoad, wanted: int, reason: str, now: float) -> int:
+        """The size after a change to the ``wanted`` one, which may be too early."""
+        present = load.num_prefill
+        too_early = wanted == self._left and now - self._changed_at < BACK_S
+        if wanted == present or too_early:
             return present
         self.why = f"{present} → {wanted} prefill: {reason}"
         self._changed_at, self._left = now, present

@@ -46,8 +46,8 @@ def test_no_change_undoes_another_one_at_once() -> None:
 def test_a_change_that_goes_on_waits_for_less_time_than_one_back() -> None:
     found = policy()
     assert found.decide(load(1, 3, waiting=30_000), 10.0) == 2
-    assert found.decide(load(2, 2, waiting=90_000), 10.0 + HOLD_S / 2) == 2
-    assert found.decide(load(2, 2, waiting=90_000), 10.0 + HOLD_S) == 3
+    assert found.decide(load(2, 2, waiting=50_000), 10.0 + HOLD_S / 2) == 2
+    assert found.decide(load(2, 2, waiting=50_000), 10.0 + HOLD_S) == 3
 
 
 def test_a_worker_always_decodes() -> None:
@@ -137,6 +137,16 @@ def test_a_small_gain_is_not_worth_a_change() -> None:
 
 def test_without_a_known_speed_nothing_changes() -> None:
     assert policy(tok_s=0.0).decide(load(1, 3, waiting=10**6), 0.0) == 1
+
+
+def test_under_a_load_that_no_size_serves_in_time_all_do_both_until_it_is_down() -> None:
+    found = policy()
+    assert found.decide(load(1, 3, waiting=70_000, sequences=30), 10.0) == 0
+    assert found.why == (
+        "1 → 0 prefill: 70000 tokens wait, predicted TTFT 7.03 s of 1, TPOT 11.0 ms of 20"
+    )
+    assert found.decide(load(0, 4, waiting=40_000, sequences=60), 20.0) == 0
+    assert found.decide(load(0, 4, waiting=20_000, sequences=60), 30.0) > 0
 
 
 @pytest.mark.parametrize("bad", [{"ttft_s": 0.0}, {"tpot_s": float("nan")}])

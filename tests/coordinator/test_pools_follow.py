@@ -24,10 +24,10 @@ def test_prompts_that_wait_get_another_worker() -> None:
     pools = follow(site)
     computed(site, 100)
     pools.look(0, now=1.0)
-    site.registry.require("p-1").load.tokens_ahead = 10_000
+    site.registry.require("p-1").load.tokens_ahead = 200
     pools.look(0, now=1.0 + LOOK_S)
     assert sorted(site.roles().values()) == ["decode", "prefill", "prefill", "prefill"]
-    assert pools.why.startswith("2 → 3 prefill: 10000 tokens wait, predicted TTFT ")
+    assert pools.why.startswith("2 → 3 prefill: 200 tokens wait, predicted TTFT ")
 
 
 def test_nothing_changes_before_a_prompt_was_computed() -> None:
