@@ -42,6 +42,10 @@ class SequenceRequest:
     """Prefixes are shared only between requests with the same salt."""
     boundaries: tuple[int, ...] = ()
     """Numbers of prompt tokens, ascending, after which later prompts are likely to differ."""
+    ttft_s: float = 0.0
+    tpot_s: float = 0.0
+    """The times that it shall keep where the pools follow the load, if they are longer than the
+    service's."""
 
     @property
     def num_scored(self) -> int:
@@ -310,6 +314,11 @@ class Core(Protocol):
     @property
     def max_open_tokens(self) -> int:
         """Most tokens that all open responses may hold together."""
+        ...
+
+    @property
+    def pools_follow(self) -> bool:
+        """True if the pools follow the load, so that the times of a request count."""
         ...
 
     def submit(self, spec: SequenceRequest) -> TokenStream:

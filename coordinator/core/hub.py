@@ -110,6 +110,10 @@ class Hub:
     def max_open_tokens(self) -> int:
         return self._open_tokens.max_tokens
 
+    @property
+    def pools_follow(self) -> bool:
+        return self._follow is not None
+
     def submit(self, spec: SequenceRequest) -> Stream:
         if self._draining:
             message = (
@@ -236,7 +240,9 @@ class Hub:
         while self._follow is not None:
             await asyncio.sleep(LOOK_S)
             try:
-                self._follow.look(self._lifecycle.num_tokens_queued, time.monotonic())
+                specs = (each.spec for each in self._lifecycle.requests.values())
+                asked = ((each.ttft_s, each.tpot_s) for each in specs)
+                self._follow.look(self._lifecycle.num_tokens_queued, time.monotonic(), asked)
             except Exception:
                 log.exception("the pools could not follow the load")
 

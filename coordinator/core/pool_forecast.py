@@ -49,7 +49,8 @@ sequences."""
 class PoolLoad:
     """What the pools have to do now. ``tokens_waiting``: prompt tokens that are not computed yet.
     ``tokens_arrived``: prompt tokens to compute that came since the last decision. ``in_pair``: the
-    workers are two, and compute steps together."""
+    workers are two, and compute steps together. ``targets``: what the open requests shall keep;
+    None: what all shall."""
 
     num_prefill: int
     num_decode: int
@@ -57,6 +58,7 @@ class PoolLoad:
     tokens_arrived: int
     num_sequences: int
     in_pair: bool = False
+    targets: PoolTargets | None = None
 
     @property
     def num_workers(self) -> int:
@@ -126,7 +128,7 @@ class Forecast:
         return [self._times(load, num_prefill) for num_prefill in range(load.num_workers)]
 
     def _times(self, load: PoolLoad, num_prefill: int) -> Times:
-        number = load.num_workers
+        number, targets = load.num_workers, load.targets or self._targets
         speed = (num_prefill or SPEED_BESIDE * number) * self._speeds.prefill_tok_s()
         beyond = max(0.0, self._arrivals_tok_s - speed) * AHEAD_S
         busy = self._busy(speed)
@@ -140,8 +142,8 @@ class Forecast:
             beside_s = self._beside_s(load)
             step_s += beside_s
             together = 1.0 if self._may_pair(load, beside_s) else TOGETHER_SHARE
-        token = step_s / self._targets.tpot_s
-        return Times(ttft_s / self._targets.ttft_s, token, token / together)
+        token = step_s / targets.tpot_s
+        return Times(ttft_s / targets.ttft_s, token, token / together)
 
     def _may_pair(self, load: PoolLoad, beside_s: float) -> bool:
         """True if the workers are a pair, and prompts, which add ``beside_s`` to the mean time a
@@ -152,7 +154,7 @@ class Forecast:
         short_len = SHORT_SHARE * self._speeds.answer_len()
         prompts_s = beside_s + prompt_s / short_len
         share = PAIR_BEGINS if load.num_prefill else PAIR_STAYS
-        return prompts_s < share * self._targets.tpot_s
+        return prompts_s < share * (load.targets or self._targets).tpot_s
 
     def _beside_s(self, load: PoolLoad) -> float:
         """What prompts add to the time a token where all workers do both: those that wait, or come

@@ -47,6 +47,8 @@ class PoolPolicy:
 
     def __init__(self, targets: PoolTargets, speeds: Speeds) -> None:
         self._targets, self._speeds = targets, speeds
+        self._kept = targets
+        """What the open requests shall keep."""
         self._forecast = Forecast(targets, speeds)
         self._worst: dict[int, float] = {}
         """The highest cost of each size lately."""
@@ -65,6 +67,7 @@ class PoolPolicy:
 
     def decide(self, load: PoolLoad, now: float) -> int:
         """How many workers shall compute prompts; 0: all do both."""
+        self._kept = load.targets or self._targets
         self._forecast.note_arrivals(load.tokens_arrived, now)
         present = load.num_prefill
         if now - self._changed_at < HOLD_S or not self._speeds.prefill_tok_s():
@@ -118,7 +121,7 @@ class PoolPolicy:
     ) -> tuple[dict[int, float], str, float]:
         """The steps of the sizes that are fine by ``costs``, why they count, and the least gain."""
         steps = {n: step for n, step in self._steps.items() if costs[n] <= FINE}
-        step_ms = 1e3 * steps[present] * self._targets.tpot_s
+        step_ms = 1e3 * steps[present] * self._kept.tpot_s
         return steps, f"shorter steps than {step_ms:.1f} ms", STEP_GAIN
 
     def _note(self, times: list[Times], costs: dict[int, float], now: float) -> None:
@@ -133,8 +136,8 @@ class PoolPolicy:
     def _prediction(self, load: PoolLoad, times: Times) -> str:
         return (
             f"{load.tokens_waiting} tokens wait, predicted TTFT "
-            f"{times.ttft * self._targets.ttft_s:.2f} s of {self._targets.ttft_s:g}, TPOT "
-            f"{1e3 * times.token * self._targets.tpot_s:.1f} ms of {1e3 * self._targets.tpot_s:g}"
+            f"{times.ttft * self._kept.ttft_s:.2f} s of {self._kept.ttft_s:g}, TPOT "
+            f"{1e3 * times.token * self._kept.tpot_s:.1f} ms of {1e3 * self._kept.tpot_s:g}"
         )
 
 

@@ -1,5 +1,7 @@
-"""The times that requests shall keep, by which the pools follow the load."""
+"""The times that requests shall keep, by which the pools follow the load. A request may ask for
+longer ones."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import inf
 
@@ -21,6 +23,15 @@ class PoolTargets:
         for name, value in zip(names, (ttft_ms, tpot_ms), strict=True):
             _require_time(name, value)
         return cls(ttft_ms / 1e3, tpot_ms / 1e3)
+
+    def strictest(self, asked: Iterable[tuple[float, float]]) -> "PoolTargets":
+        """The shortest times of all open requests. ``asked``: by each; a shorter time than these
+        counts as these. These, if no request is open."""
+        ttfts_s, tpots_s = list[float](), list[float]()
+        for ttft_s, tpot_s in asked:
+            ttfts_s.append(max(self.ttft_s, ttft_s))
+            tpots_s.append(max(self.tpot_s, tpot_s))
+        return PoolTargets(min(ttfts_s, default=self.ttft_s), min(tpots_s, default=self.tpot_s))
 
 
 def _require_time(name: str, value: float) -> None:

@@ -100,15 +100,23 @@ class SoftPools:
         share = self._ttft_share(num_waiting)
         return not self._speeds.prefill_tok_s() or share > _early_from(fewest)
 
-    def helps(self, num_waiting: int, there: Site, num_tokens: int, now: float) -> bool:
+    def helps(
+        self,
+        num_waiting: int,
+        there: Site,
+        num_tokens: int,
+        now: float,
+        asked_s: float = 0.0,
+    ) -> bool:
         """True if a decode worker is to compute a prompt of ``num_tokens``, for which it would wait
         as long as ``num_waiting`` take at a prefill worker. Before the first prompt has shown the
-        speed, a worker without sequences takes what would wait longer elsewhere."""
+        speed, a worker without sequences takes what would wait longer elsewhere. ``asked_s``: the
+        target of its own first token, if that is longer than the others'."""
         if not self._speeds.prefill_tok_s():
             return not there.num_sequences and there.tokens_ahead + num_tokens < num_waiting
         is_burst = num_waiting > there.num_sequences * num_tokens
         least = _early_from(there.num_sequences) if is_burst else HELP_FROM
-        if self._ttft_share(num_waiting) <= least:
+        if self._ttft_share(num_waiting, asked_s) <= least:
             return False
         if there.num_sequences and self._tpot_share(there, now, num_tokens) > HELP_SHARE:
             return False
@@ -176,10 +184,10 @@ class SoftPools:
         """The time of a step as a share of the target."""
         return self._speeds.step_s(num_sequences) / self._targets.tpot_s
 
-    def _ttft_share(self, num_tokens: float) -> float:
+    def _ttft_share(self, num_tokens: float, asked_s: float = 0.0) -> float:
         """The time to compute prompt tokens as a share of the target; 0 before it is known."""
         speed = self._speeds.prefill_tok_s()
-        return num_tokens / speed / self._targets.ttft_s if speed else 0.0
+        return num_tokens / speed / max(self._targets.ttft_s, asked_s) if speed else 0.0
 
     def _tpot_share(self, site: Site, now: float, more: int = 0) -> float:
         """The time a token at a worker that also computes as many prompts as lately, and ``more``

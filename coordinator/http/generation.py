@@ -31,6 +31,7 @@ from coordinator.http.request_schemas import ChatRequest, CompletionRequest, Gen
 from coordinator.http.respond import respond
 from coordinator.http.response_names import noted_name
 from coordinator.http.response_schemas import ChatCompletion, ChatCompletionChunk, Completion
+from coordinator.http.target_headers import asked_times
 from coordinator.http.warning_header import warn
 from coordinator.text.thoughts import Opener
 from coordinator.text.tokenizer import Tokenizer
@@ -114,6 +115,7 @@ async def sequence_requests(
     constraint = await constraint_for(http, prepared, tokenizer)
     account, chat, n = account_of(http.scope), isinstance(request, ChatRequest), request.n or 1
     salt = context.of_key(account.name).salt(request.cache_salt)
+    ttft_s, tpot_s = asked_times(http, pools_follow=context.core.pools_follow)
     specs: list[SequenceRequest] = []
     for prompt in prompts:
         max_tokens = room_for_output(request, len(prompt), context.max_model_len)
@@ -131,7 +133,8 @@ async def sequence_requests(
             spec = SequenceRequest(
                 response_id + suffix, prompt, seeded, stop, bound_request(),
                 streamed=bool(request.stream), key=account.name, weight=account.weight,
-                priority=account.priority, salt=salt, boundaries=boundaries,
+                priority=account.priority, salt=salt, boundaries=boundaries, ttft_s=ttft_s,
+                tpot_s=tpot_s,
             )  # fmt: skip
             specs.append(spec)
     check_prompt_logprobs(request, specs, context.settings.max_prompt_logprobs)

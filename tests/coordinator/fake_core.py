@@ -105,6 +105,7 @@ class FakeCore:
     script: Script
     max_seq_len: int | None = 512
     max_open_tokens: int = 10**6
+    pools_follow: bool = False
     gate: asyncio.Semaphore | None = None
     accept: int = 10**9
     failure: GenerationFailed | None = None

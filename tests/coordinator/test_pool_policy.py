@@ -28,6 +28,13 @@ def test_prompts_that_wait_get_another_worker() -> None:
     assert "1 → 2 prefill: 30000 tokens wait, predicted TTFT 3.0" in found.why
 
 
+def test_a_load_of_patient_requests_changes_nothing() -> None:
+    patient = PoolTargets(ttft_s=60.0, tpot_s=0.5)
+    found, waiting = policy(), load(1, 3, waiting=30_000, sequences=30)
+    assert found.decide(replace(waiting, targets=patient), 0.0) == 1
+    assert found.decide(waiting, 10.0) == 2
+
+
 def test_slow_steps_get_another_worker() -> None:
     assert policy().decide(load(3, 1, sequences=200), 0.0) == 2
 

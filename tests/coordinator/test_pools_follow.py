@@ -30,6 +30,19 @@ def test_prompts_that_wait_get_another_worker() -> None:
     assert pools.why.startswith("2 → 3 prefill: 200 tokens wait, predicted TTFT ")
 
 
+def test_the_pools_keep_the_times_of_the_strictest_open_request() -> None:
+    site = Site()
+    pools = follow(site)
+    computed(site, 100)
+    patient = 60.0, 0.0
+    pools.look(0, 1.0)
+    site.registry.require("p-1").load.tokens_ahead = 200
+    pools.look(0, 1.0 + LOOK_S, [patient, patient])
+    assert not site.changes
+    pools.look(0, 1.0 + 2 * LOOK_S, [patient, (0.0, 0.0)])
+    assert sorted(site.roles().values()) == ["decode", "prefill", "prefill", "prefill"]
+
+
 def test_nothing_changes_before_a_prompt_was_computed() -> None:
     site = Site()
     pools = follow(site)

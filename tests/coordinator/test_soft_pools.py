@@ -33,6 +33,13 @@ def test_a_decode_worker_helps_while_prompts_wait_and_its_own_sequences_keep_the
     assert not soft().helps(6_500, there, 500, 0.0), "its steps take 60 % of the target"
 
 
+def test_a_decode_worker_helps_a_patient_request_later() -> None:
+    found, there = soft(targets=PoolTargets(1.0, 0.05)), Site("d", 20)
+    waits = [6_500, 12_500]
+    assert [found.helps(each, there, 500, 0.0) for each in waits] == [True, True]
+    assert [found.helps(each, there, 500, 0.0, 2.0) for each in waits] == [False, True]
+
+
 def test_a_decode_worker_helps_early_where_more_prompts_wait_than_it_has_sequences() -> None:
     found = soft(targets=PoolTargets(1.0, 0.05))
     assert [found.may_help(tokens, 1) for tokens in (2_000, 3_000)] == [False, True]

@@ -65,7 +65,7 @@ class Following(Changing):
 
     def __init__(self, *args, **options) -> None:
         super().__init__(*args, **options)
-        targets = PoolTargets(ttft_s=0.02, tpot_s=0.02)
+        targets = PoolTargets(ttft_s=0.1, tpot_s=0.02)
         self.follow = PoolsThatFollow(self.pools, targets, PoolMeter())
         self.looked_at = 0.0
 

@@ -129,8 +129,8 @@ class SoftBorder(Border):
             return None
         load, num_new = place.worker.load, request.num_tokens - place.reuse.num_tokens
         there = Site(place.worker.instance, load.num_sequences, load.tokens_ahead)
-        helps = self._soft.helps(num_waiting, there, num_new, self._monotonic())
-        return place if helps else None
+        asked_s, now = request.spec.ttft_s, self._monotonic()
+        return place if self._soft.helps(num_waiting, there, num_new, now, asked_s) else None
 
     def keeper(self, request: Request, other: Worker | None) -> Worker | None:
         own = self._registry.get(request.prefill_worker)
