@@ -7,9 +7,10 @@ prefill worker all workers do both.
 A size is fine while its cost is at most ``FINE``. If the present size is not, the pools move
 towards the size that costs least now. If it is, but would not have been at the worst time lately,
 they move towards the size that would have cost least then: the next burst finds the pools ready. If
-it would have been, they move towards the size with the shortest steps, in the mean of some seconds,
-of those that would. A pair turns to one prefill worker only if it is not fine without, and back for
-shorter steps if it would be fine in the mean of some seconds too.
+it would have been, or if that was a load that no size serves in time, they move towards the size
+with the shortest steps, in the mean of some seconds, of those that are fine. A pair turns to one
+prefill worker only if it is not fine without, and back for shorter steps if it would be fine in the
+mean of some seconds too.
 
 If prompts would wait with every size for a multiple of the target, no request is in time, and none
 can be: all workers do both until the wait is down to the target, as they compute most so.
@@ -36,6 +37,8 @@ LEAST = 0.05
 OVERLOADED, RELIEVED = 2.0, 1.0
 """Multiples of the target of the first token: the load is too much when prompts would wait for
 longer than the first with each size, until they wait for less than the second with some size."""
+FUTILE = 1.5
+"""A load that cost more than this with every size is none to be ready for: none is in time."""
 MEMORY_S = 120.0
 """How long the worst time counts; half of its cost is forgotten in 83 seconds."""
 STEPS_S = 10.0
@@ -112,6 +115,8 @@ class PoolPolicy:
         worst, most = self._worst, max(FINE, costs[present])
         if worst[present] <= FINE:
             return self._by_steps(present, worst)
+        if costs[present] <= FINE and min(worst.values()) > FUTILE:
+            return self._by_steps(present, costs)
         reason = f"ready for the worst load of the last minutes, which took {worst[present]:.0%}"
         lately = {n: worst[n] for n, cost in costs.items() if cost <= most}
         return lately, f"{reason} of a target", GAIN

@@ -1,11 +1,13 @@
 """Pools that change, in the simulation: a load that shifts is served at a higher rate."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from bench.harness.workload.traces import read_trace
 from bench.predict.changing import Changing, ChangingPools, simulation
+from bench.predict.flips import served
 from bench.predict.goodput import Targets, Trace, cached_lens
 from bench.predict.node import Level, Node, Request
 from bench.predict.plan import found_for
@@ -19,6 +21,7 @@ from coordinator.core.pool_targets import PoolTargets
 
 TARGETS = Targets(2.0, 0.02)
 WANTED = PoolTargets(2.0, 0.02)
+RESULTS = Path(__file__).resolve().parents[2] / "bench" / "results"
 NODE = Table.read(STEPS).node()
 LOCAL = Table.read(STEPS).node(spread=False)
 """Of GPUs that compute no steps together."""
@@ -47,6 +50,23 @@ def test_a_load_that_shifts_is_served_at_a_higher_rate() -> None:
     for first_prefill in (1, 3):
         replayed = trace.at(LOCAL, Changing(4, first_prefill, WANTED), 1.2 * fixed)
         assert TARGETS.met(replayed)
+
+
+@pytest.mark.parametrize(
+    ("measured", "setup"),
+    [("fixed", Setup(1, 1)), ("colocated", Setup(0, 2)), ("auto", Changing(2, 1, WANTED))],
+)
+def test_flips_at_full_load_are_predicted_as_measured(
+    measured: str, setup: Setup | Changing
+) -> None:
+    result = json.loads((RESULTS / f"h200x2-flips-{measured}.json").read_text())
+    found = served(Table.read(STEPS).node(spread=True), setup, 128, WANTED)
+    assert found.output_tok_s == pytest.approx(result["results"]["run"]["output_tok_s"], rel=0.03)
+
+
+def test_flips_at_full_load_are_served_faster_than_by_fixed_pools() -> None:
+    fixed = served(NODE, Setup(2, 2), 128, WANTED)
+    assert served(NODE, Changing(4, 1, WANTED), 128, WANTED).output_tok_s > 1.2 * fixed.output_tok_s
 
 
 @pytest.mark.parametrize(

@@ -156,6 +156,16 @@ def test_under_a_load_that_no_size_serves_in_time_all_do_both_until_it_is_down()
     assert found.decide(load(0, 4, waiting=20_000, sequences=60), 30.0) > 0
 
 
+def test_the_pools_are_not_ready_for_a_load_that_no_size_serves_in_time() -> None:
+    steps, quiet = [], load(3, 1, waiting=1_000, sequences=60)
+    for waiting in (40_000, 80_000):  # at best 1.3 and 2.7 times the target
+        found = policy()
+        found.decide(load(3, 1, waiting=waiting, sequences=30), 10.0)
+        steps.append(found.decide(quiet, 20.0))
+    assert steps == [3, 2]
+    assert found.why == "3 → 2 prefill: shorter steps than 15.2 ms"
+
+
 @pytest.mark.parametrize("bad", [{"ttft_s": 0.0}, {"tpot_s": float("nan")}])
 def test_targets_are_times(bad: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="is not a time above 0"):
