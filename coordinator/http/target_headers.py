@@ -1,6 +1,7 @@
-"""The headers by which a request asks for longer times than the pools keep for all others, as work
-does that nobody waits for: a decode worker then helps later with its prompt, and the pools keep the
-times of the strictest open request."""
+"""Headers by which a request asks for longer times than the pools keep for others.
+
+A decode worker then helps later with its prompt (core/soft_pools.py). The pools keep the shortest
+times of all open requests."""
 
 from math import inf
 
