@@ -30,9 +30,9 @@ class PoolsThatFollow:
         self, num_tokens_queued: int, now: float, asked: Iterable[tuple[float, float]] = ()
     ) -> None:
         """Measure, and change the pools by a worker if that is worth it. No-op while no worker
-        decodes, or none may change its role. ``num_tokens_queued``: tokens of the prompts
-        that wait for a worker. ``asked``: the seconds to the first
-        token and for each other one that each open request asks for."""
+        decodes, or none may change its role. ``num_tokens_queued``: tokens of the prompts that wait
+        for a worker. ``asked``: the seconds to the first token, and for each other one, that each
+        open request asks for."""
         workers = self._pools.live()
         load = self._meter.load(workers, num_tokens_queued)
         load = replace(load, targets=self._targets.strictest(asked))
