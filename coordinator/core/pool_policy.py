@@ -38,7 +38,8 @@ OVERLOADED, RELIEVED = 2.0, 1.0
 """Multiples of the target of the first token: the load is too much when prompts would wait for
 longer than the first with each size, until they wait for less than the second with some size."""
 FUTILE = 1.5
-"""A load that cost more than this with every size is none to be ready for: none is in time."""
+"""A load that cost more than this with every size is none to be ready for: none is in time. Not so
+with two workers, where the one that decodes is half of all, and turns cost more."""
 MEMORY_S = 120.0
 """How long the worst time counts; half of its cost is forgotten in 83 seconds."""
 STEPS_S = 10.0
@@ -115,7 +116,7 @@ class PoolPolicy:
         worst, most = self._worst, max(FINE, costs[present])
         if worst[present] <= FINE:
             return self._by_steps(present, worst)
-        if costs[present] <= FINE and min(worst.values()) > FUTILE:
+        if len(costs) > 2 and costs[present] <= FINE and min(worst.values()) > FUTILE:
             return self._by_steps(present, costs)
         reason = f"ready for the worst load of the last minutes, which took {worst[present]:.0%}"
         lately = {n: worst[n] for n, cost in costs.items() if cost <= most}

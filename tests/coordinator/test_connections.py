@@ -165,10 +165,10 @@ async def test_idle_connections_keep_no_client_out() -> None:
 
 
 async def test_a_burst_above_the_limit_loses_no_request() -> None:
-    """All have connected before the first sends its request."""
+    """All have connected before the first sends its request, which may take seconds."""
     gate, begun = asyncio.Event(), asyncio.Semaphore(0)
     gate.set()
-    async with served(10, gate, begun) as port:
+    async with served(10, gate, begun, min_silent_s=30.0) as port:
         clients = [await connect(port) for _ in range(200)]
         for _, writer in clients:
             writer.write(REQUEST)
