@@ -38,8 +38,8 @@ OVERLOADED, RELIEVED = 2.0, 1.0
 """Multiples of the target of the first token: the load is too much when prompts would wait for
 longer than the first with each size, until they wait for less than the second with some size."""
 FUTILE = 1.5
-"""A load that cost more than this with every size is none to be ready for: none is in time. Not so
-with two workers, where the one that decodes is half of all, and turns cost more."""
+"""More than two workers are not kept ready for a load that cost more than this with every size, so
+that none was in time. Of two workers half decode anyway, and a turn costs more."""
 MEMORY_S = 120.0
 """How long the worst time counts; half of its cost is forgotten in 83 seconds."""
 STEPS_S = 10.0
