@@ -16,6 +16,7 @@ import typer
 
 from bench import environment
 from bench.predict.changing import Changing, simulation
+from bench.predict.goodput import Targets
 from bench.predict.node import Node, Request
 from bench.predict.plan import set_ups
 from bench.predict.shift import LONG, PHASE_S, SHORT
@@ -38,7 +39,7 @@ class Served:
     attained: float
 
 
-def served(node: Node, setup: Setup | Changing, at_once: int, targets: PoolTargets) -> Served:
+def served(node: Node, setup: Setup | Changing, at_once: int, targets: Targets) -> Served:
     """Simulate ``SECONDS`` with ``at_once`` requests open at any time."""
     pools, sent = simulation(node, setup), list[Request]()
 
@@ -48,10 +49,9 @@ def served(node: Node, setup: Setup | Changing, at_once: int, targets: PoolTarge
             yield sent[-1]
 
     pools.keep_open(requests(), at_once)
-    good = sum(r.ttft_s <= targets.ttft_s and r.tpot_s <= targets.tpot_s for r in sent)
     num_tokens = sum(request.output_len for request in sent)
     seconds = max(request.ended_at for request in sent)
-    return Served(num_tokens / seconds, len(sent), good / len(sent))
+    return Served(num_tokens / seconds, len(sent), targets.num_good(sent) / len(sent))
 
 
 def main(
@@ -63,17 +63,17 @@ def main(
     out: Annotated[Path | None, typer.Option(help="Result file.")] = None,
 ) -> None:
     """Print what each fixed set-up and pools that change serve."""
-    table = Table.read(step or STEPS)
-    targets = PoolTargets(target_ttft_ms / 1e3, target_tpot_ms / 1e3)
-    found = {}
-    for setup in set_ups(gpus, targets):
-        found[setup.name] = each = served(table.node(spread=True), setup, at_once, targets)
+    table, targets = Table.read(step or STEPS), Targets(target_ttft_ms / 1e3, target_tpot_ms / 1e3)
+    wanted = PoolTargets(targets.ttft_s, targets.tpot_s)
+    node, found = table.node(), {}
+    for setup in set_ups(gpus, wanted):
+        found[setup.name] = each = served(node, setup, at_once, targets)
         print(
             f"{setup.name:12} {each.output_tok_s:8.0f} output tokens a second, {each.attained:.0%} "
             "within the targets", flush=True,
         )  # fmt: skip
     if out is not None:
-        settings = {"from": table.files, "at_once": at_once, "targets": asdict(targets)}
+        settings = {"from": table.files, "at_once": at_once, "targets": asdict(wanted)}
         described = environment.describe(sys.argv[1:], "bench.predict.flips")
         results = {name: asdict(each) for name, each in found.items()}
         save(out, document("pool-flips", environment=described, settings=settings, results=results))

@@ -31,9 +31,12 @@ class Targets:
         if not 0 < self.share <= 1:
             raise ValueError(f"--share: {self.share} is not above 0 and at most 1")
 
+    def num_good(self, requests: Sequence[Request]) -> int:
+        """Number of the requests that keep both times."""
+        return sum(r.ttft_s <= self.ttft_s and r.tpot_s <= self.tpot_s for r in requests)
+
     def met(self, requests: Sequence[Request]) -> bool:
-        good = sum(r.ttft_s <= self.ttft_s and r.tpot_s <= self.tpot_s for r in requests)
-        return good >= self.share * len(requests)
+        return self.num_good(requests) >= self.share * len(requests)
 
 
 @dataclass(frozen=True)

@@ -240,8 +240,8 @@ class Hub:
         while self._follow is not None:
             await asyncio.sleep(LOOK_S)
             try:
-                specs = (each.spec for each in self._lifecycle.requests.values())
-                asked = ((each.ttft_s, each.tpot_s) for each in specs)
+                open_now = self._lifecycle.requests.values()
+                asked = ((each.spec.ttft_s, each.spec.tpot_s) for each in open_now)
                 self._follow.look(self._lifecycle.num_tokens_queued, time.monotonic(), asked)
             except Exception:
                 log.exception("the pools could not follow the load")

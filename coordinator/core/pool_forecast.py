@@ -123,12 +123,16 @@ class Forecast:
             self._arrivals_tok_s += newest * (num_tokens / passed_s - self._arrivals_tok_s)
         self._noted_at = now
 
+    def targets_of(self, load: PoolLoad) -> PoolTargets:
+        """What the requests of a load shall keep."""
+        return load.targets or self._targets
+
     def times(self, load: PoolLoad) -> list[Times]:
         """The times with each number of prefill workers, from none to all but one."""
         return [self._times(load, num_prefill) for num_prefill in range(load.num_workers)]
 
     def _times(self, load: PoolLoad, num_prefill: int) -> Times:
-        number, targets = load.num_workers, load.targets or self._targets
+        number, targets = load.num_workers, self.targets_of(load)
         speed = (num_prefill or SPEED_BESIDE * number) * self._speeds.prefill_tok_s()
         beyond = max(0.0, self._arrivals_tok_s - speed) * AHEAD_S
         busy = self._busy(speed)
@@ -154,7 +158,7 @@ class Forecast:
         short_len = SHORT_SHARE * self._speeds.answer_len()
         prompts_s = beside_s + prompt_s / short_len
         share = PAIR_BEGINS if load.num_prefill else PAIR_STAYS
-        return prompts_s < share * (load.targets or self._targets).tpot_s
+        return prompts_s < share * self.targets_of(load).tpot_s
 
     def _beside_s(self, load: PoolLoad) -> float:
         """What prompts add to the time a token where all workers do both: those that wait, or come

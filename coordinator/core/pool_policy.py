@@ -50,9 +50,7 @@ class PoolPolicy:
     """Decides from one load to the next, by the ``speeds`` of the node."""
 
     def __init__(self, targets: PoolTargets, speeds: Speeds) -> None:
-        self._targets, self._speeds = targets, speeds
-        self._kept = targets
-        """What the open requests shall keep."""
+        self._speeds = speeds
         self._forecast = Forecast(targets, speeds)
         self._worst: dict[int, float] = {}
         """The highest cost of each size lately."""
@@ -71,7 +69,6 @@ class PoolPolicy:
 
     def decide(self, load: PoolLoad, now: float) -> int:
         """How many workers shall compute prompts; 0: all do both."""
-        self._kept = load.targets or self._targets
         self._forecast.note_arrivals(load.tokens_arrived, now)
         present = load.num_prefill
         if now - self._changed_at < HOLD_S or not self._speeds.prefill_tok_s():
@@ -88,9 +85,9 @@ class PoolPolicy:
             if costs[present] <= FINE:
                 if not present or token_cost(self._together) > FINE:
                     return present
-                compared, reason, gain = self._by_steps(present, costs)
+                compared, reason, gain = self._by_steps(load, costs)
         elif costs[present] <= FINE or not present:
-            compared, reason, gain = self._lately(present, costs)
+            compared, reason, gain = self._lately(load, costs)
         best = min(compared, key=lambda size: (round(compared[size], 3), abs(size - present)))
         most = (1 - gain) * compared[present]
         if best == present or compared[best] > most or compared[present] < LEAST:
@@ -110,24 +107,27 @@ class PoolPolicy:
         self._changed_at, self._left = now, present
         return wanted
 
-    def _lately(self, present: int, costs: dict[int, float]) -> tuple[dict[int, float], str, float]:
+    def _lately(
+        self, load: PoolLoad, costs: dict[int, float]
+    ) -> tuple[dict[int, float], str, float]:
         """What the sizes are compared by that are fine now, or cost no more than the present one;
         why; and the least gain."""
-        worst, most = self._worst, max(FINE, costs[present])
+        present, worst = load.num_prefill, self._worst
+        most = max(FINE, costs[present])
         if worst[present] <= FINE:
-            return self._by_steps(present, worst)
+            return self._by_steps(load, worst)
         if len(costs) > 2 and costs[present] <= FINE and min(worst.values()) > FUTILE:
-            return self._by_steps(present, costs)
+            return self._by_steps(load, costs)
         reason = f"ready for the worst load of the last minutes, which took {worst[present]:.0%}"
         lately = {n: worst[n] for n, cost in costs.items() if cost <= most}
         return lately, f"{reason} of a target", GAIN
 
     def _by_steps(
-        self, present: int, costs: dict[int, float]
+        self, load: PoolLoad, costs: dict[int, float]
     ) -> tuple[dict[int, float], str, float]:
         """The steps of the sizes that are fine by ``costs``, why they count, and the least gain."""
         steps = {n: step for n, step in self._steps.items() if costs[n] <= FINE}
-        step_ms = 1e3 * steps[present] * self._kept.tpot_s
+        step_ms = 1e3 * steps[load.num_prefill] * self._forecast.targets_of(load).tpot_s
         return steps, f"shorter steps than {step_ms:.1f} ms", STEP_GAIN
 
     def _note(self, times: list[Times], costs: dict[int, float], now: float) -> None:
@@ -140,10 +140,11 @@ class PoolPolicy:
         self._steps = _averaged(steps, self._steps, self._steps_weight)
 
     def _prediction(self, load: PoolLoad, times: Times) -> str:
+        targets = self._forecast.targets_of(load)
         return (
             f"{load.tokens_waiting} tokens wait, predicted TTFT "
-            f"{times.ttft * self._kept.ttft_s:.2f} s of {self._kept.ttft_s:g}, TPOT "
-            f"{1e3 * times.token * self._kept.tpot_s:.1f} ms of {1e3 * self._kept.tpot_s:g}"
+            f"{times.ttft * targets.ttft_s:.2f} s of {targets.ttft_s:g}, TPOT "
+            f"{1e3 * times.token * targets.tpot_s:.1f} ms of {1e3 * targets.tpot_s:g}"
         )
 
 

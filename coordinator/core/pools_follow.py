@@ -35,9 +35,9 @@ class PoolsThatFollow:
         open request asks for."""
         workers = self._pools.live()
         load = self._meter.load(workers, num_tokens_queued)
-        load = replace(load, targets=self._targets.strictest(asked))
         if not (load.num_decode and self._pools.can_change()):
             return
+        load = replace(load, targets=self._targets.strictest(asked))
         wanted = self._policy.decide(load, now)
         if wanted != load.num_prefill:
             log.info("pools: %s", self.why)
