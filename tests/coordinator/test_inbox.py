@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from math import inf
 from unittest.mock import Mock
 
 import pytest
@@ -12,6 +13,7 @@ from coordinator.core.contract import SequenceRequest
 from coordinator.core.hub import Hub
 from coordinator.core.observer import Observer
 from coordinator.core.settings import PlacementLimits
+from coordinator.core.workers import membership
 from coordinator.record.redis_link import Damage
 from telemetry.metrics import Metrics
 from tests.coordinator.kept import kept
@@ -45,7 +47,11 @@ def introductions(channel: Mock) -> list[tuple[str, str]]:
     return [(to, m.instance) for to, m in sent if isinstance(m, PeerJoined)]
 
 
-async def test_peers_are_introduced_once_for_each_time_a_worker_joins() -> None:
+async def test_peers_are_introduced_once_for_each_time_a_worker_joins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # However slow the machine, no welcome of this test was lost.
+    monkeypatch.setattr(membership, "ANSWERED_S", inf)
     channel = Mock()
     observer = Observer(
         Metrics("m"), Mock(num_unwritten=0, dropped=0, connected=True, damage=Damage()), "c1"
