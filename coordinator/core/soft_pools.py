@@ -80,7 +80,10 @@ class SoftPools:
 
     def note_prompt(self, worker: Hashable, num_tokens: int, now: float) -> None:
         """Count the tokens of a prompt that a worker was given to compute."""
-        self._given[worker] = self._recent(worker, now) + num_tokens, now
+        lately = {
+            other: given for other, given in self._given.items() if self._recent(other, now) >= 1
+        }
+        self._given = lately | {worker: (self._recent(worker, now) + num_tokens, now)}
 
     def roles_changed(self) -> None:
         """Forget the prompts that workers were given: others will get the next ones."""

@@ -54,6 +54,13 @@ def test_a_decode_worker_without_sequences_helps_at_once() -> None:
     assert [found.helps(tokens, idle, 500, 0.0) for tokens in (700, 800)] == [False, True]
 
 
+def test_workers_that_got_no_prompt_for_long_are_forgotten() -> None:
+    found = soft()
+    for number in range(100):
+        found.note_prompt(f"d-{number}", 500, 100.0 * number)
+    assert len(found._given) == 1
+
+
 def test_prompts_that_it_was_given_lately_count() -> None:
     found = soft(targets=PoolTargets(1.0, 0.05))
     there = Site("d", 20)
