@@ -7,6 +7,7 @@ from coordinator.core.request import Request, State
 from coordinator.core.soft_pools import GATHER_SHARE, IDLE_S, PAIR_IDLE_S, Site, SoftPools
 from tests.coordinator.desk import Desk
 from tests.coordinator.speeds import FixedSpeeds
+from tests.coordinator.test_moves import grown
 from transport.wire.messages import Decode, Generate, Move, Prefill, Settled
 from transport.wire.offers import Offer
 from transport.wire.spread import SpreadCounts
@@ -272,6 +273,18 @@ def test_a_prefill_worker_without_prompts_takes_the_youngest_sequences() -> None
     site.land(moved)
     assert moved.decode_worker == "p-1"
     assert (moved.num_moves, moved.attempt) == (1, 1)
+
+
+def test_it_takes_sequences_of_a_decode_worker_that_is_short_of_pages() -> None:
+    site = desk(tok_s=10**6, tpot_s=10.0, each_s=0.01)
+    oldest = [decoded(site, name) for name in "abcd"][0]
+    load = site.registry.require("d-1").load
+    grown(site, oldest, load.free_pages - 1)
+    assert load.is_short_of_pages
+    site.life._dispatcher._border._soft = soft(10**6, PoolTargets(1.0, 0.05), each_s=0.01)
+    site.now += 2.0
+    site.life.tick()
+    assert [m.request_id for _, m in site.sent() if isinstance(m, Move)] == ["d", "c"]
 
 
 def test_it_takes_none_while_it_has_prompts() -> None:

@@ -67,10 +67,11 @@ class Moves:
             if worker.draining or worker.role == "prefill":
                 for request, to in self._leaving(worker):
                     yield request, "drain" if worker.draining else reason, to
-            elif worker.load.is_short_of_pages:
+                continue
+            if worker.load.is_short_of_pages:
                 for request, to in self._relieving(worker):
                     yield request, "memory", to
-            elif self._pools_are_soft and worker.role == "decode":
+            if self._pools_are_soft and worker.role == "decode":
                 for request, to in self._taken(worker):
                     yield request, "pools", to
         now = self._monotonic()
