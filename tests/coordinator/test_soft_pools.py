@@ -277,7 +277,7 @@ def test_a_prefill_worker_without_prompts_takes_the_youngest_sequences() -> None
 
 def test_it_takes_sequences_of_a_decode_worker_that_is_short_of_pages() -> None:
     site = desk(tok_s=10**6, tpot_s=10.0, each_s=0.01)
-    oldest = [decoded(site, name) for name in "abcd"][0]
+    oldest, *_ = [decoded(site, name) for name in "abcd"]
     load = site.registry.require("d-1").load
     grown(site, oldest, load.free_pages - 1)
     assert load.is_short_of_pages
