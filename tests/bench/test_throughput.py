@@ -23,8 +23,9 @@ from tests.bench.sessions import session
 from tests.bench.stub import Behaviour, Stub
 
 ServeStub = Callable[[Behaviour], Stub]
-SMALL = ["--vocab-size", "676", "--input-len", "40", "--requests", "8", "--first-byte-s", "1"]
-SMALL += ["--stall-s", "1", "--give-up-after", "20", "--levels", "4"]
+SMALL = ["--vocab-size", "676", "--input-len", "40", "--requests", "8", "--levels", "4"]
+SMALL += ["--give-up-after", "20"]
+IMPATIENT = ["--first-byte-s", "1", "--stall-s", "1"]
 
 
 def bench(url: str, out: Path, *more: str) -> tuple[int, dict[str, Any], dict[str, Any]]:
@@ -143,7 +144,8 @@ def test_a_bad_server_is_named_and_the_run_ends(
     serve_stub: ServeStub, tmp_path: Path, behaviour: Behaviour, failure: str
 ) -> None:
     stub = serve_stub(behaviour)
-    status, line, found = bench(stub.url, tmp_path / "r.json", "--output-len", "6")
+    more = IMPATIENT if failure == "stalled" else []
+    status, line, found = bench(stub.url, tmp_path / "r.json", "--output-len", "6", *more)
     assert status == 1
     assert not line["ok"]
     listed = found["results"]["failures"]
@@ -158,7 +160,7 @@ def test_a_server_that_never_answers_is_given_up_in_the_warm_up(
     serve_stub: ServeStub, tmp_path: Path
 ) -> None:
     stub = serve_stub(Behaviour(fault="mute"))
-    status, _, found = bench(stub.url, tmp_path / "r.json")
+    status, _, found = bench(stub.url, tmp_path / "r.json", *IMPATIENT)
     assert status == 1
     assert "every warm-up of level 4 failed: stalled: no byte within 1 s" in found["stopped"]
     assert not found["complete"]
@@ -188,7 +190,7 @@ def test_no_server_listens(tmp_path: Path) -> None:
 def test_ctrl_c_keeps_what_was_measured(serve_stub: ServeStub, tmp_path: Path) -> None:
     stub = serve_stub(Behaviour(0.01, 0.005, fault="stall", fault_every=7))
     stub.on_request = lambda number: os.kill(os.getpid(), signal.SIGINT) if number == 7 else None
-    more = ["--stall-s", "60", "--output-len", "8", "--levels", "1"]
+    more = ["--output-len", "8", "--levels", "1"]
     status, line, found = bench(stub.url, tmp_path / "r.json", *more)
     assert status == 130
     assert (line["complete"], found["stopped"]) == (False, "interrupted")

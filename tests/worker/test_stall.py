@@ -51,10 +51,10 @@ def test_a_loop_that_hangs_ends_the_process_and_shows_where() -> None:
 
 
 def test_no_process_ends_whose_loop_moves_or_is_left_or_has_no_timeout() -> None:
-    moves_for_longer_than_the_timeout, left, no_timeout = "0.1 15 1", "0 1 0.2 0.5", "0.5 1 0"
+    moves_for_longer_than_the_timeout, left, no_timeout = "0.25 15 3.5", "0 1 0.2 0.5", "0.5 1 0"
     ended = loops(moves_for_longer_than_the_timeout, left, no_timeout)
     assert (ended.returncode, ended.stderr) == (0, "")
-    assert ended.stdout.splitlines() == ["left 0.1 15 1", "left 0 1 0.2 0.5", "left 0.5 1 0"]
+    assert ended.stdout.splitlines() == ["left 0.25 15 3.5", "left 0 1 0.2 0.5", "left 0.5 1 0"]
 
 
 @pytest.mark.parametrize("timeout_s", [-1.0, float("inf"), float("nan")])
