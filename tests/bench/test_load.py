@@ -114,6 +114,7 @@ def test_a_trace_is_replayed_and_judged(serve_stub: ServeStub, tmp_path: Path) -
 def test_half_of_the_answers_dropped(serve_stub: ServeStub, tmp_path: Path) -> None:
     stub = serve_stub(Behaviour(0.005, 0.001, fault="drop", fault_every=2))
     more = ["--rate", "100", "--requests", "20", "--input-len", "8", "--output-len", "6"]
+    more += ["--slo-ttft-ms", "20000", "--slo-tpot-ms", "5000"]
     status, _, found = bench(stub.url, tmp_path / "r.json", *more)
     run = found["results"]["run"]
     assert status == 1

@@ -36,18 +36,22 @@ def bench(url: str, out: Path, *more: str) -> tuple[int, dict[str, Any], dict[st
 
 async def test_what_is_measured_is_what_the_server_did() -> None:
     """Within 2 % of the stub's own stamps, which a busy machine makes late as well, and of the
-    nominal time per token. Both share one event loop, so that no thread waits for another."""
+    nominal time per token. Both share one event loop, so that no thread waits for another. A
+    machine that stood still is measured again."""
     ttft_s, itl_s, num_tokens, level = 0.3, 0.15, 9, 4
     settings = ThroughputSettings(
         seed=1, levels=(level,), requests=8, input_len=20, output_len=num_tokens, warm_ups=2
     )
-    async with Stub(Behaviour(ttft_s, itl_s, give_ids=True)) as stub:
-        async with session(stub.url) as given:
-            found = await measure(given, settings, Letters())
-        served = stub.served[2:]  # without the warm-ups
+    for _ in range(5):
+        async with Stub(Behaviour(ttft_s, itl_s, give_ids=True)) as stub:
+            async with session(stub.url) as given:
+                found = await measure(given, settings, Letters())
+            served = stub.served[2:]  # without the warm-ups
+        gaps = [b - a for s in served for a, b in pairwise(s.event_at_s)]
+        if max(gaps) < 2 * itl_s:
+            break
     assert found.problems() == []
     (figures,) = found.json()["levels"]
-    gaps = [b - a for s in served for a, b in pairwise(s.event_at_s)]
     first = [s.event_at_s[0] - s.came_at_s for s in served]
     whole = [s.event_at_s[-1] - s.came_at_s for s in served]
     wall_s = max(s.event_at_s[-1] for s in served) - min(s.came_at_s for s in served)

@@ -68,12 +68,12 @@ async def test_a_burst_is_written_in_few_batches(redis: Redis, make_store: MakeS
 async def test_workers_live_as_long_as_they_are_refreshed(
     redis: Redis, make_store: MakeStore
 ) -> None:
-    store = await make_store(limits=limits(presence_ttl_s=1.0))
+    store = await make_store(limits=limits(presence_ttl_s=4.0))
     store.register_worker("p1", {"role": "prefill", "device": "cpu"})
     await eventually(lambda: redis.exists(keys.worker("p1")))
     expected = {"role": "prefill", "device": "cpu", "coordinator": "c1"}
     assert redis.hgetall(keys.worker("p1")) == expected
-    seen_until = time.monotonic() + 1.3
+    seen_until = time.monotonic() + 4.5
     await eventually(lambda: time.monotonic() > seen_until or not redis.exists(keys.worker("p1")))
     assert redis.exists(keys.worker("p1"), keys.coordinator("c1")) == 2
     store.worker_gone("p1")
@@ -140,11 +140,11 @@ async def test_what_the_dead_left_open_delays_neither_start_nor_heartbeat(
     abandon(dead)
     redis.delete(keys.coordinator("dead"))
 
-    async with slow_way(server, tmp_path / "slow", 0.02) as url:
+    async with slow_way(server, tmp_path / "slow", 0.05) as url:
         few = limits(
-            call_timeout_s=2.0,
-            start_timeout_s=0.8,
-            presence_ttl_s=1.0,
+            call_timeout_s=10.0,
+            start_timeout_s=3.0,
+            presence_ttl_s=3.0,
             heartbeat_s=0.3,
             max_batch=8,
         )
@@ -153,7 +153,7 @@ async def test_what_the_dead_left_open_delays_neither_start_nor_heartbeat(
         heir.put(new("meanwhile", "heir"))
         await eventually(lambda: stored(redis, "meanwhile"))
         assert heir.counters.lost_failed < 640, "clearing up holds up no record"
-        await eventually(lambda: heir.counters.lost_failed == 640, deadline_s=20.0)
+        await eventually(lambda: heir.counters.lost_failed == 640, deadline_s=60.0)
         await eventually(lambda: redis.smembers(keys.COORDINATORS) == {"heir"})
         assert heir.counters.rewrites == 0
         await heir.close(2.0)

@@ -13,6 +13,7 @@ from redis import Redis
 
 from coordinator.record import keys
 from coordinator.record.redis_link import RedisUnavailable
+from coordinator.record.settings import StoreLimits
 from coordinator.record.store import Store
 from tests.coordinator.histories import advance
 from tests.coordinator.stores import (
@@ -30,7 +31,7 @@ from tests.local_redis import LocalRedis
 async def test_a_stalled_server_slows_no_caller(
     server: LocalRedis, redis: Redis, make_store: MakeStore
 ) -> None:
-    store = await make_store(limits=limits(call_timeout_s=1.0))
+    store = await make_store(limits=limits(call_timeout_s=5.0))
     os.kill(server.pid, signal.SIGSTOP)
     took_s, final = [], {}
     until = time.monotonic() + 1.3
@@ -47,7 +48,7 @@ async def test_a_stalled_server_slows_no_caller(
         if time.monotonic() > until:
             break
     assert sorted(took_s)[len(took_s) * 99 // 100] < 0.001
-    assert max(took_s) < 0.9  # had anything waited for Redis, it would be the call's 1.0
+    assert max(took_s) < 4.5  # had anything waited for Redis, it would be the call's 5.0
     await eventually(lambda: not store.connected)
     with pytest.raises(RedisUnavailable, match="did not answer"):
         await store.get("somebody else's")
@@ -122,8 +123,8 @@ async def test_a_server_that_refuses_is_tried_again(redis: Redis, make_store: Ma
 async def test_a_backlog_delays_no_heartbeat(
     server: LocalRedis, redis: Redis, tmp_path: Path
 ) -> None:
-    async with slow_way(server, tmp_path / "slow", 0.02) as url:
-        few = limits(call_timeout_s=2.0, presence_ttl_s=1.0, heartbeat_s=0.3, max_batch=8)
+    async with slow_way(server, tmp_path / "slow", 0.05) as url:
+        few = limits(call_timeout_s=10.0, presence_ttl_s=3.0, heartbeat_s=0.3, max_batch=8)
         store = Store(url, "c1", "baton/1", limits=few)
         await store.start()
         store.register_worker("d1", {"role": "decode"})
@@ -138,7 +139,7 @@ async def test_a_backlog_delays_no_heartbeat(
             lapsed += redis.exists(*alive) < 2
             return store.num_unwritten == 0
 
-        await eventually(written, deadline_s=20.0)
+        await eventually(written, deadline_s=60.0)
         assert (lapsed, store.counters.rewrites) == (0, 0)
         await store.close(2.0)
 
@@ -152,16 +153,16 @@ async def test_close_without_a_server_ends_in_time(
     began = time.monotonic()
     await store.close(0.2)
     os.kill(server.pid, signal.SIGCONT)
-    assert time.monotonic() - began < 1.0
+    assert time.monotonic() - began < 5.0
     assert "1 records unwritten" in caplog.text
 
 
-async def start_fails(url: str) -> str:
-    store = Store(url, "c1", "baton/1")
+async def start_fails(url: str, timeout_s: float = 1.0) -> str:
+    store = Store(url, "c1", "baton/1", limits=StoreLimits(start_timeout_s=timeout_s))
     began = time.monotonic()
     with pytest.raises(RedisUnavailable) as caught:
         await store.start()
-    assert time.monotonic() - began < 1.8
+    assert time.monotonic() - began < 10.0
     assert caught.value.__cause__ is None
     return str(caught.value)
 
@@ -188,9 +189,8 @@ async def test_a_server_that_says_nothing() -> None:
 async def test_a_wrong_password(server: LocalRedis, redis: Redis) -> None:
     redis.config_set("requirepass", "right")
     for credentials in ("", ":s3cret@"):
-        began = time.monotonic()
-        said = await start_fails(server.url.replace("unix://", f"unix://{credentials}"))
-        assert time.monotonic() - began < 0.8  # it does not try again until the deadline
+        # Within 10 s: it does not try again until the deadline.
+        said = await start_fails(server.url.replace("unix://", f"unix://{credentials}"), 20.0)
         assert "s3cret" not in said
         assert "redis.sock" in said
     store = Store(server.url.replace("unix://", "unix://:right@"), "c1", "baton/1")
