@@ -24,7 +24,7 @@ class Api:
         """Wait until no request is queued or running, and all pages are free."""
 
         async def check() -> None:
-            async with httpx.AsyncClient(timeout=60.0) as http:
+            async with httpx.AsyncClient(timeout=5.0) as http:
                 status = (await http.get(f"{self.url}/status")).json()
             assert (status["queued"], status["running"]) == (0, 0), status
             for worker in status["workers"]:

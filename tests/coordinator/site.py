@@ -23,10 +23,10 @@ LAYOUT = CacheLayout("float32", 16, *[1] * 9)
 EXPORT = MemoryExport("shm", "h", 1, LAYOUT, PoolSize(8, 8))
 
 
-FAST = HubSettings(heartbeat_s=0.05, dead_after_s=60.0)
+FAST = HubSettings(heartbeat_s=0.05, dead_after_s=5.0)
 
 
-DEADLINE_S = 60.0
+DEADLINE_S = 5.0
 
 
 class Worker:

@@ -39,7 +39,7 @@ class FakeProcess:
         if self.is_running:
             return
         FakeProcess.num_starts += 1
-        assert self.may_start.wait(timeout=60.0)
+        assert self.may_start.wait(timeout=5)
         if self.starts_fail:
             raise ParserDied("at its start")
         self.is_running = True
@@ -47,7 +47,7 @@ class FakeProcess:
     def parse(self, job: Job, body: list[bytes]) -> tuple[Reply, bytes]:
         self.start()
         self.begun.append(body[0])
-        assert self.let.acquire(timeout=60.0)
+        assert self.let.acquire(timeout=5)
         if body == [b"dies"]:
             self.is_running = False
             raise ParserDied("by the test")
@@ -76,7 +76,7 @@ def ask(parsers: BodyParsers, owner: str, *bodies: str) -> list[asyncio.Task[Any
 
 
 async def until_begun(num: int) -> list[bytes]:
-    async with asyncio.timeout(60.0):
+    async with asyncio.timeout(5):
         while len(FakeProcess.begun) < num:  # noqa: ASYNC110, it is another thread's
             await asyncio.sleep(0.001)
     return FakeProcess.begun
@@ -164,7 +164,7 @@ async def test_a_body_is_given_the_process_that_is_free_first_not_one_that_start
     await until_begun(1)
     FakeProcess.may_start.clear()
     waiting = ask(two, "b", "b1", "b2") + ask(two, "c", "c1")
-    async with asyncio.timeout(60.0):
+    async with asyncio.timeout(5):
         while FakeProcess.num_starts < 2:  # noqa: ASYNC110, it is another thread's
             await asyncio.sleep(0.001)
     FakeProcess.let.release(2)
@@ -215,7 +215,7 @@ def test_a_process_ends_with_its_coordinator(checkpoint: Path) -> None:
     assert process._process is not None
     assert process._process.stdin is not None
     process._process.stdin.close()  # as when the coordinator's process ends, however it does
-    assert process._process.wait(timeout=60.0) == 0
+    assert process._process.wait(timeout=10) == 0
     assert process._process.stdout is not None
     process._process.stdout.close()
 

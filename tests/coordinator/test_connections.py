@@ -138,7 +138,7 @@ async def connect(port: int, said: bytes = b"") -> Client:
 
 
 async def all_of(count: int, begun: asyncio.Semaphore) -> None:
-    async with asyncio.timeout(60.0):
+    async with asyncio.timeout(5.0):
         for _ in range(count):
             await begun.acquire()
 
@@ -158,7 +158,7 @@ async def test_idle_connections_keep_no_client_out() -> None:
         assert (await answer(await connect(port, REQUEST))).startswith(b"HTTP/1.1 200")
         for client in busy:
             assert (await answer(client)).startswith(b"HTTP/1.1 200")
-        async with asyncio.timeout(60.0):
+        async with asyncio.timeout(5.0):
             for reader, _ in idle[:17]:
                 with suppress(ConnectionResetError):
                     assert await reader.read() == b""

@@ -14,7 +14,7 @@ from coordinator.http.server.connections import Connections
 from coordinator.http.server.http_server import HttpServer
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
-DEADLINE_S = 60.0
+DEADLINE_S = 5.0
 
 
 class Hub:

@@ -34,14 +34,14 @@ async def port(says: Says, tokenizer: Tokenizer, gate: asyncio.Semaphore) -> Asy
 
 async def closed_after_s(reader: asyncio.StreamReader) -> float:
     began = time.monotonic()
-    async with asyncio.timeout(60.0):
+    async with asyncio.timeout(5):
         while await reader.read(4096):
             pass
     return time.monotonic() - began
 
 
 async def answer(reader: asyncio.StreamReader) -> bytes:
-    async with asyncio.timeout(60.0):
+    async with asyncio.timeout(5):
         head = await reader.readuntil(b"\r\n\r\n")
         length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
         return head + await reader.readexactly(length)

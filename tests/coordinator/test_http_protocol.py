@@ -28,7 +28,7 @@ async def exchange(port: int, said: bytes) -> tuple[bytes, bytes]:
     """Head and all that follows it until the server closes the connection."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(said)
-    async with asyncio.timeout(60.0):
+    async with asyncio.timeout(5):
         answer = await reader.read(-1)
     writer.close()
     head, _, body = answer.partition(b"\r\n\r\n")
@@ -88,7 +88,7 @@ async def test_a_request_that_offers_h2c_is_served_as_it_is(port: int, at: int |
         await asyncio.sleep(0)
         writer.write(said[at:])
     writer.write(b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-    async with asyncio.timeout(60.0):
+    async with asyncio.timeout(5):
         answer = await reader.read(-1)
     writer.close()
     assert b'"text":"one two"' in answer
@@ -156,7 +156,7 @@ async def test_framing_that_is_malformed_or_ambiguous_is_a_400_at_once(
         writer.write(behind)
         assert b"200 OK" in await reader.readuntil(b'{"status":"ok"}')
     writer.write(said)
-    async with asyncio.timeout(60.0):
+    async with asyncio.timeout(5):
         answer = await reader.read(-1)
     writer.close()
     head, _, body = answer.partition(b"\r\n\r\n")
@@ -171,7 +171,7 @@ async def test_chunks_that_break_off_in_their_middle_are_a_400_at_once(port: int
     writer.write(chunked(b'5\r\n{"pro\r\n'))
     await asyncio.sleep(0.05)  # the request waits for the rest of its body
     writer.write(b"zz\r\n")
-    async with asyncio.timeout(60.0):
+    async with asyncio.timeout(5):
         assert (await reader.read(-1)).startswith(b"HTTP/1.1 400 ")
     writer.close()
 
@@ -181,7 +181,7 @@ async def test_a_body_in_chunks_with_a_trailer_is_read_and_the_trailer_ignored(p
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     for _ in range(2):  # the connection stays good
         writer.write(said)
-        async with asyncio.timeout(60.0):
+        async with asyncio.timeout(5):
             assert b"200 OK" in await reader.readuntil(b'"one two"')
             await reader.readuntil(b"}")
     writer.close()
@@ -191,7 +191,7 @@ async def test_a_malformed_body_behind_a_running_answer_does_not_replace_it(port
     said = post({"prompt": "x", "stream": True}) + chunked(b"zz\r\n")
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(said)
-    async with asyncio.timeout(60.0):
+    async with asyncio.timeout(5):
         answer = await reader.read(-1)
     writer.close()
     first, _, second = answer.partition(b"data: [DONE]\n\n")
@@ -226,7 +226,7 @@ async def test_no_sequence_of_pieces_gets_a_500_or_is_left_hanging(
         finally:
             writer.close()
 
-    async with serving(app) as (_, port), asyncio.timeout(60.0):
+    async with serving(app) as (_, port), asyncio.timeout(20):
         for first in range(0, len(said), 50):
             answers = await asyncio.gather(*(answer_to(port, s) for s in said[first : first + 50]))
             assert not [a for a in answers if b"HTTP/1.1 5" in a]

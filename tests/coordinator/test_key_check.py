@@ -213,7 +213,7 @@ async def test_a_client_that_leaves_pays_for_what_it_got(tokenizer: Tokenizer, s
             left.set()
             await asyncio.Event().wait()
 
-    async with asyncio.timeout(60.0):
+    async with asyncio.timeout(5):
         await locked.app(scope, receive, send)
     (stream,) = locked.core.streams
     assert stream.outcome == "cancelled"

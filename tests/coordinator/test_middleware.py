@@ -34,7 +34,7 @@ async def call(
     async def send(message: Message) -> None:
         sent.append(message)
 
-    async with asyncio.timeout(60.0):
+    async with asyncio.timeout(5):
         await app(scope, receive, send)
     body = b"".join(message.get("body", b"") for message in sent[1:])
     return sent[0]["status"], body, dict(sent[0]["headers"])
@@ -79,7 +79,7 @@ async def oversized(app: Any, headers: list[tuple[bytes, bytes]]) -> tuple[int, 
         if len(sent) == 2:
             read_at_answer = num_read
 
-    async with asyncio.timeout(60.0):
+    async with asyncio.timeout(5):
         await app(post_scope("/v1/completions", headers), receive, send)
     assert dict(sent[0]["headers"])[b"connection"] == b"close"
     assert not sent[-1].get("more_body")
@@ -272,7 +272,7 @@ async def test_a_request_that_the_coordinators_end_cuts_off(
     asking = asyncio.create_task(app(post_scope("/v1/completions", []), receive, send))
     await eventually(lambda: core.streams and bool(sent) == started)
     asking.cancel()
-    await asyncio.wait([asking], timeout=60.0)
+    await asyncio.wait([asking], timeout=5)
     assert asking.done()
     assert asking.cancelled() == started
     if not started:

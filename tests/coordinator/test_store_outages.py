@@ -27,14 +27,17 @@ from tests.coordinator.stores import (
 )
 from tests.local_redis import LocalRedis
 
+START_S = 4.0
+"""How long a start waits for Redis: for longer than a busy machine may stand still."""
+
 
 async def test_a_stalled_server_slows_no_caller(
     server: LocalRedis, redis: Redis, make_store: MakeStore
 ) -> None:
-    store = await make_store(limits=limits(call_timeout_s=5.0))
+    store = await make_store(limits=limits(call_timeout_s=3.0))
     os.kill(server.pid, signal.SIGSTOP)
     took_s, final = [], {}
-    until = time.monotonic() + 1.3
+    until = time.monotonic() + 3.9
     for n in itertools.count():
         record = advance(new(f"r{n % 200}", attempt=1 + n // 200), "decoding", num_output=n)
         began = time.perf_counter()
@@ -48,7 +51,7 @@ async def test_a_stalled_server_slows_no_caller(
         if time.monotonic() > until:
             break
     assert sorted(took_s)[len(took_s) * 99 // 100] < 0.001
-    assert max(took_s) < 4.5  # had anything waited for Redis, it would be the call's 5.0
+    assert max(took_s) < 2.7  # had anything waited for Redis, it would be the call's 3.0
     await eventually(lambda: not store.connected)
     with pytest.raises(RedisUnavailable, match="did not answer"):
         await store.get("somebody else's")
@@ -123,8 +126,8 @@ async def test_a_server_that_refuses_is_tried_again(redis: Redis, make_store: Ma
 async def test_a_backlog_delays_no_heartbeat(
     server: LocalRedis, redis: Redis, tmp_path: Path
 ) -> None:
-    async with slow_way(server, tmp_path / "slow", 0.05) as url:
-        few = limits(call_timeout_s=10.0, presence_ttl_s=3.0, heartbeat_s=0.3, max_batch=8)
+    async with slow_way(server, tmp_path / "slow", 0.06) as url:
+        few = limits(call_timeout_s=6.0, presence_ttl_s=3.0, heartbeat_s=0.3, max_batch=8)
         store = Store(url, "c1", "baton/1", limits=few)
         await store.start()
         store.register_worker("d1", {"role": "decode"})
@@ -151,18 +154,19 @@ async def test_close_without_a_server_ends_in_time(
     os.kill(server.pid, signal.SIGSTOP)
     store.put(new())
     began = time.monotonic()
-    await store.close(0.2)
+    await store.close(1.0)
     os.kill(server.pid, signal.SIGCONT)
     assert time.monotonic() - began < 5.0
     assert "1 records unwritten" in caplog.text
 
 
-async def start_fails(url: str, timeout_s: float = 1.0) -> str:
-    store = Store(url, "c1", "baton/1", limits=StoreLimits(start_timeout_s=timeout_s))
+async def start_fails(url: str) -> str:
+    waits = StoreLimits(start_timeout_s=START_S, call_timeout_s=2 * START_S)
+    store = Store(url, "c1", "baton/1", limits=waits)
     began = time.monotonic()
     with pytest.raises(RedisUnavailable) as caught:
         await store.start()
-    assert time.monotonic() - began < 10.0
+    assert time.monotonic() - began < 1.8 * START_S
     assert caught.value.__cause__ is None
     return str(caught.value)
 
@@ -183,14 +187,15 @@ async def test_a_server_that_says_nothing() -> None:
         mute.listen()
         host = f"127.0.0.1:{mute.getsockname()[1]}"
         said = await start_fails(f"redis://:s3cret@{host}")
-    assert f"redis://***@{host} did not answer within 1.0 s" in said
+    assert f"redis://***@{host} did not answer within {START_S} s" in said
 
 
 async def test_a_wrong_password(server: LocalRedis, redis: Redis) -> None:
     redis.config_set("requirepass", "right")
     for credentials in ("", ":s3cret@"):
-        # Within 10 s: it does not try again until the deadline.
-        said = await start_fails(server.url.replace("unix://", f"unix://{credentials}"), 20.0)
+        began = time.monotonic()
+        said = await start_fails(server.url.replace("unix://", f"unix://{credentials}"))
+        assert time.monotonic() - began < 0.8 * START_S  # not again until the deadline
         assert "s3cret" not in said
         assert "redis.sock" in said
     store = Store(server.url.replace("unix://", "unix://:right@"), "c1", "baton/1")

@@ -72,7 +72,7 @@ async def running(proxy: str, folder: Path, backend: int) -> AsyncIterator[str]:
 
 
 async def until_open(port: int, process: asyncio.subprocess.Process) -> None:
-    async with asyncio.timeout(60.0):
+    async with asyncio.timeout(10.0):
         while True:
             if process.returncode is not None:
                 assert process.stdout is not None
@@ -135,7 +135,7 @@ async def test_a_documented_proxy_passes_on_streams_bodies_and_the_end_of_a_clie
     async with (
         serving(app) as (_, backend),
         running(proxy, tmp_path, backend) as url,
-        httpx.AsyncClient(base_url=url, timeout=60.0) as client,
+        httpx.AsyncClient(base_url=url, timeout=10.0) as client,
     ):
         answer = await client.post("/count", content=bytes(BODY_BYTES))
         assert (answer.status_code, answer.text) == (200, str(BODY_BYTES))
@@ -157,7 +157,7 @@ async def test_a_documented_proxy_keeps_connections_and_limits_requests(
 ) -> None:
     app = App()
     async with serving(app) as (server, backend), running(proxy, tmp_path, backend) as url:
-        async with httpx.AsyncClient(base_url=url, timeout=60.0) as client:
+        async with httpx.AsyncClient(base_url=url, timeout=10.0) as client:
             for _ in range(20):
                 assert (await client.get("/count")).status_code == 200
         assert len(server.server_state.connections) <= 2
@@ -172,7 +172,7 @@ async def pipelined(url: str, num_requests: int) -> bytes:
     reader, writer = await asyncio.open_connection(address.hostname, address.port)
     writer.write(b"GET /count HTTP/1.1\r\nHost: x\r\n\r\n" * (num_requests - 1))
     writer.write(b"GET /count HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-    async with asyncio.timeout(60.0):
+    async with asyncio.timeout(20.0):
         answers = await reader.read(-1)
     writer.close()
     return answers

@@ -65,7 +65,7 @@ def test_once_prints_the_rates_of_one_interval(service: Service) -> None:
     ready, speed, worker, requests = told.stdout.splitlines()
     assert ready == "ready (3 queued, 2 running, Redis connected)"
     output_tok_s = float(speed.split()[1])
-    assert 0 < output_tok_s <= 51, "five tokens in 0.1 s or more"
+    assert 10 < output_tok_s <= 51, "five tokens in 0.1 s or a little more"
     assert speed.endswith("prompts 0 tok/s  hits -  handoff 0.000 GB/s  p50 - ms  p99 - ms")
     assert worker == (
         "role=prefill  instance=p-1  device=cpu  running=1  waiting=0  pages=54/64  kv=84%  "

@@ -66,7 +66,7 @@ class Stack(stack.Stack):
         return {}
 
     async def status(self) -> dict[str, Any]:
-        async with httpx.AsyncClient(timeout=60.0, headers=self.headers()) as http:
+        async with httpx.AsyncClient(timeout=5.0, headers=self.headers()) as http:
             try:
                 answer = await http.get(f"{self.url}/status")
             except httpx.TransportError as error:
@@ -77,7 +77,7 @@ class Stack(stack.Stack):
 
     async def metrics(self) -> str:
         """The coordinator's metrics."""
-        async with httpx.AsyncClient(timeout=60.0, headers=self.headers()) as http:
+        async with httpx.AsyncClient(timeout=5.0, headers=self.headers()) as http:
             return (await http.get(f"{self.url}/metrics")).text
 
     async def retries(self) -> float:
@@ -126,7 +126,7 @@ class Stack(stack.Stack):
         return setting(self.pids()["coordinator"], "BATON_REDIS_URL")
 
     def redis(self) -> "redis.Redis[str]":
-        return redis.Redis.from_url(self.redis_url, decode_responses=True, socket_timeout=60.0)
+        return redis.Redis.from_url(self.redis_url, decode_responses=True, socket_timeout=5.0)
 
     # ---- its end
 

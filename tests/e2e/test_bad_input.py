@@ -208,7 +208,7 @@ BAD_BODIES: list[tuple[str, bytes | dict[str, Any], int]] = [
 
 async def test_a_host_that_a_web_page_could_have_is_misdirected(baton: Stack) -> None:
     """The stack has no keys and listens on a loopback address."""
-    async with httpx.AsyncClient(base_url=baton.url, timeout=60.0) as client:
+    async with httpx.AsyncClient(base_url=baton.url, timeout=10.0) as client:
         answer = await client.get("/v1/models", headers={"host": "evil.example"})
         assert (answer.status_code, answer.json()["error"]["code"]) == (421, "host_not_allowed")
         local = await client.get("/v1/models", headers={"host": "localhost:1"})
@@ -218,7 +218,7 @@ async def test_a_host_that_a_web_page_could_have_is_misdirected(baton: Stack) ->
 @pytest.mark.parametrize("stream", [False, True])
 async def test_bad_requests(baton: Stack, stream: bool) -> None:
     async with httpx.AsyncClient(
-        base_url=f"{baton.url}/v1", timeout=60.0, headers={"content-type": "application/json"}
+        base_url=f"{baton.url}/v1", timeout=10.0, headers={"content-type": "application/json"}
     ) as http:
         for path, body, status in BAD_BODIES:
             if isinstance(body, dict):

@@ -338,7 +338,7 @@ async def test_redis_gone_and_back_empty(site: Site, undisturbed: list[Seen]) ->
 
 
 async def redis_is(site: Site, *, connected: bool) -> None:
-    async with httpx.AsyncClient(base_url=site.baton.url, timeout=60.0) as http:
+    async with httpx.AsyncClient(base_url=site.baton.url, timeout=5.0) as http:
         ready = await http.get("/ready")
         metrics = await http.get("/metrics")
     assert ready.status_code == 200

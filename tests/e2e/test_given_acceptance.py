@@ -30,7 +30,7 @@ def given() -> Iterator[Stack]:
 
 async def drafts_of(stack: Stack, stream: Stream) -> tuple[int, int]:
     """Drafts verified and accepted, as the request's own record has them."""
-    async with httpx.AsyncClient(timeout=60.0) as http:
+    async with httpx.AsyncClient(timeout=10.0) as http:
         found = (await http.get(f"{stack.url}/v1/requests/{stream.http_id}")).json()
     return found["drafts_verified"], found["drafts_accepted"]
 

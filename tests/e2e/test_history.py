@@ -31,7 +31,7 @@ def test_a_finished_requests_timeline_adds_up(baton: Stack) -> None:
 
 
 def test_the_page_is_there_and_fetches_nothing_from_elsewhere(baton: Stack) -> None:
-    page = httpx.get(f"{baton.url}/", timeout=60.0).raise_for_status()
+    page = httpx.get(f"{baton.url}/", timeout=10.0).raise_for_status()
     assert page.headers["content-type"].startswith("text/html")
     assert "connect-src 'self'" in page.headers["content-security-policy"]
 

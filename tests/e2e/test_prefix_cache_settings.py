@@ -28,7 +28,7 @@ def cached(stack: Stack, key: str = "", **fields: object) -> int:
 
 async def test_metrics_and_status_say_what_was_found(tiny: Stack) -> None:
     async def told() -> dict[str, float]:
-        async with httpx.AsyncClient(base_url=tiny.url, timeout=60.0) as http:
+        async with httpx.AsyncClient(base_url=tiny.url, timeout=5.0) as http:
             text = (await http.get("/metrics")).text
         families = text_string_to_metric_families(text)
         samples = [sample for family in families for sample in family.samples]
@@ -69,7 +69,7 @@ def test_isolated_keys_find_only_their_own_prompts(start: Start) -> None:
 
 def test_without_the_cache_every_prompt_is_computed(cold: Stack) -> None:
     assert [cached(cold) for _ in range(2)] == [0, 0]
-    (worker,) = httpx.get(f"{cold.url}/status", timeout=60.0).json()["workers"]
+    (worker,) = httpx.get(f"{cold.url}/status", timeout=5.0).json()["workers"]
     assert (worker["kept_prefixes"], worker["queried_tokens"]) == (0, 0)
 
 

@@ -59,7 +59,7 @@ def locked(keys_file: Path) -> Iterator[Stack]:
 @pytest.fixture
 async def http(locked: Stack) -> AsyncIterator[httpx.AsyncClient]:
     headers = {"authorization": f"Bearer {RIGHT}"}
-    async with httpx.AsyncClient(base_url=locked.url, headers=headers, timeout=60.0) as client:
+    async with httpx.AsyncClient(base_url=locked.url, headers=headers, timeout=10.0) as client:
         yield client
 
 
@@ -127,7 +127,7 @@ async def test_a_quota_is_told_with_a_time_to_come_back(locked: Stack) -> None:
 
 
 async def test_probes_need_no_key_and_tell_no_secret(locked: Stack) -> None:
-    async with httpx.AsyncClient(base_url=locked.url, timeout=60.0) as client:
+    async with httpx.AsyncClient(base_url=locked.url, timeout=10.0) as client:
         for path in ("/health", "/ready", "/metrics"):
             answer = await client.get(path)
             assert answer.status_code == 200

@@ -183,7 +183,7 @@ async def test_nothing_that_comes_while_the_coordinator_sends_is_left_lying(
         coordinator.deliver(lambda _, message: came.put_nowait(message), turn_s=0.001)
     )
     worker.send(Goodbye())
-    async with asyncio.timeout(60.0):
+    async with asyncio.timeout(10.0):
         for number in range(200):
             await came.get()
             worker.send(Goodbye(unfit=str(number)))
@@ -201,7 +201,7 @@ async def test_what_a_handler_raises_ends_the_delivery(coordinator: CoordinatorC
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        async with asyncio.timeout(60.0):
+        async with asyncio.timeout(5.0):
             await coordinator.deliver(fail, turn_s=1.0)
     worker.close()
 

@@ -213,7 +213,7 @@ async def test_a_worker_drops_what_it_cannot_read_and_counts_it() -> None:
     await coordinator.send_multipart([identity, b"one frame"])
     await coordinator.send_multipart([identity, OURS, encode(Alive("c"))])
     got: list[object] = []
-    async with asyncio.timeout(60.0):
+    async with asyncio.timeout(5.0):
         while not got:
             got += await asyncio.to_thread(worker.receive, 1.0)
     assert got == [Alive("c")]

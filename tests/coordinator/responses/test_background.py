@@ -58,7 +58,7 @@ async def client_of_core(tokenizer: Tokenizer, stored: Stored) -> AsyncIterator[
 
 
 async def ended(client: httpx.AsyncClient, response_id: str) -> dict[str, Any]:
-    async with asyncio.timeout(60.0):
+    async with asyncio.timeout(5.0):
         while True:
             found: dict[str, Any] = (await client.get(f"{PATH}/{response_id}")).json()
             if found["status"] != "in_progress":
