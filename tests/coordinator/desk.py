@@ -149,5 +149,13 @@ def compute(desk: Desk, request: Request) -> None:
     desk.step(request, finish="length")
 
 
+def grown(desk: Desk, request: Request, num_pages: int) -> None:
+    """The request has so many pages more, the last of them with its newest token."""
+    layout = desk.registry.require(request.decode_worker).layout
+    length = request.num_tokens + num_pages * layout.page_size
+    request.output_ids.extend([2] * (length - request.num_tokens - 1))
+    desk.step(request)
+
+
 def breaker_of(desk: Desk, instance: str) -> str:
     return desk.registry.require(instance).status(desk.now).breaker

@@ -9,7 +9,7 @@ from coordinator.core.request import Request, State
 from coordinator.core.requests.departures import TOGETHER_S
 from coordinator.core.requests.moves import AGAIN_AFTER_S, MAX_AT_ONCE
 from coordinator.core.workers.load import HEADROOM_LEN
-from tests.coordinator.desk import LAYOUT, Desk, fail
+from tests.coordinator.desk import LAYOUT, Desk, fail, grown
 from transport.wire.messages import (
     Cancel,
     Decode,
@@ -253,14 +253,6 @@ def test_a_worker_short_of_pages_keeps_its_requests_if_no_other_has_many() -> No
     assert all(desk.registry.require(w).load.is_short_of_pages for w in COLOCATED)
     assert desk.sent() == []
     assert all(request.state is State.DECODING for request in requests)
-
-
-def grown(desk: Desk, request: Request, num_pages: int) -> None:
-    """The request has so many pages more, the last of them with its newest token."""
-    layout = desk.registry.require(request.decode_worker).layout
-    length = request.num_tokens + num_pages * layout.page_size
-    request.output_ids.extend([2] * (length - request.num_tokens - 1))
-    desk.step(request)
 
 
 def test_an_idle_worker_is_dismissed_at_once_while_others_decode() -> None:

@@ -5,9 +5,8 @@ import pytest
 from coordinator.core.pool_targets import PoolTargets
 from coordinator.core.request import Request, State
 from coordinator.core.soft_pools import GATHER_SHARE, IDLE_S, PAIR_IDLE_S, Site, SoftPools
-from tests.coordinator.desk import Desk
+from tests.coordinator.desk import Desk, grown
 from tests.coordinator.speeds import FixedSpeeds
-from tests.coordinator.test_moves import grown
 from transport.wire.messages import Decode, Generate, Move, Prefill, Settled
 from transport.wire.offers import Offer
 from transport.wire.spread import SpreadCounts
