@@ -132,5 +132,6 @@ def test_a_program_started_by_a_worker_does_not_inherit_the_lock(folder: LockFol
     command = [sys.executable, "-c", "input()"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, close_fds=False) as child:
         give_back(held)
-        give_back(claim(folder, "GPU-a"))
+        # The child waits for input. Popen may return before the kernel has closed its files.
+        give_back(claim(folder, "GPU-a", timeout_s=DEADLINE_S))
         child.kill()
