@@ -1,8 +1,8 @@
 """A GPU whose multiprocessors are divided: a part for decode steps, the rest for prompts.
 
 The parts are CUDA's green contexts. A kernel keeps to the part of the stream that it is enqueued
-on, or that its graph was captured on, and computes the same bits there: its grid does not depend on
-the part.
+on, or that its graph was captured on, and computes the same bits there: what a program computes of
+a result does not depend on the part.
 
 Source: CUDA driver API, "Green Contexts".
 """
@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+
+from engine.multiprocessors import note_part
 
 STEPS_SHARE = 0.3
 """The steps' share of the multiprocessors. On an H100, 40 of 132 (docs/disaggregation.md)."""
@@ -50,6 +52,8 @@ class DividedGpu:
         steps, prompts = (
             _stream(driver, gpu, each, priority) for each, priority in ((part, _FIRST), (rest, 0))
         )
+        note_part(steps, part.sm.smCount)
+        note_part(prompts, rest.sm.smCount)
         return cls(steps, prompts, part.sm.smCount, rest.sm.smCount)
 
     def use(self, in_use: bool) -> None:

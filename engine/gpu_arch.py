@@ -10,7 +10,8 @@ OLDEST = 80
 """Ampere, the first with products of bfloat16."""
 FP8 = 89
 """Ada, the first with the type e4m3."""
-DEPENDENT_LAUNCH = 90
+HOPPER = 90
+DEPENDENT_LAUNCH = HOPPER
 """Hopper, the first with programmatic dependent launch."""
 MEASURED = 90
 """The only one on which Baton was run."""

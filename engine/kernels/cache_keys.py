@@ -10,13 +10,16 @@ from pathlib import Path
 
 from triton.runtime import JITFunction
 
+PATTERNS = "gluon_*.py", "triton_*.py"
+"""Files that define kernels."""
 _ENGINE = Path(__file__).resolve().parents[1]
 
 
 def settle_cache_keys() -> None:
     """Hash every kernel in a fixed order; call it before any kernel is launched."""
     for folder in ("kernels", "spread"):
-        for source in sorted((_ENGINE / folder).glob("triton_*.py")):
+        of_folder = (file for each in PATTERNS for file in (_ENGINE / folder).glob(each))
+        for source in sorted(of_folder):
             module = import_module(f"engine.{folder}.{source.stem}")
             for name in sorted(vars(module)):
                 kernel = getattr(module, name)

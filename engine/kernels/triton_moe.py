@@ -7,8 +7,11 @@ by itself.
 Reference: decoder.moe; test: tests/kernels/test_cuda_path_families.py, test_triton_moe.py.
 """
 
+from collections.abc import Callable
+
 import torch
 
+from engine.kernels.hopper_experts import experts_hopper, suits
 from engine.kernels.interface import Activation
 from engine.kernels.triton_experts import experts
 from engine.kernels.triton_experts_fp8 import experts_fp8
@@ -68,9 +71,15 @@ def add_experts(
         split = split_of(normed, w_in)
         y = experts(x, ids, chosen, w_in, plain(w_out), together, split=split)
     else:
-        prefill = experts_fp8 if w_in.num_fp8 else experts_prefill
-        y = prefill(x, ids, chosen, w_in, plain(w_out))
+        y = _of_prompts(w_in, plain(w_out), x)(x, ids, chosen, w_in, plain(w_out))
     return hidden, y if apart is None else torch.cat((y, apart.to(y.dtype)))
+
+
+def _of_prompts(gate_up: Matrix, down: Matrix, x: torch.Tensor) -> Callable[..., torch.Tensor]:
+    """The experts for the tokens ``x`` of prompts."""
+    if not gate_up.num_fp8:
+        return experts_prefill
+    return experts_hopper if suits(x, gate_up, down) else experts_fp8
 
 
 def nvfp4(of: Experts) -> PackedExperts:

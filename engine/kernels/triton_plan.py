@@ -97,6 +97,8 @@ def _tiles_kernel(
     b_expert = tl.sum(b_before.to(tl.int32), axis=1)
     b_first = tl.max(tl.where(b_before, b_ends, 0), axis=1)
     b_start = tl.where(b_expert < EXPERTS, (tiles - b_first) * BLOCK_M, -1)
+    # Behind all tiles: the number of those that this routing needs.
+    b_expert = tl.where(tiles == num_tiles - 1, tl.max(b_ends), b_expert)
     b_row = tl.sum(tl.where(o_e[None, :] < b_expert[:, None], b_counts[None, :], 0), axis=1)
     tl.store(p_tiles + tiles, b_expert, mask=tiles < num_tiles)
     tl.store(p_tiles + num_tiles + tiles, b_start, mask=tiles < num_tiles)
@@ -104,17 +106,18 @@ def _tiles_kernel(
 
 
 def plan_tiles(counts: torch.Tensor, num_tokens: int, top_k: int, block_m: int) -> torch.Tensor:
-    """Cut all lists into tiles of ``block_m`` -> [3, tiles] int32: (expert, first place in its
+    """Cut all lists into tiles of ``block_m`` -> [3, tiles + 1] int32: (expert, first place in its
     list, row).
 
     The row is the first place's index among all lists, one after another. The number of tiles
     suffices for any routing, so it is known without the counts. The place of a tile that this
-    routing does not need is -1.
+    routing does not need is -1. So is that of the last column, where the number of tiles that it
+    needs stands for the expert.
     """
     num_experts = counts.shape[0]
     assert counts.is_contiguous()
     assert counts.dtype == torch.int32, counts.dtype
-    tiles = max_tiles(num_tokens, top_k, num_experts, block_m)
+    tiles = max_tiles(num_tokens, top_k, num_experts, block_m) + 1
     out = torch.empty((3, tiles), dtype=torch.int32, device=counts.device)
     _tiles_kernel[(triton.cdiv(tiles, 32),)](
         counts,

@@ -26,6 +26,7 @@ import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, make_backend
+from triton.experimental.gluon._runtime import GluonASTSource
 from triton.runtime import jit
 
 from engine.batch import Binding, Pass
@@ -103,7 +104,8 @@ class Compiled:
             if tiles in self._seen:
                 return
             self._seen.add(tiles)
-        source = ASTSource(function, signature, constants, attributes)
+        of = GluonASTSource if function.is_gluon() else ASTSource
+        source = of(function, signature, constants, attributes)
         began = time.perf_counter()
         try:
             kernel = triton.compile(source, target=self._target, options=options.__dict__)

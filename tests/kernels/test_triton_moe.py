@@ -186,7 +186,8 @@ def test_plan(num_tokens: int) -> None:
         for expert, count in enumerate(counts.tolist())
         for start in range(0, count, 4)
     ]
-    tiles = plan_tiles(counts, num_tokens, TOP_K, 4).t().tolist()
+    *tiles, (needed, _, _) = plan_tiles(counts, num_tokens, TOP_K, 4).t().tolist()
+    assert needed == len(expected)
     assert [(expert, start) for expert, start, _ in tiles if start >= 0] == expected
     before = (counts.cumsum(0) - counts).tolist()
     assert all(row == before[expert] + start for expert, start, row in tiles if start >= 0)

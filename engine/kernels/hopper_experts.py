@@ -1,0 +1,117 @@
+"""Experts in FP8 for prompts on Hopper: the launches of ``gluon_gate_up`` and ``gluon_down``.
+
+Reference: triton_experts_fp8; test: tests/kernels/test_hopper_experts.py, tests/gpu/test_fp8.py.
+"""
+
+import torch
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+from engine.gpu_arch import HOPPER
+from engine.kernels import gluon_down, gluon_gate_up
+from engine.kernels.triton_arch import arch_of
+from engine.kernels.triton_expert_tiles import sizes
+from engine.kernels.triton_overlap import overlap
+from engine.kernels.triton_plan import plan_both
+from engine.kernels.triton_quantise import BLOCK, quantise_rows
+from engine.model.matrix import Matrix
+from engine.multiprocessors import multiprocessors
+
+_HELD_COLUMNS = 512
+"""Columns of down that shared memory holds."""
+_FETCHERS = 4
+"""Warps that fetch."""
+
+
+def suits(x: torch.Tensor, gate_up: Matrix, down: Matrix) -> bool:
+    """True if ``experts_hopper`` can compute such experts, all rows of which are in FP8."""
+    num_tokens, hidden = x.shape
+    dim = down.shape[2]
+    return (
+        arch_of(x) == HOPPER
+        and num_tokens * hidden < 1 << 31
+        and x.dtype == torch.bfloat16
+        and gate_up.group == down.group == BLOCK
+        and dim % BLOCK == hidden % gluon_down.ROWS.value == 0
+        and dim <= _HELD_COLUMNS
+    )
+
+
+def experts_hopper(
+    x: torch.Tensor,
+    ids: torch.Tensor,
+    weights: torch.Tensor,
+    gate_up: Matrix,
+    down: Matrix,
+) -> torch.Tensor:
+    """Contributions [top_k, tokens, hidden] in ``x``'s dtype, to be added per token in that order.
+
+    x [tokens, hidden]; ids int32 and weights float32 [tokens, top_k], -1 for no expert: such
+    contributions are undefined. gate_up [experts, 2 * dim, hidden], down [experts, hidden, dim],
+    all rows in FP8.
+    """
+    num_tokens, hidden, dim, top_k = sizes(x, ids, weights, gate_up.fp8, down.fp8)
+    assert gate_up.scales.is_contiguous()
+    assert down.scales.is_contiguous()
+    pairs = gluon_gate_up.PAIRS.value
+    lists, counts, in_tiles, out_tiles = plan_both(
+        ids, down.shape[0], gluon_gate_up.GROUPS.value * pairs, pairs
+    )
+    q, q_scales = quantise_rows(x)
+    num_pairs = num_tokens * top_k
+    h = torch.empty((num_pairs, dim), dtype=q.dtype, device=x.device)
+    h_scales = torch.empty((num_pairs, dim // BLOCK), dtype=torch.float32, device=x.device)
+    y = torch.empty((num_tokens, top_k, hidden), dtype=x.dtype, device=x.device)
+    programs, bands = multiprocessors(x.device), hidden // gluon_down.ROWS.value
+    gluon_gate_up.gate_up_kernel[(programs,)](
+        q,
+        q_scales,
+        lists,
+        counts,
+        in_tiles,
+        _blocks(gate_up.fp8.view(-1, hidden), BLOCK),
+        gate_up.scales,
+        h,
+        h_scales,
+        num_tokens,
+        in_tiles.shape[1],
+        K=hidden,
+        DIM=dim,
+        TOP_K=top_k,
+        FETCHERS=_FETCHERS,
+        num_warps=4,
+        maxnreg=_registers(gluon_gate_up.GROUPS.value),
+        **overlap(x),
+    )
+    gluon_down.down_kernel[(max(1, programs // bands) * bands,)](
+        _blocks(h, pairs),
+        h_scales,
+        lists,
+        counts,
+        out_tiles,
+        weights,
+        _blocks(down.fp8.view(-1, dim), gluon_down.ROWS.value),
+        down.scales,
+        y,
+        num_tokens,
+        out_tiles.shape[1],
+        HIDDEN=hidden,
+        DIM=dim,
+        FETCHERS=_FETCHERS,
+        num_warps=4,
+        maxnreg=_registers(gluon_down.GROUPS.value),
+        **overlap(x),
+    )
+    return y.transpose(0, 1)
+
+
+def _registers(groups: int) -> int:
+    """Registers of a thread at the start, a multiple of 8: all there are. The kernel then divides
+    them anew between those that multiply and those that fetch."""
+    return (64 << 10) // (32 * (4 * groups + _FETCHERS)) // 8 * 8
+
+
+def _blocks(of: torch.Tensor, rows: int) -> TensorDescriptor:
+    """The copy engine's view of a matrix in FP8: blocks [rows, 128], swizzled."""
+    layout = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=8)
+    return TensorDescriptor.from_tensor(of, [rows, BLOCK], layout)
