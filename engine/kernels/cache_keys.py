@@ -10,13 +10,18 @@ from pathlib import Path
 
 from triton.runtime import JITFunction
 
+from engine.kernels.triton_dot import INTERPRETED
+
 PATTERNS = "gluon_*.py", "triton_*.py"
 """Files that define kernels."""
 _ENGINE = Path(__file__).resolve().parents[1]
 
 
 def settle_cache_keys() -> None:
-    """Hash every kernel in a fixed order; call it before any kernel is launched."""
+    """Hash every kernel in a fixed order; call it before any kernel is launched. In the interpreter
+    there is none to hash."""
+    if INTERPRETED:
+        return
     for folder in ("kernels", "spread"):
         of_folder = (file for each in PATTERNS for file in (_ENGINE / folder).glob(each))
         for source in sorted(of_folder):
