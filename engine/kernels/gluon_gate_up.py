@@ -165,7 +165,7 @@ def _multiply(
     TOP_K: gl.constexpr,
 ):
     p_lists, p_counts, p_tiles = plan
-    p_x_scales, p_w_scales = scales
+    p_x_scales, scale_stride, p_w_scales = scales
     p_h, p_h_scales = outputs
     mma: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BAND, 32])
     stored: gl.constexpr = gl.BlockedLayout([1, 16], [4, 8], [4, 1], [1, 0])
@@ -187,7 +187,7 @@ def _multiply(
                 rounds,
                 group,
                 p_x_scales + pair // TOP_K,
-                num_tokens,
+                scale_stride,
                 p_gate_scales,
                 K,
                 DIM,
@@ -203,7 +203,7 @@ def _multiply(
             rounds = _nothing(rings, rounds, K // BAND)
 
 
-@gluon.jit(do_not_specialize=["num_tokens", "num_tiles"])
+@gluon.jit(do_not_specialize=["num_tokens", "scale_stride", "num_tiles"])
 def gate_up_kernel(
     p_x,
     p_x_scales,
@@ -215,6 +215,7 @@ def gate_up_kernel(
     p_h,
     p_h_scales,
     num_tokens,
+    scale_stride,
     num_tiles,
     K: gl.constexpr,
     DIM: gl.constexpr,
@@ -235,7 +236,7 @@ def gate_up_kernel(
         mbarrier.init(full.index(stage), count=32 * FETCHERS + 1)
         mbarrier.init(free.index(stage), count=GROUPS)
     rings, plan = (x_ring, w_ring, full, free), (p_lists, p_counts, p_tiles)
-    scales, outputs = (p_x_scales, p_w_scales), (p_h, p_h_scales)
+    scales, outputs = (p_x_scales, scale_stride, p_w_scales), (p_h, p_h_scales)
     wait_for_inputs(PDL)
     gl.warp_specialize(
         [

@@ -13,7 +13,7 @@ from engine.kernels.triton_arch import arch_of
 from engine.kernels.triton_expert_tiles import sizes
 from engine.kernels.triton_overlap import overlap
 from engine.kernels.triton_plan import plan_both
-from engine.kernels.triton_quantise import BLOCK, quantise_rows
+from engine.kernels.triton_quantise import BLOCK, Quantised, quantise_rows
 from engine.model.matrix import Matrix
 from engine.multiprocessors import multiprocessors
 
@@ -43,12 +43,13 @@ def experts_hopper(
     weights: torch.Tensor,
     gate_up: Matrix,
     down: Matrix,
+    quantised: Quantised | None = None,
 ) -> torch.Tensor:
     """Contributions [top_k, tokens, hidden] in ``x``'s dtype, to be added per token in that order.
 
     x [tokens, hidden]; ids int32 and weights float32 [tokens, top_k], -1 for no expert: such
     contributions are undefined. gate_up [experts, 2 * dim, hidden], down [experts, hidden, dim],
-    all rows in FP8.
+    all rows in FP8. ``quantised``: ``x`` in FP8, if it has been made already.
     """
     num_tokens, hidden, dim, top_k = sizes(x, ids, weights, gate_up.fp8, down.fp8)
     assert gate_up.scales.is_contiguous()
@@ -57,7 +58,7 @@ def experts_hopper(
     lists, counts, in_tiles, out_tiles = plan_both(
         ids, down.shape[0], gluon_gate_up.GROUPS.value * pairs, pairs
     )
-    q, q_scales = quantise_rows(x)
+    q, q_scales = quantised or quantise_rows(x)
     num_pairs = num_tokens * top_k
     h = torch.empty((num_pairs, dim), dtype=q.dtype, device=x.device)
     h_scales = torch.empty((num_pairs, dim // BLOCK), dtype=torch.float32, device=x.device)
@@ -74,6 +75,7 @@ def experts_hopper(
         h,
         h_scales,
         num_tokens,
+        q_scales.stride(1),
         in_tiles.shape[1],
         K=hidden,
         DIM=dim,

@@ -78,7 +78,7 @@ def _gate_up_tile(
     tl.store(p_h_scales + o_h * (DIM // BLOCK_K) + o_band // BLOCK_K, b_scales, mask=valid)
 
 
-@triton.jit(do_not_specialize=["num_tokens", "num_tiles"])
+@triton.jit(do_not_specialize=["num_tokens", "stride_scale", "num_tiles"])
 def _gate_up_kernel(
     p_x,
     p_x_scales,
@@ -90,6 +90,7 @@ def _gate_up_kernel(
     p_h,
     p_h_scales,
     num_tokens,
+    stride_scale,
     num_tiles,
     K: tl.constexpr,
     DIM: tl.constexpr,
@@ -111,14 +112,14 @@ def _gate_up_kernel(
     if count - start > TAIL:
         b_pair = pairs_of(p_list, start, count, BLOCK_M)
         _gate_up_tile(
-            p_x, p_x_scales, num_tokens, w_desc, p_w_scales, p_h, p_h_scales, b_pair, h_row, w_row,
-            o_band, K, DIM, TOP_K, BLOCK_M, BLOCK_K,
+            p_x, p_x_scales, stride_scale, w_desc, p_w_scales, p_h, p_h_scales, b_pair, h_row,
+            w_row, o_band, K, DIM, TOP_K, BLOCK_M, BLOCK_K,
         )  # fmt: skip
     elif TAIL > 0:
         b_rest = pairs_of(p_list, start, count, TAIL)
         _gate_up_tile(
-            p_x, p_x_scales, num_tokens, w_desc, p_w_scales, p_h, p_h_scales, b_rest, h_row, w_row,
-            o_band, K, DIM, TOP_K, TAIL, BLOCK_K,
+            p_x, p_x_scales, stride_scale, w_desc, p_w_scales, p_h, p_h_scales, b_rest, h_row,
+            w_row, o_band, K, DIM, TOP_K, TAIL, BLOCK_K,
         )  # fmt: skip
 
 
@@ -242,6 +243,7 @@ def experts_fp8(
         h,
         h_scales,
         num_tokens,
+        q_scales.stride(1),
         in_plan.shape[1],
         K=hidden,
         DIM=dim,

@@ -7,8 +7,6 @@ by itself.
 Reference: decoder.moe; test: tests/kernels/test_cuda_path_families.py, test_triton_moe.py.
 """
 
-from collections.abc import Callable
-
 import torch
 
 from engine.kernels.hopper_experts import experts_hopper, suits
@@ -18,7 +16,7 @@ from engine.kernels.triton_experts_fp8 import experts_fp8
 from engine.kernels.triton_experts_nvfp4 import experts_nvfp4
 from engine.kernels.triton_experts_prefill import experts_prefill
 from engine.kernels.triton_fp8 import widened_rows
-from engine.kernels.triton_linear import MAX_STREAMED, linear_parts, split_of
+from engine.kernels.triton_linear import MAX_STREAMED, linear_parts, quantised_of, split_of
 from engine.kernels.triton_nvfp4 import widened_experts
 from engine.kernels.triton_route import route, route_shared
 from engine.model.matrix import Matrix
@@ -71,15 +69,24 @@ def add_experts(
         split = split_of(normed, w_in)
         y = experts(x, ids, chosen, w_in, plain(w_out), together, split=split)
     else:
-        y = _of_prompts(w_in, plain(w_out), x)(x, ids, chosen, w_in, plain(w_out))
+        y = _of_prompts(normed, ids, chosen, w_in, plain(w_out))
     return hidden, y if apart is None else torch.cat((y, apart.to(y.dtype)))
 
 
-def _of_prompts(gate_up: Matrix, down: Matrix, x: torch.Tensor) -> Callable[..., torch.Tensor]:
-    """The experts for the tokens ``x`` of prompts."""
+def _of_prompts(
+    normed: Activation,
+    ids: torch.Tensor,
+    chosen: torch.Tensor,
+    gate_up: Matrix,
+    down: Matrix,
+) -> torch.Tensor:
+    """The experts' contributions to many tokens, by the fastest kernels for the weights."""
+    x = normed.tensor
     if not gate_up.num_fp8:
-        return experts_prefill
-    return experts_hopper if suits(x, gate_up, down) else experts_fp8
+        return experts_prefill(x, ids, chosen, gate_up, down)
+    if suits(x, gate_up, down):
+        return experts_hopper(x, ids, chosen, gate_up, down, quantised_of(normed))
+    return experts_fp8(x, ids, chosen, gate_up, down)
 
 
 def nvfp4(of: Experts) -> PackedExperts:

@@ -7,14 +7,41 @@ Reference: engine/model/matrix.py, quantise; test: tests/kernels/test_fp8.py,
 test_shared_functions.py.
 """
 
+from typing import NamedTuple
+
 import torch
 import triton
 import triton.language as tl
 
 from engine.kernels.triton_dot import INTERPRETED
 from engine.kernels.triton_overlap import overlap, wait_for_inputs
+from engine.model.matrix import FP8
 
 BLOCK = 128
+ALIGNMENT = tl.constexpr(16)
+"""Tokens are padded to a multiple of this: cuBLAS's condition on scales."""
+
+
+class Quantised(NamedTuple):
+    """Activations in FP8, for the next products: ``q`` e4m3 [padded, k], and ``scales`` float32
+    [padded, k / 128], the scales of a block contiguous. Padding is undefined."""
+
+    q: torch.Tensor
+    scales: torch.Tensor
+
+    @classmethod
+    def empty(cls, num_tokens: int, k: int, device: torch.device) -> "Quantised":
+        """Uninitialised memory for a kernel to write."""
+        assert k % BLOCK == 0, k
+        padded = -(-num_tokens // ALIGNMENT.value) * ALIGNMENT.value
+        q = torch.empty((padded, k), dtype=FP8, device=device)
+        return cls(q, torch.empty((k // BLOCK, padded), dtype=torch.float32, device=device).t())
+
+    def is_of_rows(self, x: torch.Tensor) -> bool:
+        """True if the shapes match x [tokens, k]."""
+        num_tokens, k = x.shape
+        padded = -(-num_tokens // ALIGNMENT.value) * ALIGNMENT.value
+        return (self.q.shape, self.scales.shape) == ((padded, k), (padded, k // BLOCK))
 
 
 @triton.jit
@@ -31,6 +58,16 @@ def quantised(b_x):
         b_bits = (b_bits + 0x7FFFF + ((b_bits >> 20) & 1)) & -0x100000
         b_scaled = b_bits.to(tl.float32, bitcast=True)
     return b_scaled.to(tl.float8e4nv), b_amax / 448.0
+
+
+@triton.jit
+def store_quantised(b_x, p_q, p_scales, num_tokens, mask):
+    """Quantise and store float32 [blocks, 128] of a token: at the addresses ``p_q``; the first
+    scale at ``p_scales``."""
+    b_q, b_scales = quantised(b_x)
+    tl.store(p_q, b_q, mask=mask[:, None])
+    o_scale = tl.arange(0, b_x.shape[0]) * (tl.cdiv(num_tokens, ALIGNMENT) * ALIGNMENT)
+    tl.store(p_scales + o_scale, b_scales, mask=mask)
 
 
 @triton.jit(do_not_specialize=["num_tokens", "stride_scale"])
@@ -57,19 +94,14 @@ def _quantise_kernel(
     tl.store(p_scales, b_scales, mask=tokens < num_tokens)
 
 
-def quantise_rows(x: torch.Tensor, padded: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-    """Quantise x [tokens, k] (rows contiguous, k a multiple of 128) -> e4m3 [tokens, k], float32
-    scales [tokens, k / 128], the scales of a block contiguous. ``padded``: number of tokens of the
-    results; the surplus tokens are undefined."""
+def quantise_rows(x: torch.Tensor) -> Quantised:
+    """Quantise x [tokens, k], rows contiguous, k a multiple of 128."""
     num_tokens, k = x.shape
-    padded = max(padded, num_tokens)
     assert x.stride(1) == 1
-    assert k % BLOCK == 0, k
-    q = torch.empty((padded, k), dtype=torch.float8_e4m3fn, device=x.device)
-    scales = torch.empty((k // BLOCK, padded), dtype=torch.float32, device=x.device)
+    made = Quantised.empty(num_tokens, k, x.device)
     if num_tokens:
         _quantise_kernel[(triton.cdiv(num_tokens, 16), k // BLOCK)](
-            x, q, scales, num_tokens, x.stride(0), padded,
+            x, made.q, made.scales, num_tokens, x.stride(0), made.scales.stride(1),
             K=k, BLOCK_T=16, BLOCK_K=BLOCK, num_warps=4, **overlap(x),
         )  # fmt: skip
-    return q, scales.t()
+    return made

@@ -31,11 +31,13 @@ from engine.kernels.triton_linear import (
     float_linear,
     linear,
     linear_parts,
+    quantised_of,
     split_of,
 )
 from engine.kernels.triton_moe import add_experts
 from engine.kernels.triton_norm_linear import norm_linear, suits_norm_linear
 from engine.kernels.triton_prefill_plan import PrefillPlan
+from engine.kernels.triton_quantise import BLOCK, Quantised
 from engine.kernels.triton_rope_cache import cache_kv, rope_cache
 from engine.kernels.triton_split import Split
 from engine.kernels.triton_step_start import embed
@@ -115,18 +117,20 @@ class TritonKernels:
         norm: torch.Tensor,
         eps: float,
     ) -> tuple[torch.Tensor, Activation]:
-        split = None
-        if self._in_fp8 and hidden.shape[0] <= MAX_STREAMED:
-            split = Split.empty(hidden.shape[0], hidden.shape[1], 1, hidden.device)
-        hidden, x = add_rms_norm(hidden, _parts(pending), norm, eps, split)
-        return hidden, Activation(x, split)
+        (num_tokens, dim), split, quantised = hidden.shape, None, None
+        if self._in_fp8 and num_tokens <= MAX_STREAMED:
+            split = Split.empty(num_tokens, dim, 1, hidden.device)
+        elif self._in_fp8 and dim % BLOCK == 0:
+            quantised = Quantised.empty(num_tokens, dim, hidden.device)
+        hidden, x = add_rms_norm(hidden, _parts(pending), norm, eps, split, quantised)
+        return hidden, Activation(x, split or quantised)
 
     def linear_add(
         self, hidden: torch.Tensor, x: Activation, weight: Matrix
     ) -> tuple[torch.Tensor, torch.Tensor]:
         # A mixer's programs compute parts of its output, so each group of columns has a scale.
         split = split_of(x, weight, x.tensor.shape[1] // FP8_K)
-        return hidden, linear_parts(x.tensor, weight, split)
+        return hidden, linear_parts(x.tensor, weight, split, quantised_of(x))
 
     def deltanet(
         self,
@@ -143,6 +147,7 @@ class TritonKernels:
         width = weights.conv.shape[0] + heads * (v_dim + 2)
         parts = []
         split = self._output_split(inputs, weights.out_proj, v_dim)
+        quantised = self._quantised_output(inputs, weights.out_proj, v_dim)
         if inputs.decode:
             slots, ring, num_stored = self._rows(inputs, "decode").slots, None, 1
             if drafts := inputs.drafts:
@@ -170,9 +175,13 @@ class TritonKernels:
         if inputs.prefill:
             rows = Activation(x.tensor[n:]) if n else x
             of_rows = split_of(rows, weights.in_proj)
-            projected = linear(rows.tensor, weights.in_proj, of_rows)[:, :width]
-            parts.append(self._deltanet_prefill(projected, weights, eps, conv, recurrent, inputs))
-        return _joined(parts, split)
+            projected = linear(rows.tensor, weights.in_proj, of_rows, quantised_of(rows))
+            parts.append(
+                self._deltanet_prefill(
+                    projected[:, :width], weights, eps, conv, recurrent, inputs, quantised
+                )
+            )
+        return _joined(parts, split or quantised)
 
     def _deltanet_prefill(
         self,
@@ -182,6 +191,7 @@ class TritonKernels:
         conv: torch.Tensor,
         recurrent: torch.Tensor,
         inputs: Inputs,
+        quantised: Quantised | None,
     ) -> torch.Tensor:
         heads, k_dim, v_dim = recurrent.shape[1:]
         channels = weights.conv.shape[0]
@@ -192,7 +202,7 @@ class TritonKernels:
         out = delta_prefill(
             q, k, v, b, a, weights.neg_exp_a, weights.dt_bias, recurrent, rows.slots, plan
         )
-        return gated_rms_norm(out, z, weights.norm, eps)
+        return gated_rms_norm(out, z, weights.norm, eps, quantised)
 
     def attention(
         self,
@@ -207,7 +217,8 @@ class TritonKernels:
         kv_heads, head_dim = kv.shape[-2:]
         heads = weights.out_proj.shape[1] // head_dim
         positions = self._before_rope(inputs)
-        projected = linear(x.tensor, weights.in_proj, split_of(x, weights.in_proj))
+        of_x = split_of(x, weights.in_proj), quantised_of(x)
+        projected = linear(x.tensor, weights.in_proj, *of_x)
         gate = projected[:, (2 * kv_heads + heads) * head_dim :] if weights.gated else None
         n = inputs.num_decode
         parts = []
@@ -317,7 +328,7 @@ class TritonKernels:
             x = Activation(normed)
         else:
             hidden, x = self.add_norm(hidden, pending, norm, eps)
-            projected = linear_parts(x.tensor, weight, split_of(x, weight))
+            projected = linear_parts(x.tensor, weight, split_of(x, weight), quantised_of(x))
         return hidden, x, projected[..., :width]
 
     def moe_add(
@@ -343,7 +354,7 @@ class TritonKernels:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         hidden, x = self.add_norm(hidden, pending, norm, eps)
         weight, down = weights.gate_up, weights.down
-        h = gate_up(x.tensor, weight, weights.activation, split_of(x, weight))
+        h = gate_up(x.tensor, weight, weights.activation, split_of(x, weight), quantised_of(x))
         parts = linear_parts(h, down, split_of(Activation(h), down))
         if weights.out_norm is None:
             return hidden, parts
@@ -380,6 +391,16 @@ class TritonKernels:
             return None
         return Split.empty(num_tokens, k, k // columns, self._device)
 
+    def _quantised_output(self, inputs: Inputs, weight: Matrix, columns: int) -> Quantised | None:
+        """Memory for a mixer's output in FP8, in groups of ``columns`` columns. None if there are
+        decode rows or few tokens, or if the product with ``weight`` takes no such groups."""
+        if inputs.decode or inputs.prefill is None or not weight.num_fp8 or columns != BLOCK:
+            return None
+        num_tokens = self._plan(inputs).num_tokens
+        if num_tokens <= MAX_STREAMED:
+            return None
+        return Quantised.empty(num_tokens, weight.shape[1], self._device)
+
     def _before_rope(self, inputs: Inputs) -> torch.Tensor:
         """Positions as int32. ``rope_cache`` reads them, and the tables of decode rows, while its
         predecessor runs: the predecessor must not be the kernel that makes them."""
@@ -415,6 +436,7 @@ def _parts(pending: Pending) -> torch.Tensor | None:
     return pending
 
 
-def _joined(parts: list[torch.Tensor], split: Split | None) -> Activation:
-    """A mixer's output, joined from decode and prefill rows; ``split`` is its split, if any."""
-    return Activation(parts[0] if len(parts) == 1 else torch.cat(parts), split)
+def _joined(parts: list[torch.Tensor], prepared: Split | Quantised | None) -> Activation:
+    """A mixer's output, joined from decode and prefill rows; ``prepared``: what the next product
+    reads instead, if it has been made."""
+    return Activation(parts[0] if len(parts) == 1 else torch.cat(parts), prepared)

@@ -10,8 +10,9 @@ from engine.kernels.triton_experts import Tiles as DecodeTiles
 from engine.kernels.triton_experts import experts
 from engine.kernels.triton_experts_fp8 import experts_fp8
 from engine.kernels.triton_fp8 import widened_rows
+from engine.kernels.triton_gated_norm import gated_rms_norm
 from engine.kernels.triton_linear import float_linear, linear, linear_parts, stream_linear
-from engine.kernels.triton_quantise import quantise_rows
+from engine.kernels.triton_quantise import Quantised, quantise_rows
 from engine.kernels.triton_rows import Tiles
 from engine.kernels.triton_split import Split, split_rows
 from engine.model.matrix import FP8, Matrix
@@ -210,11 +211,41 @@ def test_a_tokens_result_does_not_depend_on_its_batch(device: torch.device) -> N
 def test_quantise_rows(num_tokens: int, device: torch.device) -> None:
     x = draw(num_tokens, 384, device=device)
     x[0, :128] = 0.0
-    q, scales = quantise_rows(x)
+    quantised = quantise_rows(x)
+    assert quantised.is_of_rows(x)
+    q, scales = (each[:num_tokens] for each in quantised)
     blocks = x.float().unflatten(1, (3, 128))
     assert relative_error(scales, blocks.abs().amax(-1) / 448) < 1e-6
     back = q.float().unflatten(1, (3, 128)) * scales[..., None]
     assert ((back - blocks).abs() <= blocks.abs() / 15 + scales[..., None] * 2**-9).all()
+
+
+def same_quantised(a: Quantised, b: Quantised, num_tokens: int) -> bool:
+    a, b = (Quantised(*(part[:num_tokens] for part in each)) for each in (a, b))
+    return torch.equal(a.q.view(torch.uint8), b.q.view(torch.uint8)) and torch.equal(
+        a.scales, b.scales
+    )
+
+
+@pytest.mark.parametrize("dim", [256, 384])
+def test_the_norm_writes_its_output_in_fp8_too(dim: int, device: torch.device) -> None:
+    hidden, delta = draw(33, dim, device=device), draw(2, 33, dim, device=device)
+    weight = torch.rand(dim, device=device)
+    _, expected = add_rms_norm(hidden.clone(), delta, weight, 1e-6)
+    quantised = Quantised.empty(33, dim, device)
+    _, x = add_rms_norm(hidden, delta, weight, 1e-6, quantised=quantised)
+    assert torch.equal(x, expected)
+    assert same_quantised(quantised, quantise_rows(x), 33)
+
+
+@pytest.mark.parametrize("heads", [2, 3])
+def test_the_gated_norm_writes_its_output_in_fp8_too(heads: int, device: torch.device) -> None:
+    x, gate = draw(17, heads, 128, device=device), draw(17, heads * 128, device=device)
+    weight, quantised = torch.rand(128, device=device), Quantised.empty(17, heads * 128, device)
+    expected = gated_rms_norm(x, gate, weight, 1e-6)
+    out = gated_rms_norm(x, gate, weight, 1e-6, quantised)
+    assert torch.equal(out, expected)
+    assert same_quantised(quantised, quantise_rows(out), 17)
 
 
 @pytest.mark.parametrize("num_tokens", [3, 45])
