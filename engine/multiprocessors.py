@@ -5,7 +5,7 @@ from functools import cache
 import torch
 
 _parts: dict[int, int] = {}
-"""Of each stream of a part, by its address."""
+"""How many the streams of parts have, by the address of the stream."""
 
 
 def note_part(stream: torch.cuda.Stream, num: int) -> None:

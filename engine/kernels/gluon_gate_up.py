@@ -111,11 +111,8 @@ def _products(
     b_gate = gl.zeros([PAIRS, BAND], gl.float32, mma)
     b_up = gl.zeros([PAIRS, BAND], gl.float32, mma)
     p_up_scales = p_gate_scales + DIM // BAND * (K // BAND)
-    b_scale, gate_scale, up_scale = (
-        gl.load(p_x_scales),
-        gl.load(p_gate_scales),
-        gl.load(p_up_scales),
-    )
+    b_scale, gate_scale = gl.load(p_x_scales), gl.load(p_gate_scales)
+    up_scale = gl.load(p_up_scales)
     for k in range(1, K // BAND + 1):
         stage = rounds % STAGES
         mbarrier.wait(full.index(stage), rounds // STAGES & 1)
@@ -223,16 +220,12 @@ def gate_up_kernel(
     FETCHERS: gl.constexpr,
     PDL: gl.constexpr,
 ):
-    x_ring = gl.allocate_shared_memory(
-        p_x.dtype.element_ty, [GROUPS * STAGES, PAIRS, BAND], w_desc.layout
-    )
-    w_ring = gl.allocate_shared_memory(
-        p_x.dtype.element_ty, [2 * STAGES, BAND, BAND], w_desc.layout
-    )
+    x_ring = gl.allocate_shared_memory(w_desc.dtype, [GROUPS * STAGES, PAIRS, BAND], w_desc.layout)
+    w_ring = gl.allocate_shared_memory(w_desc.dtype, [2 * STAGES, BAND, BAND], w_desc.layout)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     free = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for stage in gl.static_range(STAGES):
-        # All threads that fetch, and the one that expects the weights.
+        # One arrival for each thread that fetches, and one for the weights.
         mbarrier.init(full.index(stage), count=32 * FETCHERS + 1)
         mbarrier.init(free.index(stage), count=GROUPS)
     rings, plan = (x_ring, w_ring, full, free), (p_lists, p_counts, p_tiles)

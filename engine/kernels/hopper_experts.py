@@ -24,7 +24,7 @@ _FETCHERS = 4
 
 
 def suits(x: torch.Tensor, gate_up: Matrix, down: Matrix) -> bool:
-    """True if ``experts_hopper`` can compute such experts, all rows of which are in FP8."""
+    """True if ``experts_hopper`` can compute these experts in FP8."""
     num_tokens, hidden = x.shape
     dim = down.shape[2]
     return (
@@ -108,8 +108,8 @@ def experts_hopper(
 
 
 def _registers(groups: int) -> int:
-    """Registers of a thread at the start, a multiple of 8: all there are. The kernel then divides
-    them anew between those that multiply and those that fetch."""
+    """Registers of a thread at the start: all that a multiprocessor has, in multiples of 8. The
+    kernel then gives most of them to the warps that multiply."""
     return (64 << 10) // (32 * (4 * groups + _FETCHERS)) // 8 * 8
 
 

@@ -16,12 +16,14 @@ from engine.model.matrix import Matrix
 
 MIN_FP8_ROWS = 2048
 """With fewer rows, quantising the activations costs as much as the faster product saves."""
+LEAST_FP8_ROWS = 1024
+"""The same if the activations have been quantised already. Fewer rows were not measured."""
 
 
 def large_linear(x: torch.Tensor, w: Matrix, quantised: Quantised | None = None) -> torch.Tensor:
     """``x @ w.T`` [tokens, rows] in ``x``'s dtype, rows of the result contiguous. ``quantised``:
     ``x`` in FP8, if it has been made already."""
-    if not w.num_fp8 or (quantised is None and w.num_fp8 < MIN_FP8_ROWS):
+    if w.num_fp8 < (MIN_FP8_ROWS if quantised is None else LEAST_FP8_ROWS):
         return F.linear(x, widened_rows(w))
     quantised = quantised or quantise_rows(x)
     assert quantised.is_of_rows(x)

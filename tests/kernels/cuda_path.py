@@ -21,10 +21,12 @@ from engine.graph_pool import GraphPool
 from engine.kernels import (
     triton_attention_decode,
     triton_conv_linear,
+    triton_large_linear,
     triton_linear,
     triton_rope_cache,
 )
 from engine.kernels.triton_fp8 import BLOCK_K as FP8_K
+from engine.kernels.triton_quantise import BLOCK, Quantised
 from engine.kernels.triton_rows import Tiles
 from engine.kernels.triton_set import TritonKernels
 from engine.model.matrix import Matrix
@@ -40,6 +42,13 @@ SMALL = {
     "num_attention_heads": 2, "num_key_value_heads": 1,
     "linear_num_key_heads": 2, "linear_num_value_heads": 4,
 }  # fmt: skip
+
+
+def fp8_product(x: Quantised, w: Matrix, out: torch.Tensor) -> None:
+    """As cuBLAS, in PyTorch."""
+    rows = Matrix(w.fp8, w.scales, torch.empty(0, w.shape[1], dtype=torch.float32)).dequantised()
+    scales = x.scales.repeat_interleave(BLOCK, 1)
+    out.copy_((x.q.float() * scales) @ rows.t())
 
 
 class Event:
@@ -77,6 +86,7 @@ def capture(_: Any, forward: Callable[[], Any]) -> Graph:
 
 def on_the_cpu(patch: pytest.MonkeyPatch) -> None:
     """Let what is made for CUDA be made here."""
+    patch.setattr(triton_large_linear, "_fp8_product", fp8_product)
     patch.setattr(GraphPool, "capture", capture)
     patch.setattr(draft_graphs, "_captured", lambda pool, forward: pool.capture(forward))
     patch.setattr(gpu, "free_bytes", lambda: 0)
