@@ -43,13 +43,13 @@ def experts_hopper(
     weights: torch.Tensor,
     gate_up: Matrix,
     down: Matrix,
-    quantised: Quantised | None = None,
+    quantised_x: Quantised | None = None,
 ) -> torch.Tensor:
     """Contributions [top_k, tokens, hidden] in ``x``'s dtype, to be added per token in that order.
 
     x [tokens, hidden]; ids int32 and weights float32 [tokens, top_k], -1 for no expert: such
     contributions are undefined. gate_up [experts, 2 * dim, hidden], down [experts, hidden, dim],
-    all rows in FP8. ``quantised``: ``x`` in FP8, if it has been made already.
+    all rows in FP8. ``quantised_x``: ``x`` in FP8, if it has been made already.
     """
     num_tokens, hidden, dim, top_k = sizes(x, ids, weights, gate_up.fp8, down.fp8)
     assert gate_up.scales.is_contiguous()
@@ -58,7 +58,7 @@ def experts_hopper(
     lists, counts, in_tiles, out_tiles = plan_both(
         ids, down.shape[0], gluon_gate_up.GROUPS.value * pairs, pairs
     )
-    q, q_scales = quantised or quantise_rows(x)
+    q, q_scales = quantised_x or quantise_rows(x)
     num_pairs = num_tokens * top_k
     h = torch.empty((num_pairs, dim), dtype=q.dtype, device=x.device)
     h_scales = torch.empty((num_pairs, dim // BLOCK), dtype=torch.float32, device=x.device)

@@ -19,7 +19,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from engine.kernels.triton_expert_tiles import Tiles, list_of, pairs_of, sizes, tile_of
 from engine.kernels.triton_overlap import overlap, wait_for_inputs
 from engine.kernels.triton_plan import plan_both
-from engine.kernels.triton_quantise import BLOCK, quantise_rows, quantised
+from engine.kernels.triton_quantise import BLOCK, Quantised, quantise_rows, quantised
 from engine.model.matrix import Matrix
 
 TILES = Tiles(128, 256, BLOCK, 4, 8, 1, 64), Tiles(64, 128, BLOCK, 3, 4)
@@ -207,12 +207,13 @@ def experts_fp8(
     gate_up: Matrix,
     down: Matrix,
     tiles: tuple[Tiles, Tiles] | None = None,
+    quantised_x: Quantised | None = None,
 ) -> torch.Tensor:
     """Contributions [top_k, tokens, hidden] in ``x``'s dtype, to be added per token in that order.
 
     x [tokens, hidden]; ids int32 and weights float32 [tokens, top_k], -1 for no expert: such
     contributions are undefined. gate_up [experts, 2 * dim, hidden], down [experts, hidden, dim],
-    all rows in FP8.
+    all rows in FP8. ``quantised_x``: ``x`` in FP8, if it has been made already.
     """
     num_tokens, hidden, dim, top_k = sizes(x, ids, weights, gate_up.fp8, down.fp8)
     assert gate_up.group == down.group == BLOCK
@@ -227,7 +228,7 @@ def experts_fp8(
     lists, counts, in_plan, out_plan = plan_both(
         ids, down.shape[0], in_tiles.pairs, out_tiles.pairs
     )
-    q, q_scales = quantise_rows(x)
+    q, q_scales = quantised_x or quantise_rows(x)
     num_pairs = num_tokens * top_k
     h = torch.empty((num_pairs, dim), dtype=q.dtype, device=x.device)
     h_scales = torch.empty((num_pairs, dim // BLOCK), dtype=torch.float32, device=x.device)

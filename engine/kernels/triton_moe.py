@@ -84,9 +84,8 @@ def _of_prompts(
     x = normed.tensor
     if not gate_up.num_fp8:
         return experts_prefill(x, ids, chosen, gate_up, down)
-    if suits(x, gate_up, down):
-        return experts_hopper(x, ids, chosen, gate_up, down, quantised_of(normed))
-    return experts_fp8(x, ids, chosen, gate_up, down)
+    of_fp8 = experts_hopper if suits(x, gate_up, down) else experts_fp8
+    return of_fp8(x, ids, chosen, gate_up, down, quantised_x=quantised_of(normed))
 
 
 def nvfp4(of: Experts) -> PackedExperts:
