@@ -19,6 +19,8 @@ from engine.multiprocessors import multiprocessors
 
 _HELD_COLUMNS = 512
 """Columns of down that shared memory holds."""
+_SWIZZLED = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=8)
+"""How rows of 128 bytes lie in shared memory for the tensor cores."""
 _FETCHERS = 4
 """Warps that fetch."""
 
@@ -114,6 +116,5 @@ def _registers(groups: int) -> int:
 
 
 def _blocks(of: torch.Tensor, rows: int) -> TensorDescriptor:
-    """The copy engine's view of a matrix in FP8: blocks [rows, 128], swizzled."""
-    layout = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=8)
-    return TensorDescriptor.from_tensor(of, [rows, BLOCK], layout)
+    """The copy engine's view of a matrix in FP8: blocks [rows, 128]."""
+    return TensorDescriptor.from_tensor(of, [rows, BLOCK], _SWIZZLED)
