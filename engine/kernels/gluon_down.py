@@ -26,8 +26,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from engine.kernels.gluon_gate_up import BAND, PAIRS
-from engine.kernels.triton_expert_tiles import tile_of
+from engine.kernels.gluon_gate_up import BAND, FETCHERS, PAIRS, num_needed, tile_in_list
 from engine.kernels.triton_overlap import wait_for_inputs
 
 GROUPS = gl.constexpr(2)
@@ -38,23 +37,21 @@ ROWS = gl.constexpr(2 * BAND.value)
 
 
 @gluon.jit
-def _share(p_tiles, num_tiles, BANDS: gl.constexpr):
+def _share(plan, BANDS: gl.constexpr):
     """The first tile of this program's share, and the one behind its last. Programs whose numbers
     differ by less than BANDS have the same tiles, and other rows of the weights."""
-    needed = gl.load(p_tiles + num_tiles - 1)
+    num_tiles = num_needed(plan)
     share, shares = gl.program_id(0) // BANDS, gl.num_programs(0) // BANDS
-    return share * needed // shares, (share + 1) * needed // shares
+    return share * num_tiles // shares, (share + 1) * num_tiles // shares
 
 
 @gluon.jit
-def _tile(p_tiles, p_counts, tile, num_tiles, first, last):
-    """A tile's expert; first place in the expert's list; row of h; number of pairs from there to
-    the list's end; whether it is the first of this program's tiles of the expert, and their number
-    from this one on."""
-    expert, start, row = tile_of(p_tiles, tile, num_tiles)
-    count = gl.load(p_counts + expert) - start
+def _tile(plan, tile, first, last):
+    """``tile_in_list`` without the place; whether it is the first of this program's tiles of the
+    expert, and their number from this one on."""
+    expert, start, row, p_list, count = tile_in_list(plan, tile)
     is_new = (tile == first) | (start == 0)
-    return expert, start, row, count, is_new, gl.minimum(gl.cdiv(count, PAIRS), last - tile)
+    return expert, row, p_list, count, is_new, gl.minimum(gl.cdiv(count, PAIRS), last - tile)
 
 
 @gluon.jit
@@ -63,17 +60,16 @@ def _fetch(
     plan,
     h_desc,
     w_desc,
-    num_tiles,
     HIDDEN: gl.constexpr,
     DIM: gl.constexpr,
 ):
     h_ring, h_full, h_free, w_held, w_full, w_free = rings
     ROUNDS: gl.constexpr = DIM // BAND
-    first, last = _share(plan[2], num_tiles, HIDDEN // ROWS)
+    first, last = _share(plan, HIDDEN // ROWS)
     band = gl.program_id(0) % (HIDDEN // ROWS)
     held = 0
     for tile in range(first, last):
-        expert, _, row, _, is_new, _ = _tile(plan[2], plan[1], tile, num_tiles, first, last)
+        expert, row, _, _, is_new, _ = _tile(plan, tile, first, last)
         for k in range(ROUNDS):
             if is_new:
                 mbarrier.wait(w_free.index(k), (held & 1) ^ 1)
@@ -133,12 +129,9 @@ def _multiply(
     group,
     factors,
     p_y,
-    num_tokens,
-    num_tiles,
     HIDDEN: gl.constexpr,
     DIM: gl.constexpr,
 ):
-    p_lists, p_counts, p_tiles = plan
     p_weights, p_h_scales, p_w_scales = factors
     w_full, w_free = rings[4], rings[5]
     ROUNDS: gl.constexpr = DIM // BAND
@@ -147,17 +140,14 @@ def _multiply(
     place = gl.arange(0, PAIRS, gl.SliceLayout(1, mma))
     o_pair = gl.arange(0, PAIRS, gl.SliceLayout(1, stored))
     o_n = gl.arange(0, BAND, gl.SliceLayout(0, stored))[None, :]
-    first, last = _share(p_tiles, num_tiles, HIDDEN // ROWS)
+    first, last = _share(plan, HIDDEN // ROWS)
     band = gl.program_id(0) % (HIDDEN // ROWS)
     held = -1
     for tile in range(first, last):
-        expert, start, row, count, is_new, num_left = _tile(
-            p_tiles, p_counts, tile, num_tiles, first, last
-        )
+        expert, row, p_list, count, is_new, num_left = _tile(plan, tile, first, last)
         if is_new:
             held += 1
         if (tile - first) % GROUPS == group:
-            p_list = p_lists + expert.to(gl.int64) * num_tokens + start
             pair = gl.load(p_list + place, mask=place < count, other=0)
             b_weight = gl.load(p_weights + pair)[:, None]
             valid = o_pair < count
@@ -195,7 +185,6 @@ def down_kernel(
     num_tiles,
     HIDDEN: gl.constexpr,
     DIM: gl.constexpr,
-    FETCHERS: gl.constexpr,
     PDL: gl.constexpr,
 ):
     ROUNDS: gl.constexpr = DIM // BAND
@@ -211,14 +200,15 @@ def down_kernel(
     for k in gl.static_range(ROUNDS):
         mbarrier.init(w_full.index(k), count=1)
         mbarrier.init(w_free.index(k), count=GROUPS)
-    rings, plan = (h_ring, h_full, h_free, w_held, w_full, w_free), (p_lists, p_counts, p_tiles)
+    rings = h_ring, h_full, h_free, w_held, w_full, w_free
+    plan = p_lists, p_counts, p_tiles, num_tokens, num_tiles
     factors = p_weights, p_h_scales, p_w_scales
     wait_for_inputs(PDL)
     gl.warp_specialize(
         [
-            (_multiply, (rings, plan, 0, factors, p_y, num_tokens, num_tiles, HIDDEN, DIM)),
-            (_multiply, (rings, plan, 1, factors, p_y, num_tokens, num_tiles, HIDDEN, DIM)),
-            (_fetch, (rings, plan, h_desc, w_desc, num_tiles, HIDDEN, DIM)),
+            (_multiply, (rings, plan, 0, factors, p_y, HIDDEN, DIM)),
+            (_multiply, (rings, plan, 1, factors, p_y, HIDDEN, DIM)),
+            (_fetch, (rings, plan, h_desc, w_desc, HIDDEN, DIM)),
         ],
         [4, FETCHERS],
         [232, 40],

@@ -26,7 +26,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from engine.kernels.triton_expert_tiles import tile_of
+from engine.kernels.triton_expert_tiles import list_of, tile_of
 from engine.kernels.triton_overlap import wait_for_inputs
 from engine.kernels.triton_quantise import quantised
 
@@ -36,14 +36,25 @@ PAIRS = gl.constexpr(64)
 BAND = gl.constexpr(128)
 """Rows of gate and of up of a tile, and columns of a round: what shares a scale."""
 STAGES = gl.constexpr(3)
+FETCHERS = gl.constexpr(4)
+"""Warps that fetch."""
 
 
 @gluon.jit
-def _tile(p_tiles, p_counts, tile, num_tiles):
-    """A tile's expert; first place in the expert's list; row of h; number of pairs from there to
-    the list's end."""
+def num_needed(plan):
+    """The number of tiles that this routing needs."""
+    _, _, p_tiles, _, num_tiles = plan
+    return gl.load(p_tiles + num_tiles - 1)
+
+
+@gluon.jit
+def tile_in_list(plan, tile):
+    """A tile's expert; first place in the expert's list; row of h; the address of its pairs in the
+    list, and their number to the list's end."""
+    p_lists, p_counts, p_tiles, num_tokens, num_tiles = plan
     expert, start, row = tile_of(p_tiles, tile, num_tiles)
-    return expert, start, row, gl.load(p_counts + expert) - start
+    p_list, count = list_of(p_lists, p_counts, expert, num_tokens)
+    return expert, start, row, p_list + start, count - start
 
 
 @gluon.jit
@@ -59,22 +70,18 @@ def _fetch(
     plan,
     p_x,
     w_desc,
-    num_tokens,
-    num_tiles,
     K: gl.constexpr,
     DIM: gl.constexpr,
     TOP_K: gl.constexpr,
 ):
     x_ring, w_ring, full, free = rings
-    p_lists, p_counts, p_tiles = plan
     layout: gl.constexpr = gl.BlockedLayout([1, 16], [4, 8], [gl.num_warps(), 1], [1, 0])
     o_k = gl.arange(0, BAND, gl.SliceLayout(0, layout))[None, :]
     rounds = 0
-    needed = gl.load(p_tiles + num_tiles - 1)
-    for work in range(gl.program_id(0), needed * (DIM // BAND), gl.num_programs(0)):
-        expert, start, _, count = _tile(p_tiles, p_counts, work // (DIM // BAND), num_tiles)
+    num_tiles = num_needed(plan)
+    for work in range(gl.program_id(0), num_tiles * (DIM // BAND), gl.num_programs(0)):
+        expert, _, _, p_list, count = tile_in_list(plan, work // (DIM // BAND))
         w_row = expert * (2 * DIM) + work % (DIM // BAND) * BAND
-        p_list = p_lists + expert.to(gl.int64) * num_tokens + start
         o_first = _row_offsets(p_list, count, K, TOP_K, layout)
         o_second = _row_offsets(p_list + PAIRS, count - PAIRS, K, TOP_K, layout)
         o_third = _row_offsets(p_list + 2 * PAIRS, count - 2 * PAIRS, K, TOP_K, layout)
@@ -155,13 +162,10 @@ def _multiply(
     group,
     scales,
     outputs,
-    num_tokens,
-    num_tiles,
     K: gl.constexpr,
     DIM: gl.constexpr,
     TOP_K: gl.constexpr,
 ):
-    p_lists, p_counts, p_tiles = plan
     p_x_scales, scale_stride, p_w_scales = scales
     p_h, p_h_scales = outputs
     mma: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BAND, 32])
@@ -170,14 +174,13 @@ def _multiply(
     o_h = gl.arange(0, PAIRS, gl.SliceLayout(1, stored))
     o_n = gl.arange(0, BAND, gl.SliceLayout(0, stored))[None, :]
     rounds = 0
-    needed = gl.load(p_tiles + num_tiles - 1)
-    for work in range(gl.program_id(0), needed * (DIM // BAND), gl.num_programs(0)):
+    num_tiles = num_needed(plan)
+    for work in range(gl.program_id(0), num_tiles * (DIM // BAND), gl.num_programs(0)):
         band = work % (DIM // BAND)
-        expert, start, row, count = _tile(p_tiles, p_counts, work // (DIM // BAND), num_tiles)
+        expert, _, row, p_list, count = tile_in_list(plan, work // (DIM // BAND))
         own = count - group * PAIRS
         if own > 0:
-            p_list = p_lists + expert.to(gl.int64) * num_tokens + start + group * PAIRS
-            pair = gl.load(p_list + place, mask=place < own, other=0)
+            pair = gl.load(p_list + group * PAIRS + place, mask=place < own, other=0)
             p_gate_scales = p_w_scales + (expert * (2 * DIM // BAND) + band) * (K // BAND)
             b_gate, b_up, rounds = _products(
                 rings,
@@ -217,7 +220,6 @@ def gate_up_kernel(
     K: gl.constexpr,
     DIM: gl.constexpr,
     TOP_K: gl.constexpr,
-    FETCHERS: gl.constexpr,
     PDL: gl.constexpr,
 ):
     x_ring = gl.allocate_shared_memory(w_desc.dtype, [GROUPS * STAGES, PAIRS, BAND], w_desc.layout)
@@ -228,15 +230,15 @@ def gate_up_kernel(
         # One arrival for each thread that fetches, and one for the weights.
         mbarrier.init(full.index(stage), count=32 * FETCHERS + 1)
         mbarrier.init(free.index(stage), count=GROUPS)
-    rings, plan = (x_ring, w_ring, full, free), (p_lists, p_counts, p_tiles)
+    rings, plan = (x_ring, w_ring, full, free), (p_lists, p_counts, p_tiles, num_tokens, num_tiles)
     scales, outputs = (p_x_scales, scale_stride, p_w_scales), (p_h, p_h_scales)
     wait_for_inputs(PDL)
     gl.warp_specialize(
         [
-            (_multiply, (rings, plan, 0, scales, outputs, num_tokens, num_tiles, K, DIM, TOP_K)),
-            (_multiply, (rings, plan, 1, scales, outputs, num_tokens, num_tiles, K, DIM, TOP_K)),
-            (_multiply, (rings, plan, 2, scales, outputs, num_tokens, num_tiles, K, DIM, TOP_K)),
-            (_fetch, (rings, plan, p_x, w_desc, num_tokens, num_tiles, K, DIM, TOP_K)),
+            (_multiply, (rings, plan, 0, scales, outputs, K, DIM, TOP_K)),
+            (_multiply, (rings, plan, 1, scales, outputs, K, DIM, TOP_K)),
+            (_multiply, (rings, plan, 2, scales, outputs, K, DIM, TOP_K)),
+            (_fetch, (rings, plan, p_x, w_desc, K, DIM, TOP_K)),
         ],
         [4, 4, FETCHERS],
         [160, 160, 32],

@@ -11,6 +11,7 @@ from engine.gpu_arch import HOPPER
 from engine.kernels import gluon_down, gluon_gate_up
 from engine.kernels.triton_arch import arch_of
 from engine.kernels.triton_expert_tiles import sizes
+from engine.kernels.triton_experts_fp8 import results
 from engine.kernels.triton_overlap import overlap
 from engine.kernels.triton_plan import plan_both
 from engine.kernels.triton_quantise import BLOCK, Quantised, quantise_rows
@@ -21,8 +22,6 @@ _HELD_COLUMNS = 512
 """Columns of down that shared memory holds."""
 _SWIZZLED = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=8)
 """How rows of 128 bytes lie in shared memory for the tensor cores."""
-_FETCHERS = 4
-"""Warps that fetch."""
 
 
 def suits(x: torch.Tensor, gate_up: Matrix, down: Matrix) -> bool:
@@ -61,10 +60,7 @@ def experts_hopper(
         ids, down.shape[0], gluon_gate_up.GROUPS.value * pairs, pairs
     )
     q, q_scales = quantised_x or quantise_rows(x)
-    num_pairs = num_tokens * top_k
-    h = torch.empty((num_pairs, dim), dtype=q.dtype, device=x.device)
-    h_scales = torch.empty((num_pairs, dim // BLOCK), dtype=torch.float32, device=x.device)
-    y = torch.empty((num_tokens, top_k, hidden), dtype=x.dtype, device=x.device)
+    h, h_scales, y = results(x, top_k, dim)
     programs, bands = multiprocessors(x.device), hidden // gluon_down.ROWS.value
     gluon_gate_up.gate_up_kernel[(programs,)](
         q,
@@ -82,7 +78,6 @@ def experts_hopper(
         K=hidden,
         DIM=dim,
         TOP_K=top_k,
-        FETCHERS=_FETCHERS,
         num_warps=4,
         maxnreg=_registers(gluon_gate_up.GROUPS.value),
         **overlap(x),
@@ -101,7 +96,6 @@ def experts_hopper(
         out_tiles.shape[1],
         HIDDEN=hidden,
         DIM=dim,
-        FETCHERS=_FETCHERS,
         num_warps=4,
         maxnreg=_registers(gluon_down.GROUPS.value),
         **overlap(x),
@@ -112,7 +106,8 @@ def experts_hopper(
 def _registers(groups: int) -> int:
     """Registers of a thread at the start: all that a multiprocessor has, in multiples of 8. The
     kernel then gives most of them to the warps that multiply."""
-    return (64 << 10) // (32 * (4 * groups + _FETCHERS)) // 8 * 8
+    fetchers: int = gluon_gate_up.FETCHERS.value
+    return (64 << 10) // (32 * (4 * groups + fetchers)) // 8 * 8
 
 
 def _blocks(of: torch.Tensor, rows: int) -> TensorDescriptor:

@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 
 from engine.kernels.triton_overlap import LOADS_FIRST, overlap, wait_for_inputs
-from engine.kernels.triton_quantise import BLOCK, Quantised, store_quantised
+from engine.kernels.triton_quantise import BLOCK, Prepared, Quantised, store_quantised
 from engine.kernels.triton_split import Split, store_split
 
 
@@ -58,10 +58,8 @@ def _add_rms_norm_kernel(
     if SPLITS:
         store_split(b_x.to(tl.float32), p_q, p_s, token, dims, mask, DIM)
     if COLUMNS > 0:
-        o_q = tl.arange(0, BLOCK // COLUMNS)[:, None] * COLUMNS + tl.arange(0, COLUMNS)[None, :]
         b_x = tl.reshape(b_x.to(tl.float32), (BLOCK // COLUMNS, COLUMNS))
-        fits = tl.arange(0, BLOCK // COLUMNS) * COLUMNS < DIM
-        store_quantised(b_x, p_q + token * DIM + o_q, p_s + token, tl.num_programs(0), fits)
+        store_quantised(b_x, p_q, p_s, token, tl.num_programs(0), 0, DIM)
 
 
 def add_rms_norm(
@@ -69,14 +67,13 @@ def add_rms_norm(
     delta: torch.Tensor | None,
     weight: torch.Tensor,
     eps: float,
-    split: Split | None = None,
-    quantised: Quantised | None = None,
+    prepared: Prepared | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Add ``delta`` to ``hidden`` in place; returns (``hidden``, its norm), both [tokens, dim].
 
     delta [tokens, dim] or [parts, tokens, dim], any float dtype, rows contiguous; None adds
-    nothing. weight [dim] float32, already ``1 + w``. ``split`` receives the norm split in two, with
-    one scale a token; ``quantised``, instead, the norm in FP8.
+    nothing. weight [dim] float32, already ``1 + w``. ``prepared`` receives the norm too, split in
+    two with one scale a token, or in FP8.
     """
     num_tokens, dim = hidden.shape
     assert hidden.is_contiguous()
@@ -90,14 +87,13 @@ def add_rms_norm(
         assert delta.shape == (num_parts, num_tokens, dim)
         assert delta.stride(2) == 1
         stride_part, stride_delta = delta.stride(0), delta.stride(1)
-    assert split is None or split.is_of_rows(hidden)
-    assert quantised is None or (quantised.is_of_rows(hidden) and split is None)
+    assert prepared is None or prepared.is_of_rows(hidden)
     x = torch.empty_like(hidden)
     q, scales = x, weight
-    if split is not None:
-        q, scales = split.q, split.s
-    elif quantised is not None:
-        q, scales = quantised
+    if isinstance(prepared, Split):
+        q, scales = prepared.q, prepared.s
+    elif prepared is not None:
+        q, scales = prepared
     if num_tokens:
         _add_rms_norm_kernel[(num_tokens,)](
             hidden,
@@ -112,8 +108,8 @@ def add_rms_norm(
             NUM_PARTS=num_parts,
             DIM=dim,
             BLOCK=triton.next_power_of_2(dim),
-            SPLITS=split is not None,
-            COLUMNS=BLOCK if quantised is not None else 0,
+            SPLITS=isinstance(prepared, Split),
+            COLUMNS=BLOCK if isinstance(prepared, Quantised) else 0,
             num_warps=8 if num_tokens <= 256 else 4,
             **LOADS_FIRST,
             **overlap(hidden),

@@ -22,8 +22,8 @@ import triton.language as tl
 from engine.kernels.state_ring import StateRing
 from engine.kernels.triton_linear import linear, operands, tiles_of
 from engine.kernels.triton_overlap import overlap, wait_for_inputs
+from engine.kernels.triton_quantise import Prepared, Quantised
 from engine.kernels.triton_rows import Tiles, band_of, prefetch_rows, rows_product
-from engine.kernels.triton_split import Split
 from engine.model.matrix import Matrix
 
 MAX_FUSED = 16
@@ -232,7 +232,7 @@ def conv_linear(
     ring: StateRing | None = None,
     num_stored: int = 1,
     *,
-    split: Split | None = None,
+    prepared: Prepared | None = None,
     tiles: Tiles | None = None,
 ) -> torch.Tensor:
     """``x @ w.T`` [tokens, width], its first ``channels`` columns convolved.
@@ -241,7 +241,7 @@ def conv_linear(
     conv_state [state slots, channels, 3] (one layer's view), advanced in place at ``state_slots``
     (int32 [rows], -1: none, and the row is undefined) by pending entries of the ``ring`` and by a
     row's first ``num_stored`` tokens, 0 or 1; further tokens need a ring. Two rows must not share
-    a slot. ``split``: as in ``stream_linear``.
+    a slot. ``prepared``: as in ``triton_linear.linear``.
     """
     (num_tokens, k), (width, channels) = x.shape, (w.shape[0], taps.shape[0])
     num_rows = state_slots.shape[0]
@@ -262,7 +262,7 @@ def conv_linear(
         assert inputs.stride()[1:] == (channels, 1), inputs.stride()
         assert inputs.dtype == x.dtype, inputs.dtype
     if num_tokens > MAX_FUSED:
-        y = linear(x, w, split)
+        y = linear(x, w, prepared)
         block = min(512, channels)
         assert channels % block == 0, channels
         _conv_kernel[(channels // block, num_rows)](
@@ -272,15 +272,16 @@ def conv_linear(
             BLOCK_N=block, num_warps=4, **overlap(y),
         )  # fmt: skip
         return y
-    assert split is None or (w.num_fp8 and split.is_of_rows(x))
-    tiles = tiles or tiles_of(num_tokens, w, 1, split is not None)
+    assert not isinstance(prepared, Quantised)
+    assert prepared is None or (w.num_fp8 and prepared.is_of_rows(x))
+    tiles = tiles or tiles_of(num_tokens, w, 1, prepared is not None)
     assert channels % tiles.rows == 0, (channels, tiles)
     padded = triton.cdiv(width, 16) * 16
     y = torch.empty((num_tokens, padded), dtype=x.dtype, device=x.device)
     block_t = max(16, triton.next_power_of_2(num_tokens))
     _conv_linear_kernel[(triton.cdiv(width, tiles.rows),)](
         x,
-        *operands(x, w, split),
+        *operands(x, w, prepared),
         y,
         taps,
         conv_state,
@@ -297,7 +298,7 @@ def conv_linear(
         TOKENS=tokens_each,
         STORED=num_stored,
         RING=num_entries,
-        IS_SPLIT=split is not None,
+        IS_SPLIT=prepared is not None,
         BLOCK_T=block_t,
         **tiles.arguments(w, k, block_t),
         **overlap(x),

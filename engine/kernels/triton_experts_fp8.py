@@ -20,7 +20,7 @@ from engine.kernels.triton_expert_tiles import Tiles, list_of, pairs_of, sizes, 
 from engine.kernels.triton_overlap import overlap, wait_for_inputs
 from engine.kernels.triton_plan import plan_both
 from engine.kernels.triton_quantise import BLOCK, Quantised, quantise_rows, quantised
-from engine.model.matrix import Matrix
+from engine.model.matrix import FP8, Matrix
 
 TILES = Tiles(128, 256, BLOCK, 4, 8, 1, 64), Tiles(64, 128, BLOCK, 3, 4)
 """The tiles for gate_up and for down, as measured best on an H200."""
@@ -200,6 +200,17 @@ def _down_kernel(
         )  # fmt: skip
 
 
+def results(
+    x: torch.Tensor, top_k: int, dim: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Uninitialised memory for h e4m3 [pairs, dim], its scales [pairs, dim / 128], and y [tokens,
+    top_k, hidden]."""
+    (num_tokens, hidden), device = x.shape, x.device
+    h = torch.empty((num_tokens * top_k, dim), dtype=FP8, device=device)
+    h_scales = torch.empty((len(h), dim // BLOCK), dtype=torch.float32, device=device)
+    return h, h_scales, torch.empty((num_tokens, top_k, hidden), dtype=x.dtype, device=device)
+
+
 def experts_fp8(
     x: torch.Tensor,
     ids: torch.Tensor,
@@ -229,10 +240,7 @@ def experts_fp8(
         ids, down.shape[0], in_tiles.pairs, out_tiles.pairs
     )
     q, q_scales = quantised_x or quantise_rows(x)
-    num_pairs = num_tokens * top_k
-    h = torch.empty((num_pairs, dim), dtype=q.dtype, device=x.device)
-    h_scales = torch.empty((num_pairs, dim // BLOCK), dtype=torch.float32, device=x.device)
-    y = torch.empty((num_tokens, top_k, hidden), dtype=x.dtype, device=x.device)
+    h, h_scales, y = results(x, top_k, dim)
     _gate_up_kernel[(in_plan.shape[1] * (dim // BLOCK),)](
         q,
         q_scales,

@@ -21,8 +21,7 @@ from engine.kernels.triton_arch import arch_of
 from engine.kernels.triton_dot import dot
 from engine.kernels.triton_linear import MAX_STREAMED, linear
 from engine.kernels.triton_overlap import overlap, prefetch, wait_for_inputs
-from engine.kernels.triton_quantise import Quantised
-from engine.kernels.triton_split import Split
+from engine.kernels.triton_quantise import Prepared
 from engine.model.layers import Activation
 from engine.model.matrix import Matrix
 
@@ -105,13 +104,12 @@ def gate_up(
     x: torch.Tensor,
     weight: Matrix,
     activation: Activation,
-    split: Split | None = None,
-    quantised: Quantised | None = None,
+    prepared: Prepared | None = None,
 ) -> torch.Tensor:
     """``act(x @ gate.T) * (x @ up.T)`` [tokens, dim] in ``x``'s dtype.
 
     x [tokens, k], rows contiguous; weight [2 * dim, k], gate's rows first; k and dim multiples of
-    64. ``split``, ``quantised``: as in ``triton_linear.linear``.
+    64. ``prepared``: as in ``triton_linear.linear``.
     """
     (num_tokens, k), dim = x.shape, weight.shape[0] // 2
     w, gelu = weight.plain, activation == "gelu_tanh"
@@ -120,7 +118,7 @@ def gate_up(
     assert x.dtype == w.dtype
     h = torch.empty((num_tokens, dim), dtype=x.dtype, device=x.device)
     if num_tokens > MAX_STREAMED or weight.num_quantised:
-        projected = linear(x, weight, split, quantised)
+        projected = linear(x, weight, prepared)
         block = min(COLUMNS, triton.next_power_of_2(dim))
         _activation_kernel[(triton.cdiv(dim, block), num_tokens)](
             projected, h, projected.stride(0), DIM=dim, BLOCK=block, GELU=gelu, num_warps=4,

@@ -10,7 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
-from engine.kernels.triton_quantise import ALIGNMENT, BLOCK, Quantised, store_quantised
+from engine.kernels.triton_quantise import BLOCK, Quantised, store_quantised
 
 
 def gated_rms_norm(
@@ -70,7 +70,5 @@ def _norm_kernel(
     b_out = b_x.to(p_out.dtype.element_ty)
     tl.store(p_out + token * WIDTH + o_x, b_out)
     if QUANTISES:
-        num_tokens, every = tl.num_programs(0), tl.full([HEADS], True, tl.int1)
-        p_scales += tl.program_id(1) * HEADS * (tl.cdiv(num_tokens, ALIGNMENT) * ALIGNMENT) + token
-        p_q += token * WIDTH + o_x
-        store_quantised(b_out.to(tl.float32), p_q, p_scales, num_tokens, every)
+        first, num_tokens = tl.program_id(1) * HEADS, tl.num_programs(0)
+        store_quantised(b_out.to(tl.float32), p_q, p_scales, token, num_tokens, first, WIDTH)

@@ -27,7 +27,7 @@ from engine.kernels.triton_large_linear import large_linear
 from engine.kernels.triton_nvfp4 import COLUMNS as PACKED_K
 from engine.kernels.triton_nvfp4 import widened_part
 from engine.kernels.triton_overlap import overlap, wait_for_inputs
-from engine.kernels.triton_quantise import Quantised
+from engine.kernels.triton_quantise import Prepared, Quantised
 from engine.kernels.triton_rows import Tiles, band_of, prefetch_rows, rows_product
 from engine.kernels.triton_split import Split, split_rows
 from engine.model.matrix import Matrix
@@ -181,27 +181,26 @@ def aligned_rows(*shape: int, dtype: torch.dtype, device: torch.device) -> torch
     return torch.empty((*others, aligned(length)), dtype=dtype, device=device)[..., :length]
 
 
-def linear_parts(
-    x: torch.Tensor, w: Matrix, split: Split | None = None, quantised: Quantised | None = None
-) -> torch.Tensor:
+def linear_parts(x: torch.Tensor, w: Matrix, prepared: Prepared | None = None) -> torch.Tensor:
     """``x @ w.T`` as slices to be added: [parts, tokens, rows]; one part beyond 64 tokens.
-    ``split``: as in ``stream_linear``; ``quantised``: as in ``large_linear``."""
+    ``prepared``: ``x`` as ``prepared_of`` gives it."""
     if x.shape[0] > MAX_STREAMED:
-        return large_linear(x, w, quantised).unsqueeze(0)
+        assert not isinstance(prepared, Split)
+        return large_linear(x, w, prepared).unsqueeze(0)
+    assert not isinstance(prepared, Quantised)
     splits = splits_of(w)
-    tiles = tiles_of(x.shape[0], w, splits, split is not None)
-    return stream_linear(x, w, splits, tiles, split=split)
+    tiles = tiles_of(x.shape[0], w, splits, prepared is not None)
+    return stream_linear(x, w, splits, tiles, split=prepared)
 
 
-def linear(
-    x: torch.Tensor, w: Matrix, split: Split | None = None, quantised: Quantised | None = None
-) -> torch.Tensor:
-    """``x @ w.T`` [tokens, rows] in ``x``'s dtype; ``split``: as in ``stream_linear``;
-    ``quantised``: as in ``large_linear``."""
+def linear(x: torch.Tensor, w: Matrix, prepared: Prepared | None = None) -> torch.Tensor:
+    """``x @ w.T`` [tokens, rows] in ``x``'s dtype. ``prepared``: as in ``linear_parts``."""
     if x.shape[0] > MAX_STREAMED:
-        return large_linear(x, w, quantised)
-    tiles = tiles_of(x.shape[0], w, 1, split is not None)
-    return stream_linear(x, w, 1, tiles, split=split)[0]
+        assert not isinstance(prepared, Split)
+        return large_linear(x, w, prepared)
+    assert not isinstance(prepared, Quantised)
+    tiles = tiles_of(x.shape[0], w, 1, prepared is not None)
+    return stream_linear(x, w, 1, tiles, split=prepared)[0]
 
 
 def split_of(of: Activation, weight: Matrix, num_groups: int = 1) -> Split | None:
@@ -214,6 +213,13 @@ def split_of(of: Activation, weight: Matrix, num_groups: int = 1) -> Split | Non
         assert isinstance(of.prepared, Split), "another set's"
         return of.prepared
     return split_rows(of.tensor, num_groups)
+
+
+def prepared_of(of: Activation, weight: Matrix, num_groups: int = 1) -> Prepared | None:
+    """``split_of`` for few tokens, ``quantised_of`` for many."""
+    if of.tensor.shape[0] > MAX_STREAMED:
+        return quantised_of(of)
+    return split_of(of, weight, num_groups)
 
 
 def quantised_of(of: Activation) -> Quantised | None:

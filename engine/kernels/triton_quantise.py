@@ -15,6 +15,7 @@ import triton.language as tl
 
 from engine.kernels.triton_dot import INTERPRETED
 from engine.kernels.triton_overlap import overlap, wait_for_inputs
+from engine.kernels.triton_split import Split
 from engine.model.matrix import FP8
 
 BLOCK = 128
@@ -33,15 +34,24 @@ class Quantised(NamedTuple):
     def empty(cls, num_tokens: int, k: int, device: torch.device) -> "Quantised":
         """Uninitialised memory for a kernel to write."""
         assert k % BLOCK == 0, k
-        padded = -(-num_tokens // ALIGNMENT.value) * ALIGNMENT.value
+        padded = _padded(num_tokens)
         q = torch.empty((padded, k), dtype=FP8, device=device)
         return cls(q, torch.empty((k // BLOCK, padded), dtype=torch.float32, device=device).t())
 
     def is_of_rows(self, x: torch.Tensor) -> bool:
         """True if the shapes match x [tokens, k]."""
-        num_tokens, k = x.shape
-        padded = -(-num_tokens // ALIGNMENT.value) * ALIGNMENT.value
+        padded, k = _padded(x.shape[0]), x.shape[1]
         return (self.q.shape, self.scales.shape) == ((padded, k), (padded, k // BLOCK))
+
+
+Prepared = Split | Quantised
+"""What a product reads instead of an activation in bfloat16: of few tokens two parts, of many one
+rounded number."""
+
+
+def _padded(num_tokens: int) -> int:
+    alignment: int = ALIGNMENT.value
+    return -(-num_tokens // alignment) * alignment
 
 
 @triton.jit
@@ -61,13 +71,17 @@ def quantised(b_x):
 
 
 @triton.jit
-def store_quantised(b_x, p_q, p_scales, num_tokens, mask):
-    """Quantise and store float32 [blocks, 128] of a token: at the addresses ``p_q``; the first
-    scale at ``p_scales``."""
+def store_quantised(b_x, p_q, p_scales, token, num_tokens, first, K: tl.constexpr):
+    """Quantise float32 [blocks, 128], which are a token's blocks from ``first`` on, and store those
+    within its K columns in the memory of a ``Quantised``."""
+    BLOCK: tl.constexpr = b_x.shape[1]
     b_q, b_scales = quantised(b_x)
-    tl.store(p_q, b_q, mask=mask[:, None])
-    o_scale = tl.arange(0, b_x.shape[0]) * (tl.cdiv(num_tokens, ALIGNMENT) * ALIGNMENT)
-    tl.store(p_scales + o_scale, b_scales, mask=mask)
+    o_block = first + tl.arange(0, b_x.shape[0])
+    mask = o_block * BLOCK < K
+    o_q = o_block[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
+    tl.store(p_q + token * K + o_q, b_q, mask=mask[:, None])
+    padded = tl.cdiv(num_tokens, ALIGNMENT) * ALIGNMENT
+    tl.store(p_scales + o_block * padded + token, b_scales, mask=mask)
 
 
 @triton.jit(do_not_specialize=["num_tokens", "stride_scale"])

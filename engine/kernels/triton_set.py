@@ -31,13 +31,13 @@ from engine.kernels.triton_linear import (
     float_linear,
     linear,
     linear_parts,
-    quantised_of,
+    prepared_of,
     split_of,
 )
 from engine.kernels.triton_moe import add_experts
 from engine.kernels.triton_norm_linear import norm_linear, suits_norm_linear
 from engine.kernels.triton_prefill_plan import PrefillPlan
-from engine.kernels.triton_quantise import BLOCK, Quantised
+from engine.kernels.triton_quantise import BLOCK, Prepared, Quantised
 from engine.kernels.triton_rope_cache import cache_kv, rope_cache
 from engine.kernels.triton_split import Split
 from engine.kernels.triton_step_start import embed
@@ -117,20 +117,21 @@ class TritonKernels:
         norm: torch.Tensor,
         eps: float,
     ) -> tuple[torch.Tensor, Activation]:
-        (num_tokens, dim), split, quantised = hidden.shape, None, None
+        num_tokens, dim = hidden.shape
+        prepared: Prepared | None = None
         if self._in_fp8 and num_tokens <= MAX_STREAMED:
-            split = Split.empty(num_tokens, dim, 1, hidden.device)
+            prepared = Split.empty(num_tokens, dim, 1, hidden.device)
         elif self._in_fp8 and dim % BLOCK == 0:
-            quantised = Quantised.empty(num_tokens, dim, hidden.device)
-        hidden, x = add_rms_norm(hidden, _parts(pending), norm, eps, split, quantised)
-        return hidden, Activation(x, split or quantised)
+            prepared = Quantised.empty(num_tokens, dim, hidden.device)
+        hidden, x = add_rms_norm(hidden, _parts(pending), norm, eps, prepared)
+        return hidden, Activation(x, prepared)
 
     def linear_add(
         self, hidden: torch.Tensor, x: Activation, weight: Matrix
     ) -> tuple[torch.Tensor, torch.Tensor]:
         # A mixer's programs compute parts of its output, so each group of columns has a scale.
-        split = split_of(x, weight, x.tensor.shape[1] // FP8_K)
-        return hidden, linear_parts(x.tensor, weight, split, quantised_of(x))
+        prepared = prepared_of(x, weight, x.tensor.shape[1] // FP8_K)
+        return hidden, linear_parts(x.tensor, weight, prepared)
 
     def deltanet(
         self,
@@ -155,7 +156,7 @@ class TritonKernels:
             rows = x if n == x.tensor.shape[0] else Activation(x.tensor[:n])
             projected = conv_linear(
                 rows.tensor, weights.in_proj, weights.conv, conv, slots, ring, num_stored,
-                split=split_of(rows, weights.in_proj),
+                prepared=prepared_of(rows, weights.in_proj),
             )  # fmt: skip
             parts.append(
                 delta_decode(
@@ -174,8 +175,8 @@ class TritonKernels:
             )
         if inputs.prefill:
             rows = Activation(x.tensor[n:]) if n else x
-            of_rows = split_of(rows, weights.in_proj)
-            projected = linear(rows.tensor, weights.in_proj, of_rows, quantised_of(rows))
+            of_rows = prepared_of(rows, weights.in_proj)
+            projected = linear(rows.tensor, weights.in_proj, of_rows)
             parts.append(
                 self._deltanet_prefill(
                     projected[:, :width], weights, eps, conv, recurrent, inputs, quantised
@@ -217,8 +218,7 @@ class TritonKernels:
         kv_heads, head_dim = kv.shape[-2:]
         heads = weights.out_proj.shape[1] // head_dim
         positions = self._before_rope(inputs)
-        of_x = split_of(x, weights.in_proj), quantised_of(x)
-        projected = linear(x.tensor, weights.in_proj, *of_x)
+        projected = linear(x.tensor, weights.in_proj, prepared_of(x, weights.in_proj))
         gate = projected[:, (2 * kv_heads + heads) * head_dim :] if weights.gated else None
         n = inputs.num_decode
         parts = []
@@ -328,7 +328,7 @@ class TritonKernels:
             x = Activation(normed)
         else:
             hidden, x = self.add_norm(hidden, pending, norm, eps)
-            projected = linear_parts(x.tensor, weight, split_of(x, weight), quantised_of(x))
+            projected = linear_parts(x.tensor, weight, prepared_of(x, weight))
         return hidden, x, projected[..., :width]
 
     def moe_add(
@@ -354,7 +354,7 @@ class TritonKernels:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         hidden, x = self.add_norm(hidden, pending, norm, eps)
         weight, down = weights.gate_up, weights.down
-        h = gate_up(x.tensor, weight, weights.activation, split_of(x, weight), quantised_of(x))
+        h = gate_up(x.tensor, weight, weights.activation, prepared_of(x, weight))
         parts = linear_parts(h, down, split_of(Activation(h), down))
         if weights.out_norm is None:
             return hidden, parts
@@ -436,7 +436,7 @@ def _parts(pending: Pending) -> torch.Tensor | None:
     return pending
 
 
-def _joined(parts: list[torch.Tensor], prepared: Split | Quantised | None) -> Activation:
+def _joined(parts: list[torch.Tensor], prepared: Prepared | None) -> Activation:
     """A mixer's output, joined from decode and prefill rows; ``prepared``: what the next product
     reads instead, if it has been made."""
     return Activation(parts[0] if len(parts) == 1 else torch.cat(parts), prepared)

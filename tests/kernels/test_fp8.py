@@ -233,7 +233,7 @@ def test_the_norm_writes_its_output_in_fp8_too(dim: int, device: torch.device) -
     weight = torch.rand(dim, device=device)
     _, expected = add_rms_norm(hidden.clone(), delta, weight, 1e-6)
     quantised = Quantised.empty(33, dim, device)
-    _, x = add_rms_norm(hidden, delta, weight, 1e-6, quantised=quantised)
+    _, x = add_rms_norm(hidden, delta, weight, 1e-6, quantised)
     assert torch.equal(x, expected)
     assert same_quantised(quantised, quantise_rows(x), 33)
 
