@@ -41,6 +41,7 @@ from transport.wire.errors import BatonError
 from transport.wire.secret_setting import CHANNEL_SECRET, secret_setting
 
 API_KEYS = "BATON_API_KEYS"
+_TARGETS = "BATON_TARGET_TTFT_MS", "BATON_TARGET_TPOT_MS"
 _MIN_HELD_BODY_BYTES = 64 * 1024 * 1024  # one client has half of it: the largest body
 
 
@@ -134,10 +135,10 @@ def main(
         _option("BATON_POOLS", "auto: the pools follow the load, to keep the two targets below."),
     ] = "manual",
     target_ttft_ms: Annotated[
-        float, _option("BATON_TARGET_TTFT_MS", "Time to first token that the pools shall keep.")
+        float, _option(_TARGETS[0], "Time to first token that requests shall keep.")
     ] = 1e3 * PoolTargets.ttft_s,
     target_tpot_ms: Annotated[
-        float, _option("BATON_TARGET_TPOT_MS", "Time a token that the pools shall keep.")
+        float, _option(_TARGETS[1], "Time a token that requests shall keep.")
     ] = 1e3 * PoolTargets.tpot_s,
     root_path: Annotated[
         str,
@@ -201,7 +202,8 @@ def main(
                 request_timeout_s=request_timeout,
                 silence_timeout_s=silence_timeout,
                 queue_timeout_s=queue_timeout,
-                pool_targets=_pool_targets(pools, target_ttft_ms, target_tpot_ms),
+                targets=PoolTargets.of_ms(target_ttft_ms, target_tpot_ms, names=_TARGETS),
+                pools_follow=_follow(pools),
             ),
             responses=ResponseLimits(response_ttl, response_bytes),
             drain_timeout_s=drain_timeout,
@@ -214,13 +216,11 @@ def main(
         raise typer.Exit(exit_status(error)) from None
 
 
-def _pool_targets(pools: str, ttft_ms: float, tpot_ms: float) -> PoolTargets | None:
-    """The targets where the pools follow the load, else None. Raises ValueError."""
+def _follow(pools: str) -> bool:
+    """True if the pools follow the load. Raises ValueError."""
     if pools not in ("fixed", "manual", "auto"):
         raise ValueError(f"BATON_POOLS: {pools!r} is none of fixed, manual, auto")
-    names = "BATON_TARGET_TTFT_MS", "BATON_TARGET_TPOT_MS"
-    targets = PoolTargets.of_ms(ttft_ms, tpot_ms, names=names)
-    return targets if pools == "auto" else None
+    return pools == "auto"
 
 
 def _listed(names: str) -> tuple[str, ...]:

@@ -124,7 +124,7 @@ def _shared_settings(
         "BATON_SPECULATE": settings.speculate,
         # A lone worker has no group: it should not capture graphs of spread steps.
         "BATON_SPREAD": settings.spread if num_workers > 1 else "off",
-        "BATON_OVERLAP": "on" if settings.overlap else "off",
+        "BATON_OVERLAP": settings.overlap,
         "BATON_PREFIX_CACHE": "on" if settings.prefix_cache else "off",
         "BATON_HOST_CACHE_GB": f"{settings.host_cache_gb:g}",
         "BATON_DEVICE": settings.device,

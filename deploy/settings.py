@@ -21,6 +21,7 @@ from transport.checkpoint_folder import CONFIG, checkpoint_folder, model_name, r
 LoadFormat = Literal["auto", "dummy"]
 Quantize = Literal["none", "fp8", "fp8-lm-head", "nvfp4", "nvfp4-lm-head", "dequantize"]
 Speculate = Literal["auto", "off", "1", "2", "3", "4"]
+Overlap = Literal["auto", "on", "off"]
 Device = Literal["auto", "cpu", "cuda"]
 Role = Literal["split", "colocated", "both"]
 
@@ -44,7 +45,7 @@ class UpSettings:
     speculate: Speculate
     draft_acceptance: float | None
     spread: str
-    overlap: bool
+    overlap: Overlap
     prefix_cache: bool
     host_cache_gb: float
     device: Literal["cpu", "cuda"]
@@ -87,7 +88,7 @@ def resolve(
     speculate: Speculate = "auto",
     draft_acceptance: float | None = None,
     spread: str = SPREAD,
-    overlap: bool = False,
+    overlap: Overlap = "auto",
     prefix_cache: bool = True,
     host_cache_gb: float = 0.0,
     device: Device = "auto",
@@ -126,6 +127,8 @@ def resolve(
     on = _device(device, num_gpus)
     if gpu_share < 1:
         raise ValueError(f"--gpu-share: needs at least 1 worker a GPU, not {gpu_share}")
+    if overlap == "on" and on == "cpu":
+        raise ValueError("--overlap: on divides a GPU, and the workers are on the CPU")
     places = num_gpus * gpu_share if on == "cuda" else 0
     num_prefill, num_decode, num_colocated = _pools(role, prefill, decode, workers, places)
     names = "--target-ttft-ms", "--target-tpot-ms"

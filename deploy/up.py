@@ -21,6 +21,7 @@ from deploy.settings import (
     TARGET_TTFT_MS,
     Device,
     LoadFormat,
+    Overlap,
     PoolsMode,
     Quantize,
     Role,
@@ -47,6 +48,7 @@ def up(
     ] = None,
     load_format: Annotated[
         LoadFormat,
+        Overlap,
         typer.Option(envvar="BATON_LOAD_FORMAT", help="dummy: random weights."),
     ] = "auto",
     quantize: Annotated[
@@ -83,12 +85,13 @@ def up(
         ),
     ] = SPREAD,
     overlap: Annotated[
-        bool,
+        Overlap,
         typer.Option(
             envvar="BATON_OVERLAP",
-            help="Compute long prompts beside decode steps, each on its part of the GPU.",
+            help="Compute long prompts beside decode steps, each on its part of the GPU; auto: "
+            "where a worker can, on: or else it does not start.",
         ),
-    ] = False,
+    ] = "auto",
     prefix_cache: Annotated[
         bool,
         typer.Option(

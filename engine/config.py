@@ -40,6 +40,7 @@ LoadFormat = Literal["auto", "dummy"]
 Dtype = Literal["auto", "float32", "bfloat16"]
 Quantize = Literal["none", "fp8", "fp8-lm-head", "nvfp4", "nvfp4-lm-head", "dequantize"]
 Device = Literal["cpu", "cuda"]
+Overlap = Literal["auto", "on", "off"]
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,8 @@ class EngineConfig:
     with a row for each state slot. ``group_sizes``: decoding members of the groups that captured
     spread steps are for. A start takes less time with fewer of either. ``any_role``: an engine that
     decodes can also lend to the spread steps of others. ``overlap``: long prompts are computed
-    beside decode steps, on CUDA, by an engine that does both and does not spread its steps.
+    beside decode steps, on CUDA, by an engine that does both and does not spread its steps; auto:
+    where that can be done, on: or else the start fails.
     """
 
     model_dir: Path
@@ -92,7 +94,7 @@ class EngineConfig:
     draft_acceptance: float | None = None
     spread: bool = False
     any_role: bool = False
-    overlap: bool = False
+    overlap: Overlap = "off"
     decode_buckets: tuple[int, ...] = DECODE_BUCKETS
     group_sizes: tuple[int, ...] = GROUP_SIZES
 
@@ -112,6 +114,9 @@ class EngineConfig:
         _one_of("dtype", self.dtype, ("auto", "float32", "bfloat16"))
         _one_of("quantize", self.quantize, get_args(Quantize))
         _one_of("device", self.device, ("cpu", "cuda"))
+        _one_of("overlap", self.overlap, get_args(Overlap))
+        if self.overlap == "on" and self.device == "cpu":
+            raise ValueError("overlap: on divides a GPU, and the device is cpu")
         for name in ("num_pages", "num_state_slots", "page_size", "gpu_share", "gpu_memory"):
             value = getattr(self, name)
             if value is not None and value < 1:

@@ -61,7 +61,7 @@ class CudaParts:
         self._layout, self._kernels, self._max_drafts = layout, kernels, max_drafts
         self._captures = not isinstance(kernels, ReferenceKernels)
         self._device = cache.conv.device
-        self._divided = self._divide() if config.overlap else None
+        self._divided = self._divide() if config.overlap != "off" else None
         self._trunk = Trunk(
             model, cache, layout, kernels, model.config.max_position_embeddings, self._divided
         )
@@ -94,11 +94,14 @@ class CudaParts:
                 raise CannotDivide(problem)
             divided = DividedGpu.of(torch.cuda.current_device())
         except CannotDivide as error:
-            log.warning("overlap: prompts are computed between decode steps: %s", error)
+            if config.overlap == "on":
+                raise ValueError(f"overlap: on, but {error}") from None
+            log.info("overlap: prompts are computed between decode steps: %s", error)
             return None
         log.info(
-            "overlap: long prompts are computed on %d multiprocessors beside decode steps on %d",
-            divided.num_for_prompts, divided.num_for_steps,
+            "overlap: long prompts are computed beside decode steps on %s of %d multiprocessors",
+            " or ".join(str(each.num_for_steps) for each in divided.divisions),
+            divided.divisions[0].num_for_steps + divided.divisions[0].num_for_prompts,
         )  # fmt: skip
         return divided
 

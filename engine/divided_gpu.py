@@ -1,12 +1,14 @@
 """A GPU whose multiprocessors are divided: a part for decode steps, the rest for prompts.
 
-The parts are CUDA's green contexts. A kernel keeps to the part of the stream that it is enqueued
-on, or that its graph was captured on, and computes the same bits there: what a program computes of
-a result does not depend on the part.
+It is divided in several ways, of which one is in use at a time. The parts are CUDA's green
+contexts. A kernel keeps to the part of the stream that it is enqueued on, or that its graph was
+captured on, and computes the same bits there: what a program computes of a result does not depend
+on the part.
 
 Source: CUDA driver API, "Green Contexts".
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +16,9 @@ import torch
 
 from engine.multiprocessors import note_part
 
-STEPS_SHARE = 0.3
-"""The steps' share of the multiprocessors. On an H100, 40 of 132 (docs/disaggregation.md)."""
+STEPS_SHARES = 0.3, 0.48, 0.6
+"""The steps' share of the multiprocessors in each division. Of an H200's 132: 40, 64 and 80
+(docs/disaggregation.md)."""
 _MULTIPLE = 8
 """The driver divides multiprocessors in multiples of this (compute capability 9.0)."""
 _FIRST = -5
@@ -26,20 +29,18 @@ class CannotDivide(Exception):
     """This GPU or driver has no green contexts; the message says what is missing."""
 
 
-@dataclass
-class DividedGpu:
-    """Streams of both parts, with their numbers of multiprocessors. ``in_use``: prompts are under
-    way on theirs, so all other work keeps to the steps' part."""
+@dataclass(frozen=True, eq=False)
+class Division:
+    """Streams of both parts, with their numbers of multiprocessors."""
 
     steps: torch.cuda.Stream
     prompts: torch.cuda.Stream
     num_for_steps: int
     num_for_prompts: int
-    in_use: bool = False
 
     @classmethod
-    def of(cls, device: int, share: float = STEPS_SHARE) -> "DividedGpu":
-        """Divide ``device``. Raises CannotDivide."""
+    def of(cls, device: int, share: float) -> "Division":
+        """Divide ``device``, with ``share`` of it for steps. Raises CannotDivide."""
         try:
             from cuda.bindings import driver
         except ImportError as error:
@@ -56,19 +57,33 @@ class DividedGpu:
         note_part(prompts, rest.sm.smCount)
         return cls(steps, prompts, part.sm.smCount, rest.sm.smCount)
 
-    def use(self, in_use: bool) -> None:
-        """Let what this thread enqueues from now on keep to the steps' part, or have the whole GPU;
-        in either case it runs behind what was enqueued before.
+
+@dataclass
+class DividedGpu:
+    """A GPU with its ``divisions``. ``in_use``: the one whose part for prompts computes some, so
+    all other work keeps to its part for steps; None: all work has the whole GPU."""
+
+    divisions: tuple[Division, ...]
+    in_use: Division | None = None
+
+    @classmethod
+    def of(cls, device: int, shares: Sequence[float] = STEPS_SHARES) -> "DividedGpu":
+        """Divide ``device`` once for each of the steps' ``shares``. Raises CannotDivide."""
+        return cls(tuple(Division.of(device, share) for share in shares))
+
+    def use(self, division: Division | None) -> None:
+        """Let what this thread enqueues from now on keep to the steps' part of ``division``, or
+        have the whole GPU; in either case it runs behind what was enqueued before.
 
         A kernel of the whole GPU would wait for those of the prompts, however small it is.
         """
-        if in_use == self.in_use:
+        if division is self.in_use:
             return
         before = torch.cuda.current_stream()
-        following = self.steps if in_use else torch.cuda.default_stream()
+        following = torch.cuda.default_stream() if division is None else division.steps
         following.wait_stream(before)
         torch.cuda.set_stream(following)
-        self.in_use = in_use
+        self.in_use = division
 
 
 def _stream(driver: Any, gpu: Any, part: Any, priority: int) -> torch.cuda.Stream:

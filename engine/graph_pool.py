@@ -1,31 +1,34 @@
 """CUDA graphs that share their working memory.
 
-Graphs of decode steps are captured twice where the GPU can be divided (divided_gpu.py): for all its
-multiprocessors, and for the part that steps have while prompts are computed beside them. Both run
-the same kernels with the same grids, so their results are the same bits.
+Where the GPU can be divided (divided_gpu.py), graphs of decode steps are captured for all its
+multiprocessors, and once for the steps' part of each division. All run the same kernels with the
+same grids, so their results are the same bits.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Generic, TypeVar
 
 import torch
 
-from engine.divided_gpu import DividedGpu
+from engine.divided_gpu import DividedGpu, Division
 
 T = TypeVar("T")
 
 
 class Graph(Generic[T]):
-    """A captured pass. ``variants``: for the whole GPU, and for the steps' part of a divided one,
-    if there is one; each with its result tensors."""
+    """A captured pass. ``variants``: for the whole GPU (None) and for each division of ``gpu``, if
+    it is divided; each with its result tensors."""
 
-    def __init__(self, *variants: tuple[torch.cuda.CUDAGraph, T], gpu: DividedGpu | None) -> None:
+    def __init__(
+        self,
+        variants: Mapping[Division | None, tuple[torch.cuda.CUDAGraph, T]],
+        gpu: DividedGpu | None,
+    ) -> None:
         self.variants, self._gpu = variants, gpu
 
     def replay(self) -> T:
         """Enqueue the pass. Returns its result tensors."""
-        divided = self._gpu is not None and self._gpu.in_use
-        graph, result = self.variants[int(divided)]
+        graph, result = self.variants[self._gpu.in_use if self._gpu is not None else None]
         graph.replay()
         return result
 
@@ -41,8 +44,11 @@ class GraphPool:
 
     def capture(self, forward: Callable[[], T]) -> Graph[T]:
         """Capture ``forward``, which has run before."""
-        streams = [None] if self._divided is None else [None, self._divided.steps]
-        return Graph(*(self._captured(forward, each) for each in streams), gpu=self._divided)
+        variants: dict[Division | None, tuple[torch.cuda.CUDAGraph, T]] = {}
+        variants[None] = self._captured(forward, None)
+        for division in () if self._divided is None else self._divided.divisions:
+            variants[division] = self._captured(forward, division.steps)
+        return Graph(variants, self._divided)
 
     def _captured(
         self, forward: Callable[[], T], stream: torch.cuda.Stream | None

@@ -98,8 +98,6 @@ class Engine:
             self.spread = cuda.spread(self._graphs, self._drafts)
             self.lending, self.overlap = cuda.lending(), cuda.overlap()
         else:
-            if config.overlap:
-                log.warning("overlap: prompts are computed between decode steps on a CPU")
             self._sampler = Sampler(
                 pools.num_state_slots, self.num_ids, self._device, grammars=grammars
             )
@@ -204,14 +202,15 @@ class Engine:
         timer.stop()
         return Step(len(batch.rows), tuple(draws), timer, tuple(scores))
 
-    def overlapped(self, batch: ForwardBatch) -> OverlappedBatch:
+    def overlapped(self, batch: ForwardBatch, share: int) -> OverlappedBatch:
         """Begin to compute ``batch``, all prompts and none scored, beside the steps that are
-        launched meanwhile: its part of the GPU is not theirs. It runs behind all that was launched
+        launched meanwhile: these have ``share`` of the multiprocessors, one of those that
+        ``overlap`` offers, and the batch has the others. It runs behind all that was launched
         before, and no batch of prompts may be launched until it is done, except in the same way.
         """
         assert self.overlap is not None, "an engine without a divided GPU"
         self._checks.check(batch)
-        return self.overlap.begin(self._run_in_parts(batch))
+        return self.overlap.begin(self._run_in_parts(batch), share)
 
     def warm_up(self) -> None:
         """Run every kind of batch once, so that no request waits for a kernel to be compiled.
@@ -233,7 +232,8 @@ class Engine:
                 self.bind(binding)
             self.launch(batch).result()
             if self.overlap is not None and all(row.token_ids for row in batch.rows):
-                self.overlapped(batch).result()
+                for share in self.overlap.shares:
+                    self.overlapped(batch, share).result()
         if self.config.device == "cuda":
             reserve_pinned()
         self._prefill_graphs = prefill_graphs

@@ -104,6 +104,11 @@ class Step:
         return self.timer.took_s
 
     @property
+    def num_multiprocessors(self) -> int:
+        """How many multiprocessors computed it: of the whole GPU or of its part (overlap.py)."""
+        return self.timer.num_multiprocessors
+
+    @property
     def is_done(self) -> bool:
         """Whether ``result`` does not wait."""
         return all(draw.is_known for _, draw in self.draws) if self.draws else self.timer.is_over

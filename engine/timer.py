@@ -1,8 +1,11 @@
-"""How long the device computes a batch, however late the host comes to read its results."""
+"""How long the device computes a batch, however late the host comes to read its results, and with
+how many multiprocessors."""
 
 import time
 
 import torch
+
+from engine.multiprocessors import multiprocessors
 
 
 class Timer:
@@ -10,6 +13,7 @@ class Timer:
     behind the last work of the batch, on the same stream. A CPU computes each batch at once."""
 
     def __init__(self, device: torch.device) -> None:
+        self.num_multiprocessors = multiprocessors(device)
         self._began = self._ended = None
         self._began_s, self._took_s = time.perf_counter(), 0.0
         if device.type == "cuda":

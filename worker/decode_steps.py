@@ -93,6 +93,9 @@ class DecodeSteps:
         """Report the tokens of a step whose result has come."""
         room = self._room
         self._group.record_step(self._launches.took_s, spread=spread, waited_s=result.waited_s)
+        if scheduled.rows:
+            each = sum(map(len, result.sampled)) / len(scheduled.rows)
+            room.shares.record_step(self._launches.took_s, self._launches.took_on, each)
         first = first_steps(scheduled, room.clock())
         tokens, broken = room.sequences.process_results(scheduled, result)
         for sequence, error in broken:

@@ -16,12 +16,16 @@ from engine.batch import StepResult
 from engine.overlap import OverlappedBatch
 from engine.sequence import Scheduled, Sequence
 from engine.step import Step
+from transport.wire.messages import Targets
 from transport.wire.reports import MANY_TOKENS, PromptCounts
 from worker.handoff import offer_of
 from worker.room import Room
 
 MAX_OVERLAPPED = 2
 """Overlapped batches under way: one is computed, and the next one waits behind it."""
+ENQUEUE_SHARE = 0.5
+"""How much of a step's time the host may enqueue an overlapped batch before it launches the next
+step, which the GPU then has in time."""
 SHORT_S = 0.028
 """The others of a spread group rather wait for prompts that end so soon than take another local
 step: one of these is under way for half of this time (tests/simulation/test_timed.py)."""
@@ -49,7 +53,7 @@ class Launches:
 
     While a result is processed, ``took_s`` is the time that its batch took: on the device, or if
     that still makes the next drafts, since the host began to launch it or saw the batch before it
-    done.
+    done. ``took_on`` multiprocessors computed it.
     """
 
     def __init__(
@@ -58,7 +62,7 @@ class Launches:
         aborted: Callable[[tuple[int, ...]], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.took_s = 0.0
+        self.took_s, self.took_on = 0.0, 1
         self._take_back = take_back
         self._aborted = aborted
         self._launched: deque[_Launch] = deque()
@@ -120,6 +124,7 @@ class Launches:
             began_at, now = max(launch.launched_at, self._done_at), self._clock()
             on_device_s = launch.step.took_s
             self.took_s = now - began_at if on_device_s is None else on_device_s
+            self.took_on = launch.step.num_multiprocessors
             self._done_at = min(now, began_at + self.took_s)  # unseen, while the host launched
             if result.aborted:
                 late = late or result.late
@@ -137,11 +142,12 @@ class Launches:
 class PromptBatches:
     """The batches of the prompts in ``room``. A finished prompt is offered to decode workers, or is
     decoded here. A batch is one of ``launches`` until it is processed, or is ``overlapped``: long
-    ones are, while there are decode steps. ``counts``: those of many tokens that were not."""
+    ones are, while there are decode steps, which keep a share of the GPU that suits ``targets``.
+    ``counts``: those of many tokens that were not overlapped."""
 
-    def __init__(self, room: Room, launches: Launches) -> None:
+    def __init__(self, room: Room, launches: Launches, targets: Callable[[], Targets]) -> None:
         self.counts = PromptCounts()
-        self._room = room
+        self._room, self._targets = room, targets
         self._launches = launches
         self._overlapped: deque[tuple[Scheduled, OverlappedBatch]] = deque()
         self._overlaps = False
@@ -194,7 +200,8 @@ class PromptBatches:
         room.bind_new(scheduled)
         self._under_way.append(scheduled)
         if self._overlaps and not is_scored and (self._overlapped or self._is_long(scheduled)):
-            self._overlapped.append((scheduled, room.engine.overlapped(scheduled.batch)))
+            batch = room.engine.overlapped(scheduled.batch, self._share(scheduled))
+            self._overlapped.append((scheduled, batch))
         else:
             enqueue = partial(room.engine.launch, scheduled.batch)
             self._launches.launch(scheduled, enqueue, self._process_timed)
@@ -208,12 +215,28 @@ class PromptBatches:
         ``wait``: there is no step to launch meanwhile, so wait for the oldest."""
         for _, batch in self._overlapped:
             if not batch.enqueued:
-                batch.enqueue()
+                batch.enqueue(ENQUEUE_SHARE * self._room.shares.step_s)
                 break
         while self._overlapped and (wait or self._overlapped[0][1].done):
             scheduled, batch = self._overlapped.popleft()
-            self._process(scheduled, batch.result())
+            result = batch.result()
+            self._record(scheduled, batch.took_s, batch.num_multiprocessors)
+            self._process(scheduled, result)
             wait = False
+
+    def _share(self, scheduled: Scheduled) -> int:
+        """The steps' share of the multiprocessors beside this batch."""
+        room, now = self._room, self._room.clock()
+        before = sum(_num_tokens(each) for each, _ in self._overlapped)
+        prompts = (*room.prompts.filling, *room.prompts.waiting)
+        waiting = [(now - prompt.received_at, _num_left(prompt)) for prompt in prompts]
+        return room.shares.choose(before + _num_tokens(scheduled), waiting, self._targets())
+
+    def _record(self, scheduled: Scheduled, took_s: float | None, num: int) -> None:
+        """Note how long a batch of many tokens took on ``num`` multiprocessors."""
+        num_tokens = _num_tokens(scheduled)
+        if took_s is not None and num_tokens >= MANY_TOKENS:
+            self._room.shares.record_prompts(took_s, num, num_tokens)
 
     def _is_long(self, scheduled: Scheduled) -> bool:
         """True if steps would wait too long for a batch before them."""
@@ -232,6 +255,7 @@ class PromptBatches:
         num_tokens = _num_tokens(scheduled)
         took_s = self._launches.took_s
         self._timed[num_tokens.bit_length()] = num_tokens, took_s
+        self._record(scheduled, took_s, self._launches.took_on)
         if num_tokens >= MANY_TOKENS:
             before = self.counts
             self.counts = PromptCounts(before.num_tokens + num_tokens, before.seconds + took_s)

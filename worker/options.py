@@ -15,7 +15,7 @@ from decode.speculation import max_drafts
 from decode.spread_policy import DEFAULT as SPREAD
 from decode.spread_policy import spread_on
 from decode.spread_table import read
-from engine.config import PROMPT_TOKENS, Device, Dtype, EngineConfig, LoadFormat, Quantize
+from engine.config import PROMPT_TOKENS, Device, Dtype, EngineConfig, LoadFormat, Overlap, Quantize
 from engine.gpu import gpu_name
 from engine.spread.shapes import sizes_on
 from prefill.limits import PrefillLimits, RoundLimits
@@ -148,13 +148,13 @@ class Options:
         ),
     ] = True
     overlap: Annotated[
-        bool,
+        str,
         option(
             "BATON_OVERLAP",
             "Compute long prompts beside decode steps, each on its part of the GPU, instead of "
-            "between them; for workers on a GPU that do both and have no spread group.",
+            "between them: auto (where a worker can), on (or else it does not start), off.",
         ),
-    ] = False
+    ] = "auto"
     prefix_cache: Annotated[
         bool,
         option("BATON_PREFIX_CACHE", "Keep prefixes of prompts and answers for later prompts."),
@@ -308,7 +308,7 @@ class Options:
             spread=self._spread(cast(Device, device)) != "off",
             group_sizes=sizes_on(max(2, _num_gpus(cast(Device, device)))),
             any_role=any_role,
-            overlap=self.overlap,
+            overlap=cast(Overlap, self.overlap),
         )
 
 

@@ -24,6 +24,7 @@ from transport.wire.spread import SpreadCounts
 from worker.prefixes import Prefixes
 from worker.reports import Reports
 from worker.settings import ServingSettings
+from worker.shares import Shares
 from worker.spread.trial_rows import TrialMemory
 
 
@@ -33,7 +34,7 @@ class Room:
     decoded, and ``prefixes`` that are kept for later prompts.
 
     The worker computes with ``engine``, pulls from peers with ``puller``, and sends its ``reports``
-    by ``send``. ``host`` keeps prefixes that the device evicts.
+    by ``send``. ``host`` keeps prefixes that the device evicts. ``shares``: how the GPU is divided.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class Room:
         self.engine, self.puller = engine, puller
         self.settings, self.clock = settings, clock
         self.reports = Reports(send)
+        self.shares = Shares(engine.overlap)
         self.allocator = allocator = allocator_for(engine)
         self.offers = Offers(allocator, settings.handoff.offer_ttl_s)
         pulled = CopyQueue[KVTransfer](engine.cache, settings.handoff.pull_timeout_s, clock)

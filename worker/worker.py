@@ -51,7 +51,7 @@ class Worker:
         self._lookahead = room.settings.lookahead
         self._launches = Launches(room.sequences.aborted, group.aborted, room.clock)
         self._steps = DecodeSteps(room, self._launches, group)
-        self._batches = PromptBatches(room, self._launches)
+        self._batches = PromptBatches(room, self._launches, lambda: session.targets)
         self._turns = Turns(room, group, self._steps, self._batches)
         handoffs = Handoffs(room)
         self._intake = Intake(room, session, handoffs)

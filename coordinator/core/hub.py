@@ -42,7 +42,7 @@ from coordinator.core.workers.membership import Membership
 from coordinator.core.workers.registry import Registry
 from coordinator.core.workers.worker import Worker
 from transport.wire.channel import CoordinatorChannel
-from transport.wire.messages import Role, Welcome
+from transport.wire.messages import Role, Targets, Welcome
 
 log = logging.getLogger(__name__)
 
@@ -74,22 +74,25 @@ class Hub:
         self._clock = observer.clock
         self._settings = settings
         self._registry = registry = Registry()
-        targets, self._meter = settings.pool_targets, PoolMeter()
+        targets, self._meter = settings.targets, PoolMeter()
         self._effects = EffectRunner(self._report, channel.send, self._fail_internally)
         self._lifecycle = lifecycle = Lifecycle(
             registry, limits, self._effects.carry_out, self._clock, settings=settings,
-            soft=SoftPools(targets, self._meter) if targets else None,
+            soft=SoftPools(targets, self._meter) if settings.pools_follow else None,
         )  # fmt: skip
         self._membership = membership = Membership(
             registry, lifecycle.worker_lost, lifecycle.worker_returned, channel.send, settings
         )
-        welcome = Welcome(instance, settings.heartbeat_s, settings.dead_after_s)
+        asked = Targets(targets.ttft_s, targets.tpot_s)
+        welcome = Welcome(instance, settings.heartbeat_s, settings.dead_after_s, asked)
         # Unix seconds exceed earlier coordinators' generations: none formed a group per second.
         self._groups = groups = SpreadGroups(
             registry, channel.send, time.monotonic, int(self._clock())
         )
         self._pools = Pools(registry, self._role_changed)
-        self._follow = PoolsThatFollow(self._pools, targets, self._meter) if targets else None
+        self._follow = (
+            PoolsThatFollow(self._pools, targets, self._meter) if settings.pools_follow else None
+        )
         self._inbox = Inbox(channel, registry, lifecycle, membership, observer, groups, welcome)
         self._connections = ConnectionMonitor(channel.send, instance)
         self._closed = ClosedConnections(

@@ -1,6 +1,6 @@
 """Settings of the serving core, by the room that they are for."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from coordinator.core.pool_targets import PoolTargets
 
@@ -22,8 +22,10 @@ class HubSettings:
     """A request fails that has been at a worker for this long without any progress."""
     queue_timeout_s: float = 1_800.0
     """A request fails that has waited for a worker for this long."""
-    pool_targets: PoolTargets | None = None
-    """The pools follow the load to keep these; None: they change by hand, if at all."""
+    targets: PoolTargets = field(default_factory=PoolTargets)
+    """What requests shall keep: pools follow the load for it, and workers divide their GPUs."""
+    pools_follow: bool = False
+    """The pools follow the load; else they change by hand, if at all."""
 
     def __post_init__(self) -> None:
         if not self.heartbeat_s > 0:

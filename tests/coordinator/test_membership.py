@@ -11,14 +11,14 @@ from coordinator.core.workers.membership import ANSWERED_S, Membership
 from coordinator.core.workers.registry import Registry
 from transport.wire.layout import CacheLayout, PoolSize
 from transport.wire.memory_export import MemoryExport
-from transport.wire.messages import Hello, Refused, Welcome
+from transport.wire.messages import Hello, Refused, Targets, Welcome
 from transport.wire.sampling import SamplingParams, StopRule
 from transport.wire.token_ids import packed
 
 LAYOUT = CacheLayout("float32", 16, *[1] * 9)
 MEMORY = MemoryExport("shm", "h", 1, LAYOUT, PoolSize(8, 8))
 HELLO = Hello("p-1", "prefill", "m", "cpu", 1, 128, 8, MEMORY)
-WELCOME = Welcome("c-1", 1.0, 5.0)
+WELCOME = Welcome("c-1", 1.0, 5.0, Targets(2.0, 0.05))
 GENERATION = SequenceRequest("r", packed((1, 2, 3)), SamplingParams(), StopRule(max_tokens=4))
 
 

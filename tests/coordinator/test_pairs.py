@@ -11,7 +11,7 @@ from coordinator.core.workers.registry import Registry
 from tests.coordinator.desk import LAYOUT, Desk
 from transport.wire.layout import PoolSize
 from transport.wire.memory_export import MemoryExport
-from transport.wire.messages import Decode, Hello, PeerTested, Prefill, Refused, Welcome
+from transport.wire.messages import Decode, Hello, PeerTested, Prefill, Refused, Targets, Welcome
 
 
 def test_only_a_usable_pair_is_used_and_its_end_forgets_it() -> None:
@@ -175,13 +175,13 @@ def test_the_stranded_are_refused_with_the_reason_and_do_not_come_back() -> None
         for name, role in (("p-1", "prefill"), ("d-1", "decode"), ("d-2", "decode"))
     }
     for hello in hellos.values():
-        membership.admit(hello, Welcome("c", 1.0, 5.0))
+        membership.admit(hello, Welcome("c", 1.0, 5.0, Targets(2.0, 0.05)))
     lifecycle.peer_tested("d-1", PeerTested("p-1", problem="wrong bytes"))
     lifecycle.peer_tested("d-2", PeerTested("p-1", 100, 0.1))
     registry.excuse(1e9)
     assert membership.refuse_stranded(reported_before=10.0) == []
     assert membership.refuse_stranded(reported_before=11.0) == [("d-1", Refused("wrong bytes"))]
-    answer = membership.admit(hellos["d-1"], Welcome("c", 1.0, 5.0))
+    answer = membership.admit(hellos["d-1"], Welcome("c", 1.0, 5.0, Targets(2.0, 0.05)))
     assert answer == Refused("fenced: wrong bytes")
     assert {worker.instance for worker in registry.all()} == {"p-1", "d-2"}
 

@@ -106,6 +106,7 @@ def test_colocated_workers_fit_the_machine(checkpoint, num_gpus, asked, expected
         ("--model", 0, {"model": Path("/nowhere")}),
         ("--model", 0, {"model": Path(__file__).parent}),
         ("--device", 0, {"device": "cuda"}),
+        ("--overlap", 0, {"overlap": "on"}),
         ("--role", 1, {"role": "split"}),
         ("--prefill", 0, {"prefill": 0}),
         ("--decode", 0, {"decode": -1}),
@@ -135,7 +136,7 @@ def test_services_get_their_settings_by_the_environment_alone(checkpoint):
         quantize="fp8",
         speculate="2",
         spread="48",
-        overlap=True,
+        overlap="off",
         prefix_cache=False,
         host_cache_gb=1.5,
     )
@@ -164,7 +165,7 @@ def test_services_get_their_settings_by_the_environment_alone(checkpoint):
         assert (one.env["BATON_QUANTIZE"], one.env["BATON_SPECULATE"]) == ("fp8", "2")
         assert one.env["BATON_SPREAD"] == "48"
         assert "BATON_DRAFT_ACCEPTANCE" not in one.env
-        assert (one.env["BATON_OVERLAP"], one.env["BATON_PREFIX_CACHE"]) == ("on", "off")
+        assert (one.env["BATON_OVERLAP"], one.env["BATON_PREFIX_CACHE"]) == ("off", "off")
         assert one.env["BATON_HOST_CACHE_GB"] == "1.5"
         assert one.env["PYTHONPATH"].startswith("/mine:")
     assert int(decode[0].env["BATON_THREADS"]) >= 1

@@ -27,7 +27,7 @@ from triton.runtime import jit
 
 from engine import cuda_sampler, loading
 from engine.batch import Binding, ForwardBatch, Keep, Row, Scoring
-from engine.config import Device, EngineConfig, Quantize
+from engine.config import Device, EngineConfig, Overlap, Quantize
 from engine.cuda_sampler import CudaSampler, num_logits
 from engine.kernels import attention_pieces, cudnn_attention, triton_set
 from engine.kernels.triton_set import TritonKernels
@@ -98,7 +98,7 @@ def small_engine(
     num_valid_ids: int | None = None,
     max_drafts: int = 0,
     quantize: Quantize = "none",
-    overlap: bool = False,
+    overlap: Overlap = "off",
 ) -> Engine:
     """The real head sizes, pages and top-k, so the real choice of kernels; little else."""
     config = json.loads(FULL_SIZE.read_text())

@@ -10,10 +10,16 @@ STEPS = 12
 
 
 def generate(
-    engine: Engine, prompts: Sequence[tuple[int, ...]], long: tuple[int, ...], *, beside: bool
+    engine: Engine,
+    prompts: Sequence[tuple[int, ...]],
+    long: tuple[int, ...],
+    *,
+    beside: bool,
+    share: int = 0,
 ) -> list[list[int]]:
     """The tokens of each prompt's sequence, and at last of ``long``, which is computed beside the
-    others' steps or before them; then all are decoded together. Settings differ by sequence."""
+    others' steps or before them; then all are decoded together. Settings differ by sequence. Steps
+    have a ``share`` of the multiprocessors meanwhile."""
     every, pages = [*prompts, long], 0
     tables: list[list[int]] = []
     for prompt in every:
@@ -43,7 +49,7 @@ def generate(
     take(shorter, engine.launch(ForwardBatch(tuple(rows))).result())
     batch = ForwardBatch((Row(last, tables[last], 0, long),))
     if beside:
-        overlapped = engine.overlapped(batch)
+        overlapped = engine.overlapped(batch, share)
         for _ in range(STEPS):
             if not overlapped.enqueued:
                 overlapped.enqueue()

@@ -34,15 +34,25 @@ def test_window_pages_beside_steps() -> None:
     assert generate(engine, prompts[:2], prompts[2], beside=True) == before
 
 
+def test_a_cpu_is_not_divided() -> None:
+    with pytest.raises(ValueError, match=r"^overlap: on divides a GPU, and the device is cpu"):
+        load_engine(checkpoint("per_expert"), load_format="dummy", overlap="on")
+    engine = load_engine(checkpoint("per_expert"), load_format="dummy", overlap="auto")
+    assert engine.overlap is None
+
+
 def test_its_layers_are_enqueued_a_few_at_a_time() -> None:
     engine = load_engine(checkpoint("per_expert"), load_format="dummy")
     engine.overlap = Overlap(None)
     num_layers = len(engine.model_config.layers)
-    batch = engine.overlapped(ForwardBatch((Row(0, range(4), 0, (1,) * 64, sample=False),)))
-    for _ in range(num_layers):
+    batch = engine.overlapped(ForwardBatch((Row(0, range(4), 0, (1,) * 64, sample=False),)), 0)
+    assert num_layers > 2
+    batch.enqueue(most_ahead=2)
+    for _ in range(num_layers - 2):
         assert not batch.enqueued
-        batch.enqueue(1)
+        batch.enqueue(most_s=0.0)
     assert not batch.done, "all layers but not the end"
-    batch.enqueue(1)
+    batch.enqueue(most_s=0.0)
     assert batch.done
+    assert batch.took_s is not None
     assert batch.result().sampled == ((),)

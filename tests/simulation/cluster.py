@@ -37,7 +37,15 @@ from transport.copy.tensors import CacheTensors
 from transport.wire.errors import PeerGone
 from transport.wire.layout import PoolSize
 from transport.wire.memory_export import MemoryExport
-from transport.wire.messages import Decode, Dismissed, Generate, Heartbeat, Hello, Prefill
+from transport.wire.messages import (
+    Decode,
+    Dismissed,
+    Generate,
+    Heartbeat,
+    Hello,
+    Prefill,
+    Targets,
+)
 from transport.wire.sampling import Constraint, SamplingParams, StopRule
 from transport.wire.token_ids import packed
 from worker.capabilities import capabilities_of
@@ -133,7 +141,9 @@ class Cluster:
             other_roles=capabilities_of(role, any_role=any_role).other_roles,
         )  # fmt: skip
         node = Node(hello, engine)
-        session = SimpleNamespace(send=node.outbox.append, in_socket_s=0.0, wake=lambda: None)
+        session = SimpleNamespace(
+            send=node.outbox.append, in_socket_s=0.0, wake=lambda: None, targets=Targets(2.0, 0.05)
+        )
         if role != "prefill" or any_role or self.prefix_cache.enabled:
             node.copies = LateCopies(engine.cache, self.rng, self._find_memory, stuck=stuck)
         handoff = HandoffSettings(

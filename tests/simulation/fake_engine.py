@@ -206,6 +206,7 @@ class FakeStep:
     looks_done: Callable[[], bool] | None = None
     num_looks: int = 0
     took_s: float | None = None
+    num_multiprocessors = 1
     num_stored: ClassVar[int] = 1
 
     @property

@@ -30,10 +30,12 @@ class OverlappingEngine(FakeEngine):
     def __init__(self, *args, **kwargs) -> None:
         super().__init__(*args, **kwargs)
         self.overlap = self
+        self.total, self.shares = 8, (2, 3, 5)
         self.beside: list[FakeOverlappedBatch] = []
         self._first_queue = False
 
-    def overlapped(self, batch: ForwardBatch) -> "FakeOverlappedBatch":
+    def overlapped(self, batch: ForwardBatch, share: int) -> "FakeOverlappedBatch":
+        assert share in self.shares
         assert all(row.token_ids and row.scoring is None for row in batch.rows)
         self.checks.check(batch)
         self.beside.append(FakeOverlappedBatch(FakeStep(self, batch), list(self.queue)))
@@ -67,6 +69,8 @@ class FakeOverlappedBatch:
 
     step: FakeStep
     behind: list
+    took_s = None
+    num_multiprocessors = 1
     num_enqueued: int = field(default=0)
 
     @property
@@ -82,13 +86,12 @@ class FakeOverlappedBatch:
         queue = self.step.engine.queue
         return self.enqueued and not any(each in queue for each in self.behind)
 
-    def enqueue(self, num: int | None = 1) -> None:
+    def enqueue(self, most_s: float = 0.0) -> None:
         assert not self.enqueued, "enqueued twice"
-        self.num_enqueued = NUM_PARTS if num is None else self.num_enqueued + num
+        self.num_enqueued += 1
 
     def result(self) -> StepResult:
-        if not self.enqueued:
-            self.enqueue(None)
+        self.num_enqueued = NUM_PARTS
         while not self.done:
             self.step.engine.run_one()
         return self.step.result()

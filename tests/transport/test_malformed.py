@@ -30,6 +30,7 @@ from transport.wire.messages import (
     PeerJoined,
     PeerTested,
     Prefilled,
+    Targets,
     TokenOut,
     Tokens,
     TransferDone,
@@ -61,7 +62,7 @@ FROM_WORKERS = [
     Goodbye(unfit="why"),
 ]
 TO_WORKERS = [
-    Welcome("c", 1.0, 5.0),
+    Welcome("c", 1.0, 5.0, Targets(2.0, 0.05)),
     Alive("c"),
     PeerJoined("p-1", EXPORT),
     Decode("r", 1, 1, bytes(8), 2, SamplingParams(), StopRule(4), offer=OFFER),

@@ -7,7 +7,7 @@ import pytest
 from transport.wire.errors import DeadlineExceeded
 from transport.wire.layout import CacheLayout, PoolSize
 from transport.wire.memory_export import MemoryExport
-from transport.wire.messages import Alive, Cancel, Heartbeat, Hello, Refused, Welcome
+from transport.wire.messages import Alive, Cancel, Heartbeat, Hello, Refused, Targets, Welcome
 from transport.wire.reports import WorkerGauges
 from transport.wire.session import CLOSED_S, LOST, MAX_UNANSWERED, JoinRefused, Session
 
@@ -52,7 +52,7 @@ def channel() -> ScriptedChannel:
 @pytest.fixture
 def joined(channel: ScriptedChannel) -> Session:
     session = Session(channel, HELLO, channel.clock)
-    channel.answers = [Welcome("c-1", 1.0, 5.0)]
+    channel.answers = [Welcome("c-1", 1.0, 5.0, Targets(2.0, 0.05))]
     session.join(10.0)
     return session
 
@@ -65,7 +65,7 @@ def test_join_says_hello_until_welcomed(channel: ScriptedChannel, joined: Sessio
 def test_work_that_comes_with_the_welcome_is_kept(
     channel: ScriptedChannel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    batches = [[Welcome("c-1", 1.0, 5.0), Cancel("r", 1)], [Cancel("r", 2)]]
+    batches = [[Welcome("c-1", 1.0, 5.0, Targets(2.0, 0.05)), Cancel("r", 1)], [Cancel("r", 2)]]
     monkeypatch.setattr(channel, "receive", lambda timeout_s: batches.pop(0))
     session = Session(channel, HELLO, channel.clock)
     session.join(10.0)
@@ -126,7 +126,7 @@ def test_another_coordinator_is_lost_too_and_the_log_names_both(
     caplog.set_level("INFO")
     channel.answers = [Alive(name)]
     assert joined.receive(0.0) == [LOST]
-    channel.answers = [Welcome("c-2", 1.0, 5.0)]
+    channel.answers = [Welcome("c-2", 1.0, 5.0, Targets(2.0, 0.05))]
     joined.receive(0.0)
     assert caplog.messages == [logged, "joined coordinator c-2 after c-1"]
 
@@ -168,7 +168,7 @@ def test_silence_renews_the_connection_without_limit_while_no_coordinator_is_the
     pauses_s = [after - before for before, after in pairwise([0.0, *channel.renewed_at])]
     assert len(pauses_s) >= 15
     assert all(5.0 <= pause_s <= 6.2 for pause_s in pauses_s)
-    channel.answers = [Welcome("c-2", 1.0, 5.0)]
+    channel.answers = [Welcome("c-2", 1.0, 5.0, Targets(2.0, 0.05))]
     joined.receive(0.0)
     assert joined.welcomed
 

@@ -24,7 +24,9 @@ class Desk:
 
     def add(self, result: StepResult, *, spread: bool, is_done: bool = False) -> Scheduled:
         scheduled = Scheduled((), ())
-        step: Any = SimpleNamespace(result=lambda: result, is_done=is_done, took_s=None)
+        step: Any = SimpleNamespace(
+            result=lambda: result, is_done=is_done, took_s=None, num_multiprocessors=1
+        )
         process = lambda s, r: self.told.append(("computed", s))  # noqa: E731
         self.launches.launch(scheduled, lambda: step, process, spread=spread)
         return scheduled
@@ -87,7 +89,9 @@ def test_a_batch_that_ends_unseen_takes_as_long_as_on_the_device() -> None:
             nonlocal now, free_at
             now += host_s
             free_at = max(free_at, now) + device_s
-            return SimpleNamespace(result=lambda: wait(free_at), took_s=device_s)
+            return SimpleNamespace(
+                result=lambda: wait(free_at), took_s=device_s, num_multiprocessors=1
+            )
 
         def wait(until: float) -> StepResult:
             nonlocal now
@@ -113,7 +117,9 @@ def test_a_batch_whose_time_is_not_known_takes_that_since_its_launch_or_the_one_
         def enqueue() -> Any:
             nonlocal now
             now += seconds
-            return SimpleNamespace(result=lambda: StepResult(()), took_s=None)
+            return SimpleNamespace(
+                result=lambda: StepResult(()), took_s=None, num_multiprocessors=1
+            )
 
         nothing = Scheduled((), ())
         launches.launch(nothing, enqueue, lambda s, r: took.append(launches.took_s))

@@ -7,12 +7,13 @@ from tests.simulation.fake_engine import expected_output
 from tests.simulation.fake_overlap import OverlappingEngine
 from tests.worker.made import make_worker
 from transport.wire.layout import PoolSize
-from transport.wire.messages import Generate, Prefilled, PromptLogprobs, Tokens
+from transport.wire.messages import Generate, Prefilled, PromptLogprobs, Targets, Tokens
 from transport.wire.sampling import SamplingParams, StopRule
 from transport.wire.token_ids import packed, to_wire
 from worker.settings import PrefixCacheSettings
 
 BESIDE = 64
+TARGETS = Targets(2.0, 0.05)
 
 
 class Site:
@@ -21,8 +22,9 @@ class Site:
     def __init__(self) -> None:
         self.sent: list = []
         self.engine = OverlappingEngine(PoolSize(60, 8))
+        session = SimpleNamespace(send=self.sent.append, in_socket_s=0.0, targets=TARGETS)
         self.worker = make_worker(
-            self.engine, SimpleNamespace(send=self.sent.append, in_socket_s=0.0), "colocated",
+            self.engine, session, "colocated",
             limits=RoundLimits(PrefillLimits(128, 4), BESIDE), clock=lambda: 0.0,
             prefix_cache=PrefixCacheSettings(enabled=False),
         )  # fmt: skip
@@ -73,7 +75,7 @@ def test_no_more_than_two_batches_are_under_way() -> None:
     site.ask("long", 2, 6 * 128)
     begun = []
     overlapped = site.engine.overlapped
-    site.engine.overlapped = lambda batch: begun.append(overlapped(batch)) or begun[-1]
+    site.engine.overlapped = lambda *what: begun.append(overlapped(*what)) or begun[-1]
     site.worker._launches.process = lambda behind: False  # type: ignore[method-assign]
     for _ in range(9):
         site.worker.step()

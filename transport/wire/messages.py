@@ -44,7 +44,7 @@ from transport.wire.sampling import FinishReason, SamplingParams, StopRule
 from transport.wire.spread import SpreadExport, SpreadGroup, SpreadJoined
 from transport.wire.token_ids import ID_BYTES
 
-PROTOCOL = "baton/22"
+PROTOCOL = "baton/23"
 
 Role = Literal["prefill", "decode", "colocated"]
 ReusedFrom = Literal["", "gpu", "host", "peer"]
@@ -218,13 +218,21 @@ FromWorker = (
 )  # fmt: skip
 
 
+class Targets(WireStruct, frozen=True):
+    """The time to the first token and the time of each further one that requests shall keep."""
+
+    ttft_s: Seconds
+    tpot_s: Seconds
+
+
 class Welcome(WireStruct, frozen=True, tag="welcome"):
     """The worker has joined. Both ends send a heartbeat every ``heartbeat_s``, and consider the
-    other dead after ``dead_after_s`` without a message."""
+    other dead after ``dead_after_s`` without a message. The worker tries to keep ``targets``."""
 
     coordinator: str
     heartbeat_s: float
     dead_after_s: float
+    targets: Targets
 
 
 class Refused(WireStruct, frozen=True, tag="refused"):

@@ -35,6 +35,7 @@ from transport.wire.messages import (
     Refused,
     Release,
     Role,
+    Targets,
     ToWorker,
     Welcome,
 )
@@ -116,6 +117,13 @@ class Session:
     @property
     def welcomed(self) -> bool:
         return self._welcome is not None
+
+    @property
+    def targets(self) -> Targets:
+        """The targets of the coordinator that welcomed this worker last."""
+        welcome = self._welcome or self._former
+        assert welcome is not None, "never welcomed"
+        return welcome.targets
 
     def join(self, timeout_s: float, *, give_up: Callable[[], bool] = lambda: False) -> None:
         """Send Hello until welcomed, or until ``give_up``, called every ``HELLO_EVERY_S``, returns
