@@ -1,6 +1,6 @@
 """A GPU whose multiprocessors are divided: a part for decode steps, the rest for prompts.
 
-It is divided in several ways, of which one is in use at a time. The parts are CUDA's green
+Several divisions are prepared, and one at a time is in use. The parts are CUDA's green
 contexts. A kernel keeps to the part of the stream that it is enqueued on, or that its graph was
 captured on, and computes the same bits there: what a program computes of a result does not depend
 on the part.
