@@ -141,9 +141,9 @@ class Launches:
 
 class PromptBatches:
     """The batches of the prompts in ``room``. A finished prompt is offered to decode workers, or is
-    decoded here. A batch is one of ``launches`` until it is processed, or is ``overlapped``: long
-    ones are, while there are decode steps, which keep a share of the GPU that suits ``targets``.
-    ``counts``: those of many tokens that were not overlapped."""
+    decoded here. A batch is one of ``launches`` until it is processed, or is ``overlapped``: those
+    with long prompts are, while there are decode steps, which keep a share of the GPU that suits
+    ``targets``. ``counts``: those of many tokens that were not overlapped."""
 
     def __init__(self, room: Room, launches: Launches, targets: Callable[[], Targets]) -> None:
         self.counts = PromptCounts()
@@ -181,7 +181,7 @@ class PromptBatches:
             room.reports.failed(sequence, "pull_timeout", problem)
         num_running = len(room.sequences.running)
         num_waiting = sum(not prompt.compiling for prompt in room.prompts.sequences())
-        self._overlaps = room.engine.overlap is not None and room.settings.limits.overlaps(
+        self._overlaps = self._has_long and room.settings.limits.overlaps(
             num_running=num_running, num_waiting=num_waiting
         )
         # A batch that is not overlapped has the whole GPU.
@@ -199,7 +199,7 @@ class PromptBatches:
             self.advance_overlapped(wait=True)
         room.bind_new(scheduled)
         self._under_way.append(scheduled)
-        if self._overlaps and not is_scored and (self._overlapped or self._is_long(scheduled)):
+        if self._overlaps and not is_scored:
             batch = room.engine.overlapped(scheduled.batch, self._share(scheduled))
             self._overlapped.append((scheduled, batch))
         else:
@@ -238,9 +238,16 @@ class PromptBatches:
         if took_s is not None and num_tokens >= MANY_TOKENS:
             self._room.shares.record_prompts(took_s, num, num_tokens)
 
-    def _is_long(self, scheduled: Scheduled) -> bool:
-        """True if steps would wait too long for a batch before them."""
-        return _num_tokens(scheduled) > self._room.settings.limits.max_tokens_beside_decode
+    @property
+    def _has_long(self) -> bool:
+        """True if a prompt is long enough to be computed beside steps, where the engine can do
+        that, or such a batch is under way."""
+        room = self._room
+        most = room.settings.limits.max_tokens_beside_decode
+        return room.engine.overlap is not None and (
+            self.any_overlapped
+            or any(_num_left(prompt) > most for prompt in room.prompts.sequences())
+        )
 
     def _left_s(self, scheduled: Scheduled) -> float:
         return self._launches.left_s(scheduled, self._expected_s(_num_tokens(scheduled)))

@@ -1,8 +1,9 @@
 """How many multiprocessors decode steps have while prompts are computed beside them. Pure.
 
 The fewer they have, the sooner prompts end and the later each next token comes. How long both would
-take with another share is predicted from how long the last ones took with theirs. That share is
-chosen which keeps both times, the one that is closer to its target, as far below it as it can.
+take with another share is predicted from how long the last ones took with theirs. Of the shares
+that keep both targets the smallest is chosen, so that prompts are as fast as steps allow. If no
+share keeps both, the chosen one exceeds them by the smallest factor.
 """
 
 from collections.abc import Iterable
@@ -52,10 +53,10 @@ class Shares:
             num_tokens += num_left
             waits.append((waited_s, num_tokens))
 
-        def part_of_target(share: int) -> float:
+        def excess(share: int) -> float:
             tpot_s: float = self._token_s * (self._total / share) ** EXPONENT
             each_s = self._prompt_token_s * self._total / (self._total - share)
             ttft_s = max((waited + num * each_s for waited, num in waits), default=0.0)
-            return max(tpot_s / targets.tpot_s, ttft_s / targets.ttft_s)
+            return max(1.0, tpot_s / targets.tpot_s, ttft_s / targets.ttft_s)
 
-        return min(self._shares, key=part_of_target)
+        return min(self._shares, key=excess)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from transport.wire.messages import Targets
 from worker.shares import Shares
 
-TOTAL, SHARES = 132, (24, 40, 64)
+TOTAL, SHARES = 132, (40, 64, 80)
 TIMES_S = st.floats(1e-4, 10.0)
 
 
@@ -21,43 +21,42 @@ def shares(*, step_ms: float = 0.0, prompt_ms: float = 0.0, tokens_each: float =
     return found
 
 
-def test_steps_get_more_the_shorter_their_target() -> None:
-    # An H200's step of 32 deep sequences in FP8 takes 44, 29 and 19 ms on the shares, and the
-    # prompts 0.23, 0.27 and 0.37 s.
+def test_the_smallest_that_keeps_the_target_of_steps() -> None:
+    # An H200's step of 32 deep sequences in FP8 takes 29, 19 and 16 ms on the shares.
     given = shares(step_ms=11.3, prompt_ms=191.0)
-    chosen = [
-        given.choose(8_000, [(0.0, 0)], Targets(0.4, ms / 1e3)) for ms in (200.0, 60.0, 25.0, 1.0)
-    ]
-    assert chosen == [24, 40, 64, 64]
+    chosen = [given.choose(8_000, [], Targets(2.0, ms / 1e3)) for ms in (50.0, 25.0, 18.0, 1.0)]
+    assert chosen == [40, 64, 80, 80]
 
 
-def test_prompts_get_more_the_longer_they_wait() -> None:
-    given, targets = shares(step_ms=11.3, prompt_ms=191.0), Targets(2.0, 0.05)
+def test_prompts_get_more_if_they_would_be_late() -> None:
+    given, targets = shares(step_ms=11.3, prompt_ms=191.0), Targets(2.0, 0.018)
     chosen = [
-        given.choose(8_000, [(waited_s, 0), (0.0, 8_000)], targets) for waited_s in (0.1, 1.0, 3.0)
+        given.choose(8_000, [(waited_s, 0), (0.0, 8_000)], targets) for waited_s in (0.1, 1.8, 3.0)
     ]
-    assert chosen == [64, 40, 24]
+    assert chosen == [80, 64, 40]
 
 
 def test_a_step_may_take_longer_if_it_gives_several_tokens() -> None:
-    targets = Targets(0.4, 0.025)
-    assert shares(step_ms=11.3, prompt_ms=191.0).choose(8_000, [(0.0, 0)], targets) == 64
-    several = shares(step_ms=11.3, prompt_ms=191.0, tokens_each=3.0)
-    assert several.choose(8_000, [(0.0, 0)], targets) == 24
+    targets = Targets(2.0, 0.018)
+    assert shares(step_ms=11.3).choose(8_000, [], targets) == 80
+    assert shares(step_ms=11.3, tokens_each=2.0).choose(8_000, [], targets) == 40
 
 
 def test_times_of_another_share_are_converted() -> None:
     given = shares()
     given.record_step(0.029, 40, 1.0)
-    given.record_prompts(0.274, TOTAL - 40, 8_000)
-    chosen = [given.choose(8_000, [(0.0, 0)], Targets(0.4, ms / 1e3)) for ms in (200.0, 60.0, 25.0)]
-    assert chosen == [24, 40, 64]
+    assert given.choose(1, [], Targets(2.0, 0.03)) == 40
+    assert given.choose(1, [], Targets(2.0, 0.02)) == 64
     assert given.step_s == 0.029
+    given.record_prompts(0.274, TOTAL - 40, 8_000)
+    late = [(1.0, 0)]
+    assert given.choose(8_000, late, Targets(2.0, 0.02)) == 64
+    assert given.choose(8_000, late, Targets(0.9, 0.02)) == 40
 
 
 def test_with_nothing_measured_prompts_get_the_most() -> None:
     given = Shares(SimpleNamespace(total=TOTAL, shares=SHARES))
-    assert given.choose(8_000, [(1.0, 0)], Targets(2.0, 0.05)) == 24
+    assert given.choose(8_000, [(1.0, 0)], Targets(2.0, 0.05)) == 40
 
 
 @given(
