@@ -31,7 +31,7 @@ PAGE, OWN, MOST_STEPS = 64, 6_400, 2_000
 MAX_ROWS, PROMPT_SLOTS = 32, (40, 41)
 PROMPTS = 3
 ENQUEUE_SHARE = 0.5
-"""As worker/launches.py has it."""
+"""As worker/overlapped.py has it."""
 
 
 class Sequences:

@@ -146,13 +146,15 @@ def up(
     target_ttft_ms: Annotated[
         float,
         typer.Option(
-            envvar="BATON_TARGET_TTFT_MS", help="Time to first token that --pools auto shall keep."
+            envvar="BATON_TARGET_TTFT_MS",
+            help="Time to first token that requests shall keep: for --pools auto and --overlap.",
         ),
     ] = TARGET_TTFT_MS,
     target_tpot_ms: Annotated[
         float,
         typer.Option(
-            envvar="BATON_TARGET_TPOT_MS", help="Time a token that --pools auto shall keep."
+            envvar="BATON_TARGET_TPOT_MS",
+            help="Time a token that requests shall keep: for --pools auto and --overlap.",
         ),
     ] = TARGET_TPOT_MS,
     gpu_share: Annotated[

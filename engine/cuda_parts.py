@@ -87,6 +87,8 @@ class CudaParts:
             problem = "this worker does not both compute prompts and decode"
         elif config.spreads:
             problem = "steps of a spread group need the whole GPU"
+        elif config.gpu_share > 1:
+            problem = "other workers compute on this GPU"
         elif self._model.config.quantization.packs:
             problem = "it was not measured with weights in NVFP4, int4 or int8"
         try:

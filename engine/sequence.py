@@ -236,5 +236,10 @@ class Scheduled:
     def batch(self) -> ForwardBatch:
         return ForwardBatch(self.rows, self.num_next_drafts)
 
+    @property
+    def num_prompt_tokens(self) -> int:
+        """The tokens of a batch of prompts."""
+        return sum(row.length for row in self.rows)
+
     def outcomes(self, result: StepResult) -> list[tuple[Sequence, Row, tuple[Sampled, ...]]]:
         return list(zip(self.sequences, self.rows, result.sampled, strict=True))

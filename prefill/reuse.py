@@ -51,6 +51,17 @@ class PrefixReuse:
             return None
         return self._allocator.prefixes.longest(sequence.keys, sequence.num_tokens - 1)
 
+    def num_kept(self, sequence: Sequence) -> int:
+        """The length of the longest prefix of a waiting sequence that is kept on the device, or
+        that it waits for."""
+        if sequence.keys is None:
+            return 0
+        kept, most = self._allocator.kept, sequence.num_tokens - 1
+        found = kept.longest(sequence.keys, most)
+        longest = kept.longer_part(sequence.keys, most, found) or found
+        awaited = 0 if sequence.awaited is None else sequence.awaited[1]
+        return max(awaited, 0 if longest is None else longest.num_tokens)
+
     def shareable(self, sequence: Sequence, num_pages: int) -> KeptPrefix | None:
         """The prefix that ``find`` returns, if ``num_pages`` pages that begin with it fit in
         memory."""

@@ -62,6 +62,13 @@ class PrefillScheduler:
     def sequences(self) -> list[Sequence]:
         return [*self.waiting, *self.filling]
 
+    def num_left(self, prompt: Sequence) -> int:
+        """The tokens of the prompt that are neither cached nor in a launched batch. A prompt that
+        waits will reuse the prefix that is kept on the device now."""
+        if prompt.allocation is not None or self._reuse is None:
+            return prompt.num_tokens - prompt.num_cached
+        return prompt.num_tokens - self._reuse.num_kept(prompt)
+
     def add(self, sequence: Sequence) -> None:
         self.waiting.add(sequence)
 

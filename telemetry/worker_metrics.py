@@ -19,6 +19,7 @@ class WorkerLevels(NamedTuple):
     breaker_open: bool = False
     malformed_dropped: int = 0
     drafts: int = 0
+    steps_share: int = 0
 
 
 _LEVELS = {
@@ -42,6 +43,11 @@ _LEVELS = {
         "Malformed messages of the coordinator since the worker started.",
     ),
     "drafts": ("baton_worker_drafts", "Drafts that a step makes for each sequence."),
+    "steps_share": (
+        "baton_worker_steps_share",
+        "Multiprocessors that decode steps have beside prompts; 0 while no such prompts are "
+        "computed.",
+    ),
 }
 """The gauge of each field of WorkerLevels."""
 

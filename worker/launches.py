@@ -10,22 +10,18 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain, islice
 from math import inf
 
 from engine.batch import StepResult
-from engine.overlap import OverlappedBatch
-from engine.sequence import Scheduled, Sequence
+from engine.sequence import Scheduled
 from engine.step import Step
 from transport.wire.messages import Targets
 from transport.wire.reports import MANY_TOKENS, PromptCounts
 from worker.handoff import offer_of
+from worker.overlapped import Overlapped
 from worker.room import Room
 
-MAX_OVERLAPPED = 2
-"""Overlapped batches under way: one is computed, and the next one waits behind it."""
-ENQUEUE_SHARE = 0.5
-"""How much of a step's time the host may enqueue an overlapped batch before it launches the next
-step, which the GPU then has in time."""
 SHORT_S = 0.028
 """The others of a spread group rather wait for prompts that end so soon than take another local
 step: one of these is under way for half of this time (tests/simulation/test_timed.py)."""
@@ -142,14 +138,13 @@ class Launches:
 class PromptBatches:
     """The batches of the prompts in ``room``. A finished prompt is offered to decode workers, or is
     decoded here. A batch is one of ``launches`` until it is processed, or is ``overlapped``: those
-    with long prompts are, while there are decode steps, which keep a share of the GPU that suits
-    ``targets``. ``counts``: those of many tokens that were not overlapped."""
+    with long prompts are, while there are decode steps. ``targets``: what steps and prompts shall
+    keep then. ``counts``: the batches of many tokens that were not overlapped."""
 
     def __init__(self, room: Room, launches: Launches, targets: Callable[[], Targets]) -> None:
         self.counts = PromptCounts()
-        self._room, self._targets = room, targets
-        self._launches = launches
-        self._overlapped: deque[tuple[Scheduled, OverlappedBatch]] = deque()
+        self._room, self._launches = room, launches
+        self.overlapped = Overlapped(room, self._process, targets)
         self._overlaps = False
         self._under_way: list[Scheduled] = []
         self._timed: dict[int, tuple[int, float]] = {}
@@ -160,18 +155,13 @@ class PromptBatches:
     def ends_soon(self) -> bool:
         """True if the launched batches end within ``SHORT_S``, by earlier ones; those of a new size
         do not."""
-        return not self._overlapped and sum(map(self._left_s, self._under_way)) <= SHORT_S
+        return not self.overlapped and sum(map(self._left_s, self._under_way)) <= SHORT_S
 
     @property
     def takes_little(self) -> bool:
         """True if all prompts that wait would be computed within ``SHORT_S``, by earlier ones."""
-        waiting = self._room.prompts.sequences()
-        return self._expected_s(sum(map(_num_left, waiting))) <= SHORT_S
-
-    @property
-    def any_overlapped(self) -> bool:
-        """True if a batch is computed beside decode steps, or has not been processed yet."""
-        return bool(self._overlapped)
+        prompts = self._room.prompts
+        return self._expected_s(sum(map(prompts.num_left, prompts.sequences()))) <= SHORT_S
 
     def schedule(self) -> Scheduled | None:
         """The next batch; None if there is none. Prompts whose prefix was copied take part from now
@@ -185,7 +175,7 @@ class PromptBatches:
             num_running=num_running, num_waiting=num_waiting
         )
         # A batch that is not overlapped has the whole GPU.
-        if self._overlapped and (not self._overlaps or len(self._overlapped) == MAX_OVERLAPPED):
+        if self.overlapped and (not self._overlaps or self.overlapped.is_full):
             return None
         max_tokens = room.settings.limits.max_tokens(
             num_running=0 if self._overlaps else num_running, num_waiting=num_waiting
@@ -195,13 +185,12 @@ class PromptBatches:
     def launch(self, scheduled: Scheduled) -> None:
         """Launch a batch, and report the prompts whose last chunk it has."""
         room, is_scored = self._room, any(row.scoring is not None for row in scheduled.rows)
-        while self._overlapped and is_scored:
-            self.advance_overlapped(wait=True)
+        while self.overlapped and is_scored:
+            self.overlapped.advance(wait=True)
         room.bind_new(scheduled)
         self._under_way.append(scheduled)
         if self._overlaps and not is_scored:
-            batch = room.engine.overlapped(scheduled.batch, self._share(scheduled))
-            self._overlapped.append((scheduled, batch))
+            self.overlapped.begin(scheduled)
         else:
             enqueue = partial(room.engine.launch, scheduled.batch)
             self._launches.launch(scheduled, enqueue, self._process_timed)
@@ -210,47 +199,19 @@ class PromptBatches:
             if row.sample and sequence.hands_off and goes_on:
                 room.reports.last_chunk(sequence)
 
-    def advance_overlapped(self, *, wait: bool) -> None:
-        """Enqueue the next layers of the overlapped batches, and process those that are done.
-        ``wait``: there is no step to launch meanwhile, so wait for the oldest."""
-        for _, batch in self._overlapped:
-            if not batch.enqueued:
-                batch.enqueue(ENQUEUE_SHARE * self._room.shares.step_s)
-                break
-        while self._overlapped and (wait or self._overlapped[0][1].done):
-            scheduled, batch = self._overlapped.popleft()
-            result = batch.result()
-            self._record(scheduled, batch.took_s, batch.num_multiprocessors)
-            self._process(scheduled, result)
-            wait = False
-
-    def _share(self, scheduled: Scheduled) -> int:
-        """The steps' share of the multiprocessors beside this batch."""
-        room, now = self._room, self._room.clock()
-        before = sum(_num_tokens(each) for each, _ in self._overlapped)
-        prompts = (*room.prompts.filling, *room.prompts.waiting)
-        waiting = [(now - prompt.received_at, _num_left(prompt)) for prompt in prompts]
-        return room.shares.choose(before + _num_tokens(scheduled), waiting, self._targets())
-
-    def _record(self, scheduled: Scheduled, took_s: float | None, num: int) -> None:
-        """Note how long a batch of many tokens took on ``num`` multiprocessors."""
-        num_tokens = _num_tokens(scheduled)
-        if took_s is not None and num_tokens >= MANY_TOKENS:
-            self._room.shares.record_prompts(took_s, num, num_tokens)
-
     @property
     def _has_long(self) -> bool:
-        """True if a prompt is long enough to be computed beside steps, where the engine can do
-        that, or such a batch is under way."""
-        room = self._room
-        most = room.settings.limits.max_tokens_beside_decode
-        return room.engine.overlap is not None and (
-            self.any_overlapped
-            or any(_num_left(prompt) > most for prompt in room.prompts.sequences())
-        )
+        """True if the next batch may have a prompt that is long enough to be computed beside
+        steps, where the engine can do that, or such a batch is under way."""
+        room, limits = self._room, self._room.settings.limits
+        if room.engine.overlap is None or self.overlapped:
+            return bool(self.overlapped)
+        prompts = chain(room.prompts.filling, room.prompts.waiting)
+        oldest = islice(prompts, limits.prompts.max_batch_rows)
+        return any(room.prompts.num_left(each) > limits.max_tokens_beside_decode for each in oldest)
 
     def _left_s(self, scheduled: Scheduled) -> float:
-        return self._launches.left_s(scheduled, self._expected_s(_num_tokens(scheduled)))
+        return self._launches.left_s(scheduled, self._expected_s(scheduled.num_prompt_tokens))
 
     def _expected_s(self, num_tokens: int) -> float:
         """How long a batch takes: as long as the last one of about as many tokens, longer with
@@ -259,10 +220,10 @@ class PromptBatches:
         return took_s * max(1.0, num_tokens / before)
 
     def _process_timed(self, scheduled: Scheduled, result: StepResult) -> None:
-        num_tokens = _num_tokens(scheduled)
+        num_tokens = scheduled.num_prompt_tokens
         took_s = self._launches.took_s
         self._timed[num_tokens.bit_length()] = num_tokens, took_s
-        self._record(scheduled, took_s, self._launches.took_on)
+        self._room.shares.record_prompts(took_s, self._launches.took_on, num_tokens)
         if num_tokens >= MANY_TOKENS:
             before = self.counts
             self.counts = PromptCounts(before.num_tokens + num_tokens, before.seconds + took_s)
@@ -292,11 +253,3 @@ class PromptBatches:
                 room.offers.add(sequence, room.clock())
             else:
                 room.sequences.add(sequence)
-
-
-def _num_left(prompt: Sequence) -> int:
-    return len(prompt.token_ids) - prompt.num_cached
-
-
-def _num_tokens(scheduled: Scheduled) -> int:
-    return sum(row.length for row in scheduled.rows)

@@ -169,10 +169,16 @@ class Room:
         self.prefixes.pulls.copies.wait(timeout_s)
 
     def gauges(
-        self, stale_dropped: int, batches: PromptCounts, spread: SpreadCounts, trials: TrialMemory
+        self,
+        stale_dropped: int,
+        batches: PromptCounts,
+        steps_share: int,
+        spread: SpreadCounts,
+        trials: TrialMemory,
     ) -> WorkerGauges:
         """The numbers of a heartbeat, with the worker's ``stale_dropped`` orders, ``batches`` of
-        prompts and ``spread`` steps. What ``trials`` hold is free for any request."""
+        prompts, ``steps_share`` beside some, and ``spread`` steps. What ``trials`` hold is free for
+        any request."""
         transfers, prompts, sequences = self.transfers, self.prompts, self.sequences
         num_copies = len(transfers.copies)
         return WorkerGauges(
@@ -185,6 +191,7 @@ class Room:
             offered=len(self.offers),
             stale_dropped=stale_dropped + transfers.copies.num_stale,
             accounting_error=self.allocator.check() or self.prefixes.host.check(),
+            steps_share=steps_share,
             prompts=batches,
             drafts=sequences.draft_counts,
             prefix=self.prefixes.counts(),

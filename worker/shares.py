@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from transport.wire.messages import Targets
+from transport.wire.reports import MANY_TOKENS
 
 EXPONENT = 0.8
 """A step takes ``n ** -EXPONENT`` of the time with n times the multiprocessors: it waits for memory
@@ -41,7 +42,9 @@ class Shares:
         self._token_s = took_s * part**EXPONENT / max(1.0, tokens_each)
 
     def record_prompts(self, took_s: float, num_multiprocessors: int, num_tokens: int) -> None:
-        """Note how long a batch of prompts took."""
+        """Note how long a batch of prompts took; one of few tokens says little."""
+        if num_tokens < MANY_TOKENS:
+            return
         self._prompt_token_s = took_s * num_multiprocessors / self._total / num_tokens
 
     def choose(self, num_ahead: int, waiting: Iterable[tuple[float, int]], targets: Targets) -> int:

@@ -8,7 +8,7 @@ Queues a request passes through here:
 4 transfers            (Decode) Its cache is pulled from a prefill worker (handoff.py).
 5 sequences.running    It takes part in every decode step.
 6 launches             Batches that the engine computes, one behind the other, and the
-                       overlapped batches of prompts beside them (launches.py).
+                       overlapped batches of prompts beside them (overlapped.py).
 7 sequences.retiring   Ended; it waits for its last launched step.
 
 The order (orders.py) decides the way: ``Prefill`` takes 1, 2, 3; ``Decode`` 4, 5; ``Generate`` 1,
@@ -98,9 +98,9 @@ class Worker:
         idle = step is None and batch is None
         self._stalled = idle and not self._under_way
         # A batch that is not overlapped waits behind the group's steps, so those are processed.
-        unread = self._batches.any_overlapped and self._launches.any_spread
+        unread = self._batches.overlapped and self._launches.any_spread
         self._launches.process(behind=0 if idle or unread else self._lookahead)
-        self._batches.advance_overlapped(wait=idle)
+        self._batches.overlapped.advance(wait=idle)
         self._offer_settled()
         room.expire_offers()
         if idle:
@@ -181,11 +181,12 @@ class Worker:
 
     @property
     def _under_way(self) -> bool:
-        return bool(self._launches) or self._batches.any_overlapped
+        return bool(self._launches or self._batches.overlapped)
 
     def gauges(self) -> WorkerGauges:
         """The numbers of the next heartbeat."""
         group = self._group
         return self._room.gauges(
-            self._orders.stale_dropped, self._batches.counts, group.counts(), group.trial_memory
-        )
+            self._orders.stale_dropped, self._batches.counts,
+            self._batches.overlapped.steps_share, group.counts(), group.trial_memory,
+        )  # fmt: skip

@@ -116,6 +116,7 @@ class WorkerReport:
             breaker_open=not worker.breaker.closed,
             malformed_dropped=worker.malformed_dropped,
             drafts=worker.drafts.num_drafts,
+            steps_share=worker.gauges.steps_share,
         )
         self._metrics.workers.report(worker.instance, worker.role, levels)
         held = structs.asdict(gauges.prefix) | {"gpu_bytes": worker.kept_bytes}

@@ -19,7 +19,7 @@ from transport.wire.page_index import PageIndex
 from transport.wire.prefix import KnownPrefixes, PrefixKeys
 
 NO_SLOT = StateSlot(-1, 0)
-MAX_ANSWERS = 16
+MAX_ANSWERS = 128
 """Remembered results of ``longest``, with the prompts' keys. Only the prompts that wait first are
 looked up in every round."""
 

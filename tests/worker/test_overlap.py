@@ -19,14 +19,14 @@ TARGETS = Targets(2.0, 0.05)
 class Site:
     """A colocated worker whose device computes when the test or the worker asks."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, prefix_cache: bool = False) -> None:
         self.sent: list = []
         self.engine = OverlappingEngine(PoolSize(60, 8))
         session = SimpleNamespace(send=self.sent.append, in_socket_s=0.0, targets=TARGETS)
         self.worker = make_worker(
             self.engine, session, "colocated",
             limits=RoundLimits(PrefillLimits(128, 4), BESIDE), clock=lambda: 0.0,
-            prefix_cache=PrefixCacheSettings(enabled=False),
+            prefix_cache=PrefixCacheSettings(enabled=prefix_cache),
         )  # fmt: skip
 
     def ask(self, name: str, arrival: int, length: int, **sampling: int) -> tuple[int, ...]:
@@ -55,9 +55,12 @@ def running() -> Site:
 def test_steps_go_on_beside_a_long_prompt() -> None:
     site = running()
     site.ask("long", 2, BESIDE + 1)
-    for round in range(1, 10):
+    site.worker.step()
+    assert site.worker.gauges().steps_share in site.engine.shares
+    for round in range(2, 10):
         site.worker.step()
         assert len(site.ids("first")) == 1 + round, "a step each round"
+    assert site.worker.gauges().steps_share == 0
     assert len(site.ids("long")) > 1
 
 
@@ -67,6 +70,24 @@ def test_a_short_prompt_is_computed_between_two_steps() -> None:
     site.worker.step()
     assert not site.engine.beside
     assert len(site.ids("short")) == 1
+
+
+def test_so_is_one_that_is_short_behind_a_kept_prefix() -> None:
+    site = Site(prefix_cache=True)
+    site.ask("first", 1, 300)
+    while not site.ids("first"):
+        site.worker.step()
+    site.ask("longer", 1 + 64, 320)  # begins with the same tokens
+    site.ask("other", 99, 300)
+    prompts = site.worker._room.prompts
+    assert [prompts.num_left(prompt) for prompt in prompts.waiting] == [64, 300]
+    prompts.end(list(prompts.waiting)[1])
+    site.worker.step()
+    assert not site.engine.beside
+    assert len(site.ids("longer")) == 1
+    site.ask("another", 99, 300)
+    site.worker.step()
+    assert site.engine.beside
 
 
 def test_no_more_than_two_batches_are_under_way() -> None:

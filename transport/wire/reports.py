@@ -71,7 +71,8 @@ class PromptCounts(WireStruct, frozen=True):
 class WorkerGauges(WireStruct, frozen=True):
     """A worker's pages, state slots and queues at one moment. Memory that only kept prefixes hold
     counts as free. ``shared_pages``: how many more pages its sequences would hold without
-    sharing."""
+    sharing. ``steps_share``: the multiprocessors that steps have beside the prompts that are
+    computed at the same time; 0: there are none."""
 
     free_pages: Count
     free_state_slots: Count
@@ -82,6 +83,7 @@ class WorkerGauges(WireStruct, frozen=True):
     retiring_slots: Count = 0
     stale_dropped: Count = 0
     accounting_error: str = ""
+    steps_share: Count = 0
     prompts: PromptCounts = PromptCounts()
     drafts: DraftCounts = DraftCounts()
     prefix: PrefixCounts = PrefixCounts()
