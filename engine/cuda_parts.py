@@ -87,6 +87,8 @@ class CudaParts:
             problem = "this worker does not both compute prompts and decode"
         elif config.spreads:
             problem = "steps of a spread group need the whole GPU"
+        elif config.overlap == "auto" and torch.cuda.get_device_capability() != (9, 0):
+            problem = "it was measured with compute capability 9.0 alone"
         elif config.gpu_share > 1:
             problem = "other workers compute on this GPU"
         elif self._model.config.quantization.packs:

@@ -232,7 +232,9 @@ class Engine:
                 self.bind(binding)
             self.launch(batch).result()
             if self.overlap is not None and all(row.token_ids for row in batch.rows):
-                for share in self.overlap.shares:
+                # The kernels are the same with each share, but the largest batch takes memory.
+                largest = sum(row.length for row in batch.rows) >= most
+                for share in self.overlap.shares if largest else self.overlap.shares[:1]:
                     self.overlapped(batch, share).result()
         if self.config.device == "cuda":
             reserve_pinned()

@@ -145,7 +145,7 @@ class PromptBatches:
         self.counts = PromptCounts()
         self._room, self._launches = room, launches
         self.overlapped = Overlapped(room, self._process, targets)
-        self._overlaps = False
+        self._steps_share = 0
         self._under_way: list[Scheduled] = []
         self._timed: dict[int, tuple[int, float]] = {}
         """The tokens of the last batch of about so many, and how long it took, by their number of
@@ -171,15 +171,17 @@ class PromptBatches:
             room.reports.failed(sequence, "pull_timeout", problem)
         num_running = len(room.sequences.running)
         num_waiting = sum(not prompt.compiling for prompt in room.prompts.sequences())
-        self._overlaps = self._has_long and room.settings.limits.overlaps(
-            num_running=num_running, num_waiting=num_waiting
-        )
-        # A batch that is not overlapped has the whole GPU.
-        if self.overlapped and (not self._overlaps or self.overlapped.is_full):
+        if self.overlapped.is_full:
             return None
-        max_tokens = room.settings.limits.max_tokens(
-            num_running=0 if self._overlaps else num_running, num_waiting=num_waiting
-        )
+        limits = room.settings.limits
+        max_tokens = limits.max_tokens(num_running=num_running, num_waiting=num_waiting)
+        self._steps_share = 0
+        if self._has_long and limits.overlaps(num_running=num_running, num_waiting=num_waiting):
+            self._steps_share = self.overlapped.share_of_steps(max_tokens)
+        if self._steps_share:
+            max_tokens = limits.prompts.max_batch_tokens
+        elif self.overlapped:
+            return None  # a batch that is not overlapped has the whole GPU
         return room.prompts.schedule(max_tokens)
 
     def launch(self, scheduled: Scheduled) -> None:
@@ -189,8 +191,8 @@ class PromptBatches:
             self.overlapped.advance(wait=True)
         room.bind_new(scheduled)
         self._under_way.append(scheduled)
-        if self._overlaps and not is_scored:
-            self.overlapped.begin(scheduled)
+        if self._steps_share and not is_scored:
+            self.overlapped.begin(scheduled, self._steps_share)
         else:
             enqueue = partial(room.engine.launch, scheduled.batch)
             self._launches.launch(scheduled, enqueue, self._process_timed)

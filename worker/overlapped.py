@@ -53,9 +53,20 @@ class Overlapped:
         """The multiprocessors that steps have beside the oldest batch; 0 if there is none."""
         return self._begun[0].share if self._begun else 0
 
-    def begin(self, scheduled: Scheduled) -> None:
-        """Begin a batch behind those under way."""
-        share = self._share_beside(scheduled)
+    def share_of_steps(self, num_between: int) -> int:
+        """The share beside the next batch; 0: prompts are rather computed between steps, up to
+        ``num_between`` tokens at a time."""
+        room, now = self._room, self._room.clock()
+        prompts = islice(chain(room.prompts.filling, room.prompts.waiting), MOST_WAITING)
+        return room.shares.choose(
+            [(now - each.received_at, room.prompts.num_left(each)) for each in prompts],
+            self._targets(),
+            num_ahead=sum(begun.scheduled.num_prompt_tokens for begun in self._begun),
+            num_between=num_between,
+        )
+
+    def begin(self, scheduled: Scheduled, share: int) -> None:
+        """Begin a batch behind those under way, beside steps with this ``share``."""
         batch = self._room.engine.overlapped(scheduled.batch, share)
         self._begun.append(_Begun(scheduled, batch, share))
 
@@ -75,10 +86,3 @@ class Overlapped:
                 )
             self._process(scheduled, result)
             wait = False
-
-    def _share_beside(self, scheduled: Scheduled) -> int:
-        room, now = self._room, self._room.clock()
-        ahead = sum(begun.scheduled.num_prompt_tokens for begun in self._begun)
-        prompts = islice(chain(room.prompts.filling, room.prompts.waiting), MOST_WAITING)
-        waiting = [(now - each.received_at, room.prompts.num_left(each)) for each in prompts]
-        return room.shares.choose(ahead + scheduled.num_prompt_tokens, waiting, self._targets())
