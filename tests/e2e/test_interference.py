@@ -18,7 +18,7 @@ class Ids(Letters):
 async def test_prompts_arrive_beside_steady_streams(baton: Stack) -> None:
     settings = InterferenceSettings(
         num_streams=3, stream_prompt=8, stream_tokens=300, num_arrivals=40, arrival_prompt=300,
-        arrival_tokens=2, every_s=0.2,
+        arrival_tokens=2, every_s=0.05,
     )  # fmt: skip
     async with session(baton.url) as given:
         given = replace(given, server=await ask_server(given.aside, None))

@@ -89,7 +89,7 @@ async def test_a_key_does_not_wait_for_all_requests_of_another_one(
 
     unshared = httpx.Limits(max_connections=None)
     async with httpx.AsyncClient(base_url=locked.url, timeout=60.0, limits=unshared) as client:
-        flood = [asyncio.create_task(ask(client, RIGHT, number, 100)) for number in range(60)]
+        flood = [asyncio.create_task(ask(client, RIGHT, number, 400)) for number in range(60)]
         async with asyncio.timeout(30.0):
             while (await http.get("/status")).json()["queued"] < 20:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)

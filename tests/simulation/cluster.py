@@ -28,7 +28,7 @@ from tests.simulation.fake_engine import (
     Killed,
     expected_rows,
 )
-from tests.simulation.fake_overlap import OverlappingEngine, OverlappingLimits
+from tests.simulation.fake_overlap import OverlappingEngine, OverlappingLimits, RandomShares
 from tests.simulation.late_copies import LateCopies
 from tests.simulation.node import ChangingDrafts, Node
 from tests.worker.made import make_worker
@@ -164,6 +164,8 @@ class Cluster:
             host=node.host, group=group, any_role=any_role,
             awake_s=0.1 * (self._count % 2),
         )  # fmt: skip
+        if kind is OverlappingEngine:
+            node.pool._room.shares = RandomShares(self.rng)
         self.nodes[instance] = node
         self.memories[instance] = engine.cache
         write_pattern(engine.cache, instance)

@@ -5,11 +5,14 @@ behind all that the first queue had when it began.
 """
 
 from dataclasses import dataclass, field
+from random import Random
 
 from engine.batch import ForwardBatch, StepResult
 from prefill.limits import RoundLimits
 from tests.simulation.fake_engine import FakeEngine, FakeStep
+from worker.shares import Shares
 
+SHARES = 2, 3, 5
 NUM_PARTS = 3
 """Calls of ``enqueue`` that it takes."""
 
@@ -24,13 +27,26 @@ class OverlappingLimits(RoundLimits):
         return bool(num_running and num_waiting)
 
 
+class RandomShares(Shares):
+    """Chooses any share, or none, for each batch of prompts."""
+
+    def __init__(self, rng: Random) -> None:
+        super().__init__(None)
+        self._rng = rng
+
+    def choose(self, waiting, targets, *, num_ahead: int, num_between: int) -> int:
+        assert num_between > 0
+        assert all(waited_s >= 0.0 and num_left >= 0 for waited_s, num_left in waiting)
+        return self._rng.choice((0, *SHARES))
+
+
 class OverlappingEngine(FakeEngine):
     """A FakeEngine with an ``overlap``."""
 
     def __init__(self, *args, **kwargs) -> None:
         super().__init__(*args, **kwargs)
         self.overlap = self
-        self.total, self.shares = 8, (2, 3, 5)
+        self.total, self.shares = 8, SHARES
         self.beside: list[FakeOverlappedBatch] = []
         self._first_queue = False
 

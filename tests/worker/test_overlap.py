@@ -104,6 +104,24 @@ def test_no_more_than_two_batches_are_under_way() -> None:
     assert all(batch.enqueued for batch in begun)
 
 
+def test_late_prompts_get_the_whole_device_between_steps() -> None:
+    site = running()
+    shares = iter([2, 0, 0, 0])
+    site.worker._room.shares.choose = lambda *_, **__: next(shares, 0)  # type: ignore
+    site.ask("long", 2, 4 * BESIDE)
+    site.worker.step()
+    (batch,) = site.engine.beside
+    site.engine.run_one = lambda: None  # type: ignore[method-assign]
+    site.worker._launches.process = lambda behind: False  # type: ignore[method-assign]
+    site.worker.step()
+    assert site.engine.beside == [batch], "nothing begins before it is done"
+    del site.engine.run_one, site.worker._launches.process
+    while not site.ids("long"):
+        site.worker.step()
+    assert not site.engine.beside
+    assert batch.done
+
+
 def test_without_a_step_to_take_prompts_wait_for_the_whole_device() -> None:
     site = running()
     site.ask("long", 2, 3 * 128)
