@@ -15,7 +15,7 @@ from decode.spread_policy import DEFAULT as SPREAD
 from decode.spread_policy import require_spread
 from deploy.hub_cache import cached_checkpoint, is_model_id
 from deploy.ports import require_port
-from engine.acceptance_setting import require_draft_acceptance
+from engine.sampling.acceptance_setting import require_draft_acceptance
 from transport.checkpoint_folder import CONFIG, checkpoint_folder, model_name, require_readable
 
 LoadFormat = Literal["auto", "dummy"]

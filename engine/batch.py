@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from transport.wire.sampling import SamplingParams, StopRule
 
 if TYPE_CHECKING:
-    from engine.grammars import Compiled
+    from engine.sampling.grammars import Compiled
 
 
 @dataclass(frozen=True)

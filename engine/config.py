@@ -6,7 +6,7 @@ from typing import Literal, get_args
 
 import torch
 
-from engine.acceptance_setting import require_draft_acceptance
+from engine.sampling.acceptance_setting import require_draft_acceptance
 from engine.spread.shapes import GROUP_SIZES
 from transport.wire.layout import CHUNK_ALIGNMENT, CacheDtype
 
@@ -64,7 +64,7 @@ class EngineConfig:
     does a checkpoint that has none. ``spread``: decode steps can be computed together with other
     engines of the node, on CUDA; the ring of each state slot then has an entry more than drafts.
     ``draft_acceptance``: probability with which each draft is accepted, whatever the model chooses
-    (given_acceptance.py), for benchmarks with dummy weights; None: drafts are verified.
+    (sampling/given_acceptance.py), for benchmarks with dummy weights; None: drafts are verified.
     ``decode_buckets``, ascending: rows of the decode steps that are captured on CUDA, beside one
     with a row for each state slot. ``group_sizes``: decoding members of the groups that captured
     spread steps are for. A start takes less time with fewer of either. ``any_role``: an engine that

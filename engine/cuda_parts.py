@@ -9,10 +9,8 @@ import torch
 
 from engine import gpu
 from engine.config import EngineConfig, step_tokens
-from engine.cuda_sampler import CudaSampler, num_logits
 from engine.divided_gpu import CannotDivide, DividedGpu
 from engine.draft_graphs import DraftGraphs
-from engine.grammars import Grammars
 from engine.graphs import DecodeGraphs, Trunk
 from engine.kernels.interface import Kernels
 from engine.kernels.reference import ReferenceKernels
@@ -23,6 +21,8 @@ from engine.model.model import Model
 from engine.overlap import Overlap
 from engine.prefill_graphs import MAX_PROMPTS, PrefillGraphs
 from engine.prefill_graphs import sizes as prompt_sizes
+from engine.sampling.cuda_sampler import CudaSampler, num_logits
+from engine.sampling.grammars import Grammars
 from engine.spread.engine_steps import EngineSpread
 from engine.spread.group_memory import GroupMemory
 from engine.spread.interface import Lending, Spreading

@@ -24,7 +24,6 @@ import torch
 
 from engine.batch import Pass, Row
 from engine.config import DECODE_BUCKETS, MAX_VERIFIED_TOKENS
-from engine.cuda_sampler import CudaSampler
 from engine.download import Written, WrittenByKernels
 from engine.draft_layer import DraftLayer
 from engine.draft_memory import DraftMemory
@@ -41,10 +40,11 @@ from engine.kernels.triton_drafts import (
 )
 from engine.kernels.triton_linear import aligned
 from engine.model.model import finished
+from engine.sampling.cuda_sampler import CudaSampler
+from engine.sampling.target_choices import Choices, TargetChoices
+from engine.sampling.verified import Verified
 from engine.speculation import DRAFT_IDS, draft_prompts
 from engine.spread.shapes import SpreadShape
-from engine.target_choices import Choices, TargetChoices
-from engine.verified import Verified
 from transport.wire.spread import MAX_ROWS
 
 Outcomes = tuple[list[int], Verified]

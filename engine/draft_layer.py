@@ -5,7 +5,6 @@ from functools import partial
 
 import torch
 
-from engine.cuda_sampler import CudaSampler
 from engine.draft_memory import DraftMemory
 from engine.graph_pool import Graph
 from engine.inputs import Inputs
@@ -14,6 +13,7 @@ from engine.kernels.triton_drafts import place_draft
 from engine.kernels.triton_linear import aligned_rows
 from engine.model.model import Model
 from engine.model.mtp import Chosen, draft_hidden, draft_kv
+from engine.sampling.cuda_sampler import CudaSampler
 from transport.copy.tensors import CacheTensors
 
 Capture = Callable[[Callable[[], None]], Graph[None]]

@@ -14,21 +14,23 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from engine import loading, prompt_scores, warm_up, weights
+from engine import warm_up
 from engine.batch import Binding, ForwardBatch, Pass, passes
 from engine.cache.pool_sizes import BufferFactory
 from engine.checks import Checks
 from engine.config import EngineConfig
-from engine.grammars import Compiled, Grammars
 from engine.graphs import DecodeGraphs
 from engine.inputs import Inputs
 from engine.kernels.interface import Kernels
+from engine.loading import parts, weights
+from engine.loading.phases import Phases
 from engine.model.model import Model, finished
 from engine.overlap import Overlap, OverlappedBatch
-from engine.phases import Phases
 from engine.prefill_graphs import PrefillGraphs, Shape
-from engine.prompt_scores import Scores
-from engine.sampler import Sampler
+from engine.sampling import prompt_scores
+from engine.sampling.grammars import Compiled, Grammars
+from engine.sampling.prompt_scores import Scores
+from engine.sampling.sampler import Sampler
 from engine.speculation import Drafts, Speculation
 from engine.spread.interface import Lending, Spreading
 from engine.step import Draw, Outcome, SampleRow, Step
@@ -125,7 +127,7 @@ class Engine:
         CheckpointError (a ValueError) naming the tensor or file for a bad checkpoint.
         """
         phases = Phases()
-        loaded = loading.load(config, buffer_factory, phases, progress=progress, kernels=kernels)
+        loaded = parts.load(config, buffer_factory, phases, progress=progress, kernels=kernels)
         engine = cls(
             loaded.config, loaded.model, loaded.cache, loaded.layout, loaded.pools,
             loaded.fingerprint, loaded.kernels, loaded.grammars,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from engine.batch import Binding, ForwardBatch, Row, Sampled, Scoring, StepResult
 from engine.cache.allocator import CacheAllocation
 from engine.cache.kept import KeptPrefix
-from engine.grammars import Compiled
+from engine.sampling.grammars import Compiled
 from telemetry.logs import request_fields
 from transport.copy.pull import Pull
 from transport.wire.messages import (

@@ -20,16 +20,16 @@ from typing import NamedTuple, Protocol
 import torch
 
 from engine.batch import Pass, Row
-from engine.fed_drafts import FedDrafts
 from engine.inputs import DraftRows, Inputs
 from engine.kernels.interface import Kernels
 from engine.kernels.state_ring import StateRing
 from engine.model.model import Model, finished
 from engine.model.mtp import Chosen, draft_hidden, draft_kv
-from engine.sampler import Sampler
+from engine.sampling.fed_drafts import FedDrafts
+from engine.sampling.sampler import Sampler
+from engine.sampling.verified import Verified
 from engine.step import Draw, Outcome, SampleRow
 from engine.upload import upload
-from engine.verified import Verified
 from transport.copy.tensors import CacheTensors
 from transport.wire.layout import CacheLayout
 

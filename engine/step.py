@@ -6,9 +6,9 @@ from typing import Protocol
 
 import torch
 
-from engine import prompt_scores
 from engine.batch import Sampled, StepResult, TokenLogprobs
-from engine.prompt_scores import Scores
+from engine.sampling import prompt_scores
+from engine.sampling.prompt_scores import Scores
 from engine.timer import Timer
 
 

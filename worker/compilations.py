@@ -1,6 +1,6 @@
 """Grammars that are being compiled, and the sequences that wait for them.
 
-1. ``begin``: an order has come, and a thread compiles its grammar (engine/grammars.py).
+1. ``begin``: an order has come, and a thread compiles its grammar (engine/sampling/grammars.py).
 2. Until then its sequence is ``compiling``. A prompt waits without memory, and a sequence whose
    cache has come from a peer keeps it; the schedulers skip both, and all other sequences go on.
 3. The thread wakes the worker's loop, and ``resume_compiled`` lets the sequence go on. A sequence
@@ -10,8 +10,8 @@
 from dataclasses import dataclass
 from threading import Lock
 
-from engine.constraints import COMPILE_S, NOT_COMPILED
-from engine.grammars import Compiled
+from engine.sampling.constraints import COMPILE_S, NOT_COMPILED
+from engine.sampling.grammars import Compiled
 from engine.sequence import Sequence
 from transport.wire.session import Session
 from worker.room import Room

@@ -1,4 +1,4 @@
-"""Drafts accepted with a given probability (engine/given_acceptance.py), in plain PyTorch."""
+"""Drafts accepted with a given probability (sampling/given_acceptance.py), in plain PyTorch."""
 
 import torch
 

@@ -8,15 +8,15 @@ from math import gcd
 
 import torch
 
-from engine.fp8_places import QuantisingPlace, ScalePlace
+from engine.loading.fp8_places import QuantisingPlace, ScalePlace
+from engine.loading.plan import FP8 as STORED_FP8
+from engine.loading.plan import Interleaving, Place, Plan, Target
 from engine.model.int4_experts import Int4Experts
 from engine.model.int8_experts import Int8Experts
 from engine.model.matrix import FP8, Matrix
 from engine.model.nvfp4_experts import Nvfp4Experts
 from engine.model.packed_experts import COLUMNS, RUN, IntegerExperts, PackedExperts
 from engine.model.quantization import BLOCK, PackedKind, Quantization
-from engine.plan import FP8 as STORED_FP8
-from engine.plan import Interleaving, Place, Plan, Target
 from engine.quantized.integer_place import IntegerPlace
 from engine.quantized.nvfp4_place import Nvfp4Place, Nvfp4RowsPlace
 from engine.quantized.rounding_place import RoundingPlace

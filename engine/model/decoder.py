@@ -27,6 +27,7 @@ from engine.kernels.interface import Activation, Kernels, Operators, Pending
 from engine.kernels.torch_delta_rule import split_qk
 from engine.kernels.torch_experts import gate_mul, route, silu_mul
 from engine.kernels.torch_norm import gated_rms_norm, norm_rope, rms_norm, rope_table, rotate
+from engine.loading.plan import Plan
 from engine.model.builder import WeightBuilder
 from engine.model.config import ModelConfig
 from engine.model.decoder_weights import DecoderWeights
@@ -37,7 +38,6 @@ from engine.model.weights import (
     LayerWeights,
     MoeWeights,
 )
-from engine.plan import Plan
 from transport.copy.tensors import CacheTensors
 
 

@@ -7,6 +7,7 @@ import math
 
 import torch
 
+from engine.loading.plan import Interleaving
 from engine.model.builder import Part, WeightBuilder
 from engine.model.config import ModelConfig
 from engine.model.layers import Attention, DeltaNet, Dense, LayerSpec, LinearScaling, Moe, Rope
@@ -21,7 +22,6 @@ from engine.model.weights import (
     MtpWeights,
     Weights,
 )
-from engine.plan import Interleaving
 
 
 class DecoderWeights:

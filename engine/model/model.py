@@ -7,9 +7,9 @@ import torch
 
 from engine.inputs import Inputs
 from engine.kernels.interface import Kernels
+from engine.loading.plan import Plan
 from engine.model.config import ModelConfig
 from engine.model.weights import Weights
-from engine.plan import Plan
 from transport.copy.tensors import CacheTensors
 
 T = TypeVar("T")

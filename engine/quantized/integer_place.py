@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import torch
 
+from engine.loading.plan import FLOATS, Interleaving
 from engine.model.packed_experts import IntegerExperts
-from engine.plan import FLOATS, Interleaving
 from engine.quantized.nvfp4 import rows_at_once
 
 

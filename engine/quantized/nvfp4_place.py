@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import torch
 
+from engine.loading.plan import FLOATS, Interleaving
 from engine.model.nvfp4_experts import Nvfp4Experts
-from engine.plan import FLOATS, Interleaving
 from engine.quantized.format import require
 from engine.quantized.nvfp4 import AT_ONCE, converted, largest_of, rows_at_once
 

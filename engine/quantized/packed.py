@@ -7,10 +7,10 @@ from pathlib import Path
 
 import torch
 
-from engine.checkpoint import Entry
 from engine.errors import CheckpointError
+from engine.loading.checkpoint import Entry
+from engine.loading.plan import Plan, Target
 from engine.model.quantization import PREFIX, PackedKind, PackedNames, Quantization
-from engine.plan import Plan, Target
 from engine.quantized.format import Format, Part, Stored, require
 from engine.quantized.integer_place import IntegerPlace
 from engine.quantized.integers import Grouped

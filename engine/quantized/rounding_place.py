@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from engine.plan import FLOATS, Place
+from engine.loading.plan import FLOATS, Place
 from engine.quantized.nvfp4 import rounded
 
 

@@ -8,7 +8,7 @@ from engine.batch import ForwardBatch
 from engine.draft_graphs import DraftGraphs
 from engine.graphs import DecodeGraphs
 from engine.kernels.interface import Kernels
-from engine.sampler import Sampler
+from engine.sampling.sampler import Sampler
 from engine.spread.outcome import SettledDraw, SpreadOutcome
 from engine.spread.shapes import Shapes, SpreadShape, shape_for
 from engine.step import Outcome, SampleRow

@@ -90,8 +90,8 @@ class SpreadOutcome:
 
 @dataclass(frozen=True)
 class SettledDraw:
-    """An ``engine.constraints.TokenSource``: what sequences have got of a step's ``draw``, which is
-    nothing if the step was aborted."""
+    """A ``TokenSource`` (engine/sampling/constraints.py): what sequences have got of a step's
+    ``draw``, which is nothing if the step was aborted."""
 
     draw: Draw
     outcome: SpreadOutcome

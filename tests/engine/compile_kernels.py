@@ -31,7 +31,6 @@ from triton.runtime import jit
 
 from engine.batch import Binding, Pass
 from engine.config import Quantize
-from engine.cuda_sampler import CudaSampler
 from engine.download import WrittenByKernels
 from engine.draft_graphs import DraftGraphs
 from engine.gpu_arch import MEASURED, has_fp8, shared_bytes
@@ -52,6 +51,7 @@ from engine.model.matrix import Matrix
 from engine.model.nvfp4_experts import Nvfp4Experts
 from engine.model.packed_experts import RUN, PackedExperts
 from engine.runner import Engine
+from engine.sampling.cuda_sampler import CudaSampler
 from engine.speculation import draft_prompts
 from engine.spread.group_memory import GroupMemory
 from engine.spread.kernels import SpreadKernels

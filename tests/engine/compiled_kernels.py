@@ -25,15 +25,16 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import make_backend
 from triton.runtime import jit
 
-from engine import cuda_sampler, loading
 from engine.batch import Binding, ForwardBatch, Keep, Row, Scoring
 from engine.config import Device, EngineConfig, Overlap, Quantize
-from engine.cuda_sampler import CudaSampler, num_logits
 from engine.kernels import attention_pieces, cudnn_attention, triton_set
 from engine.kernels.triton_set import TritonKernels
+from engine.loading import parts
+from engine.loading.model_folder import read_model
 from engine.model.registry import read_config
-from engine.model_folder import read_model
 from engine.runner import Engine
+from engine.sampling import cuda_sampler
+from engine.sampling.cuda_sampler import CudaSampler, num_logits
 from tests.gpu.family_configs import NAMED, OTHERS, four_layers
 from tests.kernels.cuda_path import without_pinned_memory
 from transport.wire.sampling import SamplingParams, StopRule
@@ -115,7 +116,7 @@ def small_engine(
     model = model.rounded() if quantize == "nvfp4" else model
     with pytest.MonkeyPatch.context() as patch:
         # Experts in NVFP4 stay so on GPUs only.
-        patch.setattr(loading, "read_model", lambda own: read_model(replace(own, device="cuda")))
+        patch.setattr(parts, "read_model", lambda own: read_model(replace(own, device="cuda")))
         return Engine.load(
             settings,
             lambda size: torch.zeros(size, dtype=torch.uint8, device=device),

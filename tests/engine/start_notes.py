@@ -22,18 +22,18 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import make_backend
 from triton.runtime import jit
 
-from engine import loading
 from engine.config import DECODE_BUCKETS, EngineConfig, Quantize
-from engine.cuda_sampler import CudaSampler
 from engine.draft_graphs import DraftGraphs
 from engine.gpu_arch import MEASURED
 from engine.graphs import DecodeGraphs, Trunk
 from engine.kernels import first_start
 from engine.kernels.notes import noted
 from engine.kernels.triton_set import TritonKernels
+from engine.loading import parts
+from engine.loading.model_folder import read_model
 from engine.model.registry import read_config
-from engine.model_folder import read_model
 from engine.runner import Engine
+from engine.sampling.cuda_sampler import CudaSampler
 from engine.spread.group_memory import GroupMemory
 from engine.spread.kernels import SpreadKernels
 from engine.spread.lending import LendingSteps
@@ -98,8 +98,8 @@ def full_width(folder: Path, quantize: Quantize, max_drafts: int) -> Engine:
     model = model.quantised() if quantize == "fp8" else model
     kernels = TritonKernels(model, torch.device("cpu"), 2 * SLOTS)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loading, "read_model", lambda own: read_model(replace(own, device="cuda")))
-        patch.setattr(loading.weights, "draw", lambda *_: None)
+        patch.setattr(parts, "read_model", lambda own: read_model(replace(own, device="cuda")))
+        patch.setattr(parts.weights, "draw", lambda *_: None)
         return Engine.load(
             settings, lambda size: torch.empty(size, dtype=torch.uint8), kernels=kernels
         )

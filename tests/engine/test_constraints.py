@@ -9,9 +9,9 @@ import torch
 from llguidance import LLMatcher
 
 from engine.batch import Binding
-from engine.constraints import ConstrainedSequence
-from engine.grammars import Compiled, Grammars
-from engine.sampler import Sampler
+from engine.sampling.constraints import ConstrainedSequence
+from engine.sampling.grammars import Compiled, Grammars
+from engine.sampling.sampler import Sampler
 from engine.spread.outcome import SettledDraw, SpreadOutcome
 from engine.step import SampleRow
 from transport.eos_ids import eos_ids

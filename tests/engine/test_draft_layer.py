@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from engine.batch import Binding, ForwardBatch, Row
-from engine.fed_drafts import FedDrafts
 from engine.inputs import Inputs
 from engine.model.mtp import Chosen, draft_hidden
+from engine.sampling.fed_drafts import FedDrafts
 from models.recipe import mtp
 from tests.engine.checkpoints import checkpoint, reference, with_draft_layer
 from tests.engine.driver import GREEDY, Driver, Request, load_engine

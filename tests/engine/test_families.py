@@ -15,9 +15,9 @@ from transformers import Gemma3TextConfig
 from engine.batch import Binding, ForwardBatch, Keep, Row
 from engine.config import EngineConfig
 from engine.kernels.reference import ReferenceKernels
+from engine.loading.model_folder import read_model
 from engine.model.layers import Attention
 from engine.model.registry import FAMILIES, read_config
-from engine.model_folder import read_model
 from engine.runner import Engine
 from tests.engine.driver import GREEDY, UNLIMITED, Driver, Request, load_engine
 from tests.engine.families import SHAPES, family_checkpoint, reference, with_dense_draft_layer

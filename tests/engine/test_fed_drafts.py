@@ -9,11 +9,11 @@ import torch
 from llguidance import LLMatcher
 
 from engine.batch import Binding
-from engine.fed_drafts import FedDrafts
-from engine.grammars import Grammars
-from engine.sampler import Sampler
+from engine.sampling.fed_drafts import FedDrafts
+from engine.sampling.grammars import Grammars
+from engine.sampling.sampler import Sampler
+from engine.sampling.verified import Verified
 from engine.step import SampleRow
-from engine.verified import Verified
 from transport.eos_ids import eos_ids
 from transport.wire.sampling import Constraint, SamplingParams, StopRule
 

@@ -11,14 +11,14 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 
-from engine import checkpoint as checkpoints
-from engine import weights
 from engine.errors import CheckpointError
+from engine.loading import checkpoint as checkpoints
+from engine.loading import weights
+from engine.loading.plan import FLOATS
 from engine.model.matrix import Matrix, quantise
 from engine.model.model import Model
 from engine.model.quantization import Quantization
 from engine.model.registry import build, read_config
-from engine.plan import FLOATS
 from tests.engine.checkpoints import SHAPES, checkpoint, convert_to_fp8, reference, write_checkpoint
 from tests.engine.driver import GREEDY, Driver, Request, load_engine
 from tests.engine.families import SHAPES as FAMILY_SHAPES
@@ -127,7 +127,7 @@ def test_experts_fused_and_apart_are_converted_alike(tmp_path: Path) -> None:
 
 
 def test_a_large_tensor_is_converted_expert_by_expert(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.fp8_places.QUANTISED_AT_ONCE", 1)
+    monkeypatch.setattr("engine.loading.fp8_places.QUANTISED_AT_ONCE", 1)
     config = read_config(checkpoint("fused")).quantised()
     models = [build(config, torch.float32, torch.device("cpu")) for _ in range(2)]
     for model in models:
@@ -142,7 +142,7 @@ def test_a_large_tensor_is_converted_expert_by_expert(monkeypatch: pytest.Monkey
 def test_lm_head_is_converted_on_request(
     official: bool, at_once: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("engine.fp8_places.QUANTISED_AT_ONCE", at_once)
+    monkeypatch.setattr("engine.loading.fp8_places.QUANTISED_AT_ONCE", at_once)
     folder = fp8_copy("per_expert", tmp_path)[0] if official else checkpoint("per_expert")
     stored = load_file(folder / "model.safetensors")["lm_head.weight"]
     config = read_config(folder).quantised(lm_head=True)

@@ -8,10 +8,10 @@ import pytest
 import torch
 from msgspec.structs import replace as replace_fields
 
-from engine import prompt_scores
 from engine.batch import Binding, ForwardBatch, Row, Sampled, Scoring, passes
 from engine.kernels.reference import ReferenceKernels
 from engine.runner import Engine
+from engine.sampling import prompt_scores
 from engine.sequence import Sequence as Placed
 from tests.engine.bundled_truth import TINY, prompt_truth, text_ids
 from tests.engine.driver import GREEDY, UNLIMITED, load_engine

@@ -3,8 +3,8 @@
 import torch
 
 from engine.batch import Binding
-from engine.sampler import Sampler
-from engine.sampling_tables import Bound, SamplingTables
+from engine.sampling.sampler import Sampler
+from engine.sampling.sampling_tables import Bound, SamplingTables
 from engine.step import SampleRow
 from transport.wire.sampling import SamplingParams, StopRule
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from engine.batch import Binding, ForwardBatch, Row
-from engine.fed_drafts import FedDrafts
 from engine.runner import Engine
+from engine.sampling.fed_drafts import FedDrafts
 from engine.speculation import Speculation
 from engine.step import Step
 from tests.engine.checkpoints import checkpoint, with_draft_layer

@@ -8,9 +8,9 @@ from typing import ClassVar
 import pytest
 import torch
 
-from engine import staging
-from engine.checkpoint import Entry
-from engine.plan import Place
+from engine.loading import staging
+from engine.loading.checkpoint import Entry
+from engine.loading.plan import Place
 from engine.quantized.format import Stored
 from engine.quantized.packed import Packed, matrices
 from engine.quantized.scaled import PerRow

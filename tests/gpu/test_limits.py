@@ -6,10 +6,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from engine import checkpoint, weights
 from engine.batch import Binding, ForwardBatch, Row
 from engine.config import EngineConfig
 from engine.errors import CheckpointError, GpuMemoryHeld
+from engine.loading import checkpoint, weights
 from engine.model.registry import build, read_config
 from engine.runner import Engine
 from tests.engine.checkpoints import checkpoint as some_checkpoint

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine import prompt_scores
 from engine.batch import Binding, ForwardBatch, Row, Scoring
 from engine.config import EngineConfig
 from engine.runner import Engine
+from engine.sampling import prompt_scores
 from tests.engine.bundled_truth import TINY, prompt_truth, text_ids
 from tests.gpu.teacher_forced import four_layers
 from transport.wire.prompt_logprobs import TokenScore, read_rows

@@ -6,7 +6,7 @@ import torch
 from engine import gpu
 from engine.batch import Binding
 from engine.config import SAMPLED_AT_ONCE
-from engine.cuda_sampler import CudaSampler, num_logits
+from engine.sampling.cuda_sampler import CudaSampler, num_logits
 from engine.step import SampleRow
 from transport.wire.sampling import SamplingParams, StopRule
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from engine import draft_graphs, gpu, loading
+from engine import draft_graphs, gpu
 from engine.config import EngineConfig
 from engine.cuda_parts import CudaParts
 from engine.graph_pool import GraphPool
@@ -29,6 +29,7 @@ from engine.kernels.triton_fp8 import BLOCK_K as FP8_K
 from engine.kernels.triton_quantise import BLOCK, Quantised
 from engine.kernels.triton_rows import Tiles
 from engine.kernels.triton_set import TritonKernels
+from engine.loading.parts import read_model
 from engine.model.matrix import Matrix
 from engine.model.packed_experts import RUN
 from engine.runner import Engine
@@ -138,7 +139,7 @@ def load(settings: EngineConfig) -> Engine:
     assert num_slots is not None
     device = torch.device("cpu")
     max_rows = max(num_slots * (1 + max_drafts), MAX_ROWS * settings.spread)
-    model, _ = loading.read_model(settings)
+    model, _ = read_model(settings)
     kernels = TritonKernels(model, device, max_rows)
     engine = Engine.load(settings, lambda n: torch.zeros(n, dtype=torch.uint8), kernels=kernels)
     parts = CudaParts(

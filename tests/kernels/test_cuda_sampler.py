@@ -6,12 +6,12 @@ import pytest
 import torch
 from llguidance import LLMatcher
 
-from engine import cuda_sampler
 from engine.batch import Binding, Sampled
-from engine.cuda_sampler import CudaSampler, num_logits
-from engine.grammars import Grammars
 from engine.kernels import torch_sampling
-from engine.sampler import Sampler
+from engine.sampling import cuda_sampler
+from engine.sampling.cuda_sampler import CudaSampler, num_logits
+from engine.sampling.grammars import Grammars
+from engine.sampling.sampler import Sampler
 from engine.step import SampleRow
 from tests.kernels import cuda_path
 from transport.wire.sampling import Constraint, SamplingParams, StopRule

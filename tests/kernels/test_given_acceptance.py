@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from engine.given_acceptance import GivenAcceptance
 from engine.kernels.torch_given_acceptance import uniform
 from engine.kernels.triton_drafts import Uncertain, accept, place_verified
+from engine.sampling.given_acceptance import GivenAcceptance
 from tests.kernels.test_draft_steps import Steps
 
 NUM_SLOTS, MAX_DRAFTS, NUM_ROWS = 5, 3, 40

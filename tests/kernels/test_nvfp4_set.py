@@ -11,13 +11,13 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from engine import loading, model_folder
 from engine.batch import Row
 from engine.config import EngineConfig, Quantize
 from engine.inputs import Inputs
 from engine.kernels import triton_moe
 from engine.kernels.triton_dot import INTERPRETED
 from engine.kernels.triton_set import TritonKernels
+from engine.loading import model_folder, parts
 from engine.model.matrix import Matrix
 from engine.model.model import finished
 from engine.model.packed_experts import PackedExperts
@@ -94,9 +94,9 @@ def drawn_checkpoint(folder: Path) -> None:
     plan = build(read_config(folder), torch.float32, torch.device("meta")).plan
     torch.manual_seed(0)
     shapes = {name: target.shape for name, target in plan.targets.items()}
-    for whole, parts in plan.split.items():
+    for whole, split in plan.split.items():
         del shapes[whole]
-        shapes |= {name: part().shape for name, part in parts.items()}
+        shapes |= {name: part().shape for name, part in split.items()}
     tensors = {name: torch.randn(shape) * shape[-1] ** -0.5 for name, shape in shapes.items()}
     save_file(tensors, folder / "model.safetensors")
 
@@ -105,8 +105,8 @@ def as_on_a_gpu(config: EngineConfig, patch: pytest.MonkeyPatch) -> Engine:
     """An engine on the CPU with the weights and the kernels of one on CUDA."""
     read: Callable[..., object] = model_folder.read_model
     patch.setattr(model_folder, "unsupported", lambda *_: "")
-    patch.setattr(loading, "read_model", lambda own: read(replace(own, device="cuda")))
-    model, _ = loading.read_model(config)
+    patch.setattr(parts, "read_model", lambda own: read(replace(own, device="cuda")))
+    model, _ = parts.read_model(config)
     engine = loaded(config, TritonKernels(model, torch.device("cpu"), 4))
     for layer in engine._model.weights.layers:
         if isinstance(layer.mlp, MoeWeights):

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from engine.fed_drafts import FedDrafts
 from engine.kernels.torch_sampling import penalised
 from engine.kernels.triton_penalties import PenaltyTables, penalise
+from engine.sampling.fed_drafts import FedDrafts
 
 NUM_SLOTS, WIDTH, NUM_DRAFTS = 4, 2_604, 3
 

@@ -8,13 +8,14 @@ import msgspec
 import pytest
 import torch
 
-from engine import graphs, weights
+from engine import graphs
 from engine.batch import Binding, ForwardBatch, Row, SpreadPlan, StepResult
 from engine.graph_pool import GraphPool
 from engine.kernels.triton_set import TritonKernels
+from engine.loading import weights
 from engine.model.config import ModelConfig
 from engine.model.registry import build, read_config
-from engine.sampler import Sampler
+from engine.sampling.sampler import Sampler
 from engine.spread.engine_steps import EngineSpread
 from engine.spread.group_memory import GroupMemory
 from engine.spread.interface import MemberUnreachable

@@ -63,7 +63,7 @@ def test_experts_and_attention_are_those_of_transformers(draft: mtp.Draft) -> No
 def test_stored_beside_a_model_that_transformers_and_the_engine_load(
     draft: mtp.Draft, tmp_path: Path
 ) -> None:
-    from engine.checkpoint import read_entries
+    from engine.loading.checkpoint import read_entries
 
     config = transformers.Qwen3_5MoeTextConfig(**CONFIG)
     model = transformers.Qwen3_5MoeForCausalLM(config)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from coordinator.text.tokenizer import Tokenizer
-from engine.grammars import grammars_of
+from engine.sampling.grammars import grammars_of
 from tests.coordinator.checkpoint_folder import make_backend, write_checkpoint
 from transport.eos_ids import eos_ids
 

@@ -6,7 +6,7 @@ from typing import get_args
 
 import pytest
 
-from engine.constraints import COMPILE_S
+from engine.sampling.constraints import COMPILE_S
 from tests.decode.test_room import HandPull
 from tests.simulation.fake_engine import FakeEngine, expected_output
 from tests.worker.made import make_worker

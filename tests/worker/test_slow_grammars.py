@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 from llguidance import LLMatcher
 
-from engine.grammars import Compiled
 from engine.runner import Engine
+from engine.sampling.grammars import Compiled
 from tests.engine.driver import load_engine
 from tests.worker.made import make_worker
 from transport.wire.messages import Failed, Generate, Prefilled, Tokens

@@ -8,14 +8,14 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from engine import checkpoint as checkpoints
-from engine import weights
 from engine.config import EngineConfig
+from engine.loading import checkpoint as checkpoints
+from engine.loading import weights
+from engine.loading.model_folder import read_model
 from engine.model.matrix import Matrix, quantise
 from engine.model.quantization import BLOCK
 from engine.model.registry import build, read_config
 from engine.model.weights import MoeWeights
-from engine.model_folder import read_model
 from engine.quantized.nvfp4 import rounded
 from tests.engine.checkpoints import KEPT_IN_BF16, checkpoint, reference, write_checkpoint
 from tests.engine.driver import load_engine

@@ -10,8 +10,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from engine import checkpoint as checkpoints
-from engine import weights
+from engine.loading import checkpoint as checkpoints
+from engine.loading import weights
 from engine.model.model import Model
 from engine.model.quantization import PackedNames, Quantization
 from engine.model.registry import build, read_config

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
+from engine.loading.plan import Interleaving
 from engine.model.nvfp4_experts import Nvfp4Experts
 from engine.model.packed_experts import RUN
-from engine.plan import Interleaving
 from engine.quantized import nvfp4
 from engine.quantized.nvfp4 import converted, dequantise
 from engine.quantized.nvfp4_place import Nvfp4Place, Nvfp4RowsPlace

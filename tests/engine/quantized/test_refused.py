@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 
 from engine.config import EngineConfig
 from engine.errors import CheckpointError
-from engine.model_folder import read_model
+from engine.loading.model_folder import read_model
 from tests.engine.driver import load_engine
 from tests.engine.quantized.test_formats import (
     FP8_ARGS,

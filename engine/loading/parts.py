@@ -9,19 +9,20 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from engine import checkpoint, gpu, weights
+from engine import gpu
 from engine.cache.pool_sizes import BufferFactory, sized_cache
-from engine.checkpoint import Entry
 from engine.config import EngineConfig, step_tokens
-from engine.grammars import Grammars, grammars_of
 from engine.kernels.choice import Ahead, kernels_ahead, kernels_for
 from engine.kernels.interface import Kernels
 from engine.kernels.triton_support import spread_problem
+from engine.loading import checkpoint, weights
+from engine.loading.checkpoint import Entry
+from engine.loading.model_folder import read_model
+from engine.loading.phases import Phases
 from engine.model.config import ModelConfig
 from engine.model.model import Model
 from engine.model.registry import build
-from engine.model_folder import read_model
-from engine.phases import Phases
+from engine.sampling.grammars import Grammars, grammars_of
 from transport.copy.tensors import CacheTensors
 from transport.wire.layout import CacheLayout, PoolSize
 from transport.wire.spread import MAX_ROWS

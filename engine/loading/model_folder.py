@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import torch
 
-from engine import checkpoint
 from engine.config import EngineConfig
 from engine.kernels.triton_support import unsupported
+from engine.loading import checkpoint
 from engine.model.config import ModelConfig
 from engine.model.registry import build, read_config
 from engine.quantized.packed import drawn_names, packed_names

@@ -17,9 +17,9 @@ from threading import local
 
 import torch
 
-from engine.checkpoint import DTYPES, Entry
 from engine.errors import CheckpointError
-from engine.plan import Target
+from engine.loading.checkpoint import DTYPES, Entry
+from engine.loading.plan import Target
 
 PIECE_BYTES = 32 << 20
 NUM_THREADS = 8

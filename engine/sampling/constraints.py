@@ -22,8 +22,8 @@ import torch
 from llguidance import LLExecutor, LLMatcher
 
 from engine.batch import Binding
-from engine.fed_drafts import FedDrafts
-from engine.grammars import Compiled, Grammars
+from engine.sampling.fed_drafts import FedDrafts
+from engine.sampling.grammars import Compiled, Grammars
 from engine.step import SampleRow
 from transport.wire.sampling import Constraint
 

@@ -17,9 +17,6 @@ import torch.nn.functional as F
 
 from engine.config import SAMPLED_AT_ONCE
 from engine.download import WrittenByKernels
-from engine.fed_drafts import FedDrafts
-from engine.given_acceptance import GivenAcceptance
-from engine.grammars import Grammars
 from engine.kernels.torch_sampling import SHORT_TOP_K
 from engine.kernels.triton_linear import aligned
 from engine.kernels.triton_long_threshold import lowest_kept_of_all
@@ -27,10 +24,13 @@ from engine.kernels.triton_mask import mask_logits
 from engine.kernels.triton_penalties import PenaltyTables, penalise
 from engine.kernels.triton_sampling import SamplingWorkspace, draw
 from engine.kernels.triton_threshold import ThresholdWorkspace, lowest_kept
-from engine.logprobs import draw_with_logprobs
-from engine.pinned_draw import DrawInBlocks, PinnedDraw
-from engine.sampler import Sampler
-from engine.sampling_tables import Bound
+from engine.sampling.fed_drafts import FedDrafts
+from engine.sampling.given_acceptance import GivenAcceptance
+from engine.sampling.grammars import Grammars
+from engine.sampling.logprobs import draw_with_logprobs
+from engine.sampling.pinned_draw import DrawInBlocks, PinnedDraw
+from engine.sampling.sampler import Sampler
+from engine.sampling.sampling_tables import Bound
 from engine.step import Draw, SampleRow
 from engine.upload import upload
 from transport.wire.sampling import SamplingParams

@@ -29,14 +29,14 @@ from itertools import accumulate
 import torch
 
 from engine.batch import Binding
-from engine.constraints import Constraints, Masks, TokenSource
-from engine.fed_drafts import FedDrafts
-from engine.given_acceptance import GivenAcceptance
-from engine.grammars import Compiled, Grammars
 from engine.kernels import torch_sampling
 from engine.kernels.philox import gumbel_noise
-from engine.logprobs import draw_with_logprobs
-from engine.sampling_tables import SamplingTables
+from engine.sampling.constraints import Constraints, Masks, TokenSource
+from engine.sampling.fed_drafts import FedDrafts
+from engine.sampling.given_acceptance import GivenAcceptance
+from engine.sampling.grammars import Compiled, Grammars
+from engine.sampling.logprobs import draw_with_logprobs
+from engine.sampling.sampling_tables import SamplingTables
 from engine.step import Draw, SampleRow
 from engine.upload import upload
 from transport.wire.sampling import SamplingParams

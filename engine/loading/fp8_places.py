@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import torch
 
+from engine.loading.plan import FLOATS, Interleaving, Place
 from engine.model.matrix import quantise
 from engine.model.quantization import BLOCK
-from engine.plan import FLOATS, Interleaving, Place
 
 QUANTISED_AT_ONCE = 1 << 26
 """Values converted to FP8 at a time: each takes some ten bytes meanwhile."""

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 import torch
 
 from engine.batch import Row
-from engine.cuda_sampler import CudaSampler
 from engine.download import Written, download
-from engine.fed_drafts import FedDrafts
 from engine.kernels.triton_drafts import Placed
 from engine.kernels.triton_linear import aligned_rows
+from engine.sampling.cuda_sampler import CudaSampler
+from engine.sampling.fed_drafts import FedDrafts
+from engine.sampling.verified import Verified, VerifiedOnGpu
 from engine.step import Draw, SampleRow
 from engine.upload import upload
-from engine.verified import Verified, VerifiedOnGpu
 
 
 @dataclass(frozen=True)

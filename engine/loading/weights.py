@@ -6,13 +6,13 @@ from itertools import groupby
 
 import torch
 
-from engine.checkpoint import Entry, open_tensors
 from engine.errors import CheckpointError
-from engine.plan import Plan, Target
+from engine.loading.checkpoint import Entry, open_tensors
+from engine.loading.plan import Plan, Target
+from engine.loading.staging import copy_to_gpu
 from engine.quantized.format import PLAIN, Stored
 from engine.quantized.nvfp4_place import Nvfp4Place
 from engine.quantized.packed import Packed, matrices
-from engine.staging import copy_to_gpu
 
 log = logging.getLogger(__name__)
 
