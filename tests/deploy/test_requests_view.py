@@ -8,7 +8,7 @@ from rich.console import Console
 from coordinator.http.timeline import timeline
 from coordinator.record.record import RequestRecord
 from deploy.requests_view import requests_table
-from tests.coordinator.test_timeline import HANDED_OFF
+from tests.coordinator.http.test_timeline import HANDED_OFF
 
 COLOURS = {"90": "q", "34": "p", "33": "h", "32": "d"}
 

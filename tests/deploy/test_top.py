@@ -18,7 +18,7 @@ from coordinator.http.timeline import timeline
 from coordinator.record.record import RequestRecord
 from deploy.cli import app
 from telemetry.metrics import Metrics
-from tests.coordinator.test_timeline import HANDED_OFF
+from tests.coordinator.http.test_timeline import HANDED_OFF
 from tests.deploy.running import DEADLINE_S, ROOT, Screen
 from tests.deploy.stub_api import LOAD, STATUS, StubApi, stub_api
 

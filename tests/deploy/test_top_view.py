@@ -16,7 +16,7 @@ from coordinator.record.record import RequestRecord
 from deploy.load_view import load_line, sparkline
 from deploy.readings import Rates, Reading
 from deploy.top_view import table
-from tests.coordinator.test_timeline import HANDED_OFF
+from tests.coordinator.http.test_timeline import HANDED_OFF
 from tests.deploy.stub_api import LOAD, STATUS
 
 IDLE = LoadPoint(0.0, 0.0, None, None, None, None, 0, 0, 0.0, None, 0.0)

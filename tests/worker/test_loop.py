@@ -10,7 +10,7 @@ from unittest.mock import Mock
 import pytest
 
 from coordinator.core.hub import HubSettings
-from tests.coordinator.test_hub import DEADLINE_S, EXPORT, Site
+from tests.coordinator.core.test_hub import DEADLINE_S, EXPORT, Site
 from tests.e2e.waiting import eventually
 from transport.wire.channel import WorkerChannel
 from transport.wire.errors import ExportLost

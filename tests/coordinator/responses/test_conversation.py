@@ -15,8 +15,8 @@ from coordinator.http.responses.request import ResponseRequest, check_number
 from coordinator.http.responses.turn import turn_of
 from tests.coordinator.answers import check_error
 from tests.coordinator.fake_core import ClientOf, Says
+from tests.coordinator.http.test_bad_input import RAW
 from tests.coordinator.little_work import little_work
-from tests.coordinator.test_bad_input import RAW
 
 CALL = {"type": "function_call", "call_id": "c1", "name": "add", "arguments": '{"a": 5}'}
 RESULT = {"type": "function_call_output", "call_id": "c1", "output": "12"}

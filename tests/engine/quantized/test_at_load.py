@@ -19,8 +19,8 @@ from engine.model.weights import MoeWeights
 from engine.quantized.nvfp4 import rounded
 from tests.engine.checkpoints import KEPT_IN_BF16, checkpoint, reference, write_checkpoint
 from tests.engine.driver import load_engine
+from tests.engine.loading.test_fp8_weights import answer, fp8_copy, matrices, plain_checkpoint
 from tests.engine.quantized.test_formats import loaded, written
-from tests.engine.test_fp8_weights import answer, fp8_copy, matrices, plain_checkpoint
 from tests.gpu.test_bundled_model import MODELS, answers
 
 

@@ -17,6 +17,7 @@ from engine.model.quantization import PackedNames, Quantization
 from engine.model.registry import build, read_config
 from tests.engine.checkpoints import checkpoint, with_draft_layer
 from tests.engine.driver import GREEDY, Driver, Request, load_engine
+from tests.engine.loading.test_fp8_weights import PROMPT, answer, matrices
 from tests.engine.quantized.checkpoints import (
     Writer,
     awq,
@@ -28,7 +29,6 @@ from tests.engine.quantized.checkpoints import (
     per_row,
     quantised,
 )
-from tests.engine.test_fp8_weights import PROMPT, answer, matrices
 
 E4M3 = torch.float8_e4m3fn
 NVFP4_ARGS = {
