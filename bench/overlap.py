@@ -21,7 +21,7 @@ from bench.harness.options import int_list
 from bench.recording import Recording
 from engine.batch import Binding, ForwardBatch, Row
 from engine.divided_gpu import STEPS_SHARES, DividedGpu
-from engine.graphs import DecodeGraphs
+from engine.graphs.decode_graphs import DecodeGraphs
 from engine.kernels.shared_memory import most_shared_memory
 from engine.overlap import Overlap
 from engine.step import Step

@@ -10,8 +10,10 @@ import torch
 from engine import gpu
 from engine.config import EngineConfig, step_tokens
 from engine.divided_gpu import CannotDivide, DividedGpu
-from engine.draft_graphs import DraftGraphs
-from engine.graphs import DecodeGraphs, Trunk
+from engine.graphs.decode_graphs import DecodeGraphs, Trunk
+from engine.graphs.draft_graphs import DraftGraphs
+from engine.graphs.prefill_graphs import MAX_PROMPTS, PrefillGraphs
+from engine.graphs.prefill_graphs import sizes as prompt_sizes
 from engine.kernels.interface import Kernels
 from engine.kernels.reference import ReferenceKernels
 from engine.kernels.shared_memory import most_shared_memory
@@ -19,8 +21,6 @@ from engine.kernels.triton_linear import aligned_rows
 from engine.kernels.triton_set import TritonKernels
 from engine.model.model import Model
 from engine.overlap import Overlap
-from engine.prefill_graphs import MAX_PROMPTS, PrefillGraphs
-from engine.prefill_graphs import sizes as prompt_sizes
 from engine.sampling.cuda_sampler import CudaSampler, num_logits
 from engine.sampling.grammars import Grammars
 from engine.spread.engine_steps import EngineSpread

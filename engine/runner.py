@@ -19,14 +19,14 @@ from engine.batch import Binding, ForwardBatch, Pass, passes
 from engine.cache.pool_sizes import BufferFactory
 from engine.checks import Checks
 from engine.config import EngineConfig
-from engine.graphs import DecodeGraphs
+from engine.graphs.decode_graphs import DecodeGraphs
+from engine.graphs.prefill_graphs import PrefillGraphs, Shape
 from engine.inputs import Inputs
 from engine.kernels.interface import Kernels
 from engine.loading import parts, weights
 from engine.loading.phases import Phases
 from engine.model.model import Model, finished
 from engine.overlap import Overlap, OverlappedBatch
-from engine.prefill_graphs import PrefillGraphs, Shape
 from engine.sampling import prompt_scores
 from engine.sampling.grammars import Compiled, Grammars
 from engine.sampling.prompt_scores import Scores

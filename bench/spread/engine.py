@@ -8,8 +8,8 @@ import torch
 
 from engine.batch import ForwardBatch, SpreadPlan
 from engine.config import EngineConfig
-from engine.draft_graphs import DraftGraphs
-from engine.graphs import DecodeGraphs
+from engine.graphs.decode_graphs import DecodeGraphs
+from engine.graphs.draft_graphs import DraftGraphs
 from engine.runner import Engine
 from engine.spread.engine_steps import EngineSpread
 from engine.spread.lending import LendingSteps

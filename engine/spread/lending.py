@@ -11,7 +11,7 @@ from functools import partial
 import torch
 
 from engine.batch import SpreadPlan
-from engine.graph_pool import Graph, GraphPool
+from engine.graphs.graph_pool import Graph, GraphPool
 from engine.model.model import Model
 from engine.model.weights import MoeWeights
 from engine.spread.group_memory import GroupMemory

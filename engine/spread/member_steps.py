@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from engine.batch import ForwardBatch
-from engine.draft_graphs import DraftGraphs
-from engine.graphs import DecodeGraphs
+from engine.graphs.decode_graphs import DecodeGraphs
+from engine.graphs.draft_graphs import DraftGraphs
 from engine.kernels.interface import Kernels
 from engine.sampling.sampler import Sampler
 from engine.spread.outcome import SettledDraw, SpreadOutcome

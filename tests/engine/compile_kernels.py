@@ -32,9 +32,9 @@ from triton.runtime import jit
 from engine.batch import Binding, Pass
 from engine.config import Quantize
 from engine.download import WrittenByKernels
-from engine.draft_graphs import DraftGraphs
 from engine.gpu_arch import MEASURED, has_fp8, shared_bytes
-from engine.graphs import DecodeGraphs, Trunk
+from engine.graphs.decode_graphs import DecodeGraphs, Trunk
+from engine.graphs.draft_graphs import DraftGraphs
 from engine.inputs import Inputs
 from engine.kernels.attention_pieces import CHUNK_LENS, PIECE_LENS
 from engine.kernels.triton_attention_pieces import DeepRows, attention_in_pieces

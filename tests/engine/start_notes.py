@@ -23,9 +23,9 @@ from triton.compiler import make_backend
 from triton.runtime import jit
 
 from engine.config import DECODE_BUCKETS, EngineConfig, Quantize
-from engine.draft_graphs import DraftGraphs
 from engine.gpu_arch import MEASURED
-from engine.graphs import DecodeGraphs, Trunk
+from engine.graphs.decode_graphs import DecodeGraphs, Trunk
+from engine.graphs.draft_graphs import DraftGraphs
 from engine.kernels import first_start
 from engine.kernels.notes import noted
 from engine.kernels.triton_set import TritonKernels

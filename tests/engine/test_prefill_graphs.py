@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.batch import Keep, Row
+from engine.graphs.prefill_graphs import ROWS, TOKENS, Shape
 from engine.kernels.triton_prefill_plan import BLOCK, TILE_LEN, HostPlan
-from engine.prefill_graphs import ROWS, TOKENS, Shape
 from transport.wire.layout import CacheLayout
 
 chunks = st.lists(

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from engine.batch import Binding, ForwardBatch, Row
-from engine.prefill_graphs import MAX_PAGES, ROWS, TOKENS
+from engine.graphs.prefill_graphs import MAX_PAGES, ROWS, TOKENS
 from engine.runner import Engine
 from tests.engine.compiled_kernels import PAGES, small_engine
 from tests.kernels.closeness import relative_error

@@ -12,7 +12,7 @@ from bench.dummy_checkpoint import make_folder
 from bench.engine_bench import CONSTRAINT
 from engine.batch import Binding, ForwardBatch, Row
 from engine.config import EngineConfig
-from engine.draft_graphs import DraftGraphs
+from engine.graphs.draft_graphs import DraftGraphs
 from engine.runner import Engine
 from tests.gpu.teacher_forced import PAGES_EACH, VOCAB, four_layers, pages
 from transport.copy.memory import own_memory

@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 import torch
 
-from engine import draft_graphs, gpu
+from engine import gpu
 from engine.config import EngineConfig
 from engine.cuda_parts import CudaParts
-from engine.graph_pool import GraphPool
+from engine.graphs import draft_graphs
+from engine.graphs.graph_pool import GraphPool
 from engine.kernels import (
     triton_attention_decode,
     triton_conv_linear,

@@ -5,10 +5,10 @@ import json
 import pytest
 import torch
 
-from engine import shared_pages
 from engine.batch import Binding, ForwardBatch, Row
 from engine.config import EngineConfig
-from engine.draft_graphs import DraftGraphs
+from engine.graphs import shared_pages
+from engine.graphs.draft_graphs import DraftGraphs
 from engine.kernels.triton_dot import INTERPRETED
 from engine.runner import Engine
 from tests.kernels import cuda_path

@@ -16,10 +16,10 @@ from unittest.mock import Mock
 import pytest
 import torch
 
-from engine import draft_graphs
 from engine.batch import Binding, ForwardBatch, Row, SpreadPlan
 from engine.config import EngineConfig
-from engine.draft_graphs import DraftGraphs
+from engine.graphs import draft_graphs
+from engine.graphs.draft_graphs import DraftGraphs
 from engine.kernels.triton_dot import INTERPRETED
 from engine.runner import Engine
 from engine.spread import kernels

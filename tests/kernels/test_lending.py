@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from engine.batch import SpreadPlan
-from engine.graph_pool import GraphPool
+from engine.graphs.graph_pool import GraphPool
 from engine.model.weights import MoeWeights
 from engine.spread import triton_experts
 from engine.spread.group_memory import GroupMemory

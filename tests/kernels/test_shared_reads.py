@@ -8,8 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine import shared_pages
 from engine.batch import Row
+from engine.graphs import shared_pages
+from engine.graphs.shared_pages import SharedPages
 from engine.kernels.shared_reads import (
     CHUNK_BITS,
     MAX_CHUNKS,
@@ -21,7 +22,6 @@ from engine.kernels.shared_reads import (
     rows_of_tile,
 )
 from engine.kernels.triton_attention_decode import AttentionWorkspace, attention_decode
-from engine.shared_pages import SharedPages
 from tests.kernels.closeness import relative_error
 from transport.wire.layout import CacheLayout
 

@@ -9,8 +9,9 @@ import torch
 from bench.spread import member as spread_member
 from bench.spread.engine import ACCEPTED
 from bench.spread.member import Member
-from engine import cuda_parts, draft_graphs
+from engine import cuda_parts
 from engine.config import EngineConfig
+from engine.graphs import draft_graphs
 from engine.kernels.triton_dot import INTERPRETED
 from engine.runner import Engine
 from engine.spread.shapes import draft_shapes

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 import torch
 
-from engine import graphs
 from engine.batch import Binding, ForwardBatch, Row, SpreadPlan, StepResult
-from engine.graph_pool import GraphPool
+from engine.graphs.decode_graphs import DecodeGraphs, Trunk
+from engine.graphs.graph_pool import GraphPool
 from engine.kernels.triton_set import TritonKernels
 from engine.loading import weights
 from engine.model.config import ModelConfig
@@ -67,8 +67,8 @@ class Sequences:
         self._first = [state.clone() for state in self.states]
         local = TritonKernels(config, device, NUM_SLOTS)
         logits = torch.zeros(NUM_SLOTS, 512, device=device)
-        self.graphs = graphs.DecodeGraphs(
-            graphs.Trunk(model, cache, layout, local, 128), next_token, logits, spreads=True
+        self.graphs = DecodeGraphs(
+            Trunk(model, cache, layout, local, 128), next_token, logits, spreads=True
         )
         self.graphs.buckets = (BUCKET,)
         self.graphs.capture()

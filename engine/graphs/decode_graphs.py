@@ -19,13 +19,13 @@ from engine.batch import Row
 from engine.block_tables import BlockTables
 from engine.config import DECODE_BUCKETS, MAX_DECODE_ROWS
 from engine.divided_gpu import DividedGpu
-from engine.graph_pool import Graph, GraphPool
+from engine.graphs.graph_pool import Graph, GraphPool
+from engine.graphs.shared_pages import SharedPages
 from engine.inputs import DraftRows, Inputs, Rows, ring_tables
 from engine.kernels.interface import Kernels
 from engine.kernels.shared_reads import rows_of_tile
 from engine.kernels.state_ring import StateRing
 from engine.model.model import Model, finished
-from engine.shared_pages import SharedPages
 from transport.copy.tensors import CacheTensors
 from transport.wire.layout import CacheLayout
 

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 
 from engine.batch import Row
-from engine.graph_pool import Graph, GraphPool
-from engine.graphs import Stepped
+from engine.graphs.decode_graphs import Stepped
+from engine.graphs.graph_pool import Graph, GraphPool
 from engine.inputs import Inputs, Rows
 from engine.kernels.interface import Kernels
 from engine.kernels.triton_prefill_plan import HostPlan, PrefillPlan, padded_sizes

@@ -1,12 +1,12 @@
-"""The draft layer's part of a decode step with drafts, as CUDA graphs (engine/draft_graphs.py)."""
+"""The draft layer's part of a decode step with drafts, as CUDA graphs (draft_graphs.py)."""
 
 from collections.abc import Callable
 from functools import partial
 
 import torch
 
-from engine.draft_memory import DraftMemory
-from engine.graph_pool import Graph
+from engine.graphs.draft_memory import DraftMemory
+from engine.graphs.graph_pool import Graph
 from engine.inputs import Inputs
 from engine.kernels.interface import Kernels
 from engine.kernels.triton_drafts import place_draft

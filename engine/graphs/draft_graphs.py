@@ -9,7 +9,7 @@ A step is enqueued whole, and the host reads its outcome while the next one runs
     draft graphs (rows, place)      the first draft's head, then each further draft;
     or KV graph (rows, drafts)      if the next step has no drafts.
 
-The graphs behind ``accept`` are the draft layer's (engine/draft_layer.py).
+The graphs behind ``accept`` are the draft layer's (draft_layer.py).
 
 Only the GPU knows which positions a step writes: lengths are in tables there (triton_drafts.py). A
 step that several workers compute together (engine/spread) has another verify graph; each worker
@@ -25,10 +25,10 @@ import torch
 from engine.batch import Pass, Row
 from engine.config import DECODE_BUCKETS, MAX_VERIFIED_TOKENS
 from engine.download import Written, WrittenByKernels
-from engine.draft_layer import DraftLayer
-from engine.draft_memory import DraftMemory
-from engine.graph_pool import Graph, GraphPool
-from engine.graphs import Trunk, buckets_below
+from engine.graphs.decode_graphs import Trunk, buckets_below
+from engine.graphs.draft_layer import DraftLayer
+from engine.graphs.draft_memory import DraftMemory
+from engine.graphs.graph_pool import Graph, GraphPool
 from engine.inputs import DraftRows, Inputs
 from engine.kernels.interface import Kernels
 from engine.kernels.state_ring import StateRing
