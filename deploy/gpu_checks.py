@@ -111,6 +111,10 @@ def peers(environ: Mapping[str, str]) -> tuple[int, list[Finding]]:
         findings.append(Finding("fail", "peer access", f"not {', '.join(cut)}", advice))
     elif len(matrix) > 1:
         findings.append(Finding("ok", "peer access", f"all {len(matrix)} GPUs to all others"))
+    archs = {arch_number((major, minor)) for major, minor in report["capabilities"]}
+    where = "between" if any(map(unmeasured, archs)) else "beside"
+    text = f"long prompts of a worker without a spread group: {where} decode steps"
+    findings.append(Finding("ok", "kernels", text))
     why = report.get("no_cudnn", "")
     how = f"Triton ({why})" if why else "Triton and cuDNN"
     findings.append(Finding("ok", "kernels", f"prompts behind deep contexts: {how}"))

@@ -10,6 +10,7 @@ import torch
 from engine import gpu
 from engine.config import EngineConfig, step_tokens
 from engine.divided_gpu import CannotDivide, DividedGpu
+from engine.gpu_arch import arch_number, unmeasured
 from engine.graphs.decode_graphs import DecodeGraphs, Trunk
 from engine.graphs.draft_graphs import DraftGraphs
 from engine.graphs.prefill_graphs import MAX_PROMPTS, PrefillGraphs
@@ -87,7 +88,9 @@ class CudaParts:
             problem = "this worker does not both compute prompts and decode"
         elif config.spreads:
             problem = "steps of a spread group need the whole GPU"
-        elif config.overlap == "auto" and torch.cuda.get_device_capability() != (9, 0):
+        elif config.overlap == "auto" and unmeasured(
+            arch_number(torch.cuda.get_device_capability())
+        ):
             problem = "it was measured with compute capability 9.0 alone"
         elif config.gpu_share > 1:
             problem = "other workers compute on this GPU"

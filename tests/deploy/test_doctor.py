@@ -308,6 +308,13 @@ def test_how_prompts_behind_deep_contexts_are_computed(python, why: str, said: s
     assert last.text == f"prompts behind deep contexts: {said}"
 
 
+@pytest.mark.parametrize(("major", "where"), [(8, "between"), (9, "beside")])
+def test_whether_gpus_are_divided(python, major: int, where: str) -> None:
+    python(f"echo '{REPORT % (major, 'true')}'")
+    said = [each.text for each in gpu_checks.peers(dict(os.environ))[1]]
+    assert f"long prompts of a worker without a spread group: {where} decode steps" in said
+
+
 EXPORTS = 'if [ $3 = export ]; then echo "{}"; read line; exit; fi\nread line\n'
 
 
