@@ -26,12 +26,11 @@ from engine.kernels.shared_memory import most_shared_memory
 from engine.overlap import Overlap
 from engine.step import Step
 from transport.wire.sampling import SamplingParams, StopRule
+from worker.overlapped import ENQUEUE_SHARE
 
 PAGE, OWN, MOST_STEPS = 64, 6_400, 2_000
 MAX_ROWS, PROMPT_SLOTS = 32, (40, 41)
 PROMPTS = 3
-ENQUEUE_SHARE = 0.5
-"""As worker/overlapped.py has it."""
 
 
 class Sequences:

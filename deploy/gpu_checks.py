@@ -95,10 +95,9 @@ def peers(environ: Mapping[str, str]) -> tuple[int, list[Finding]]:
         return 0, [Finding("fail", "cuda", last_line(answer.stderr), advice)]
     report: dict[str, Any] = msgspec.json.decode(answer.stdout)
     findings = list[Finding]()
-    of_gpus = zip(report["names"], report["capabilities"], strict=True)
-    for i, (name, (major, minor)) in enumerate(of_gpus):
-        arch = arch_number((major, minor))
-        text = f"GPU {i} {name} has compute capability {major}.{minor}"
+    archs = [arch_number((major, minor)) for major, minor in report["capabilities"]]
+    for i, (name, arch) in enumerate(zip(report["names"], archs, strict=True)):
+        text = f"GPU {i} {name} has compute capability {arch / 10:.1f}"
         if problem := arch_problem(arch, quantised=False):
             findings.append(Finding("fail", "cuda", text, problem))
         elif warning := unmeasured(arch):
@@ -111,7 +110,6 @@ def peers(environ: Mapping[str, str]) -> tuple[int, list[Finding]]:
         findings.append(Finding("fail", "peer access", f"not {', '.join(cut)}", advice))
     elif len(matrix) > 1:
         findings.append(Finding("ok", "peer access", f"all {len(matrix)} GPUs to all others"))
-    archs = {arch_number((major, minor)) for major, minor in report["capabilities"]}
     where = "between" if any(map(unmeasured, archs)) else "beside"
     text = f"long prompts of a worker without a spread group: {where} decode steps"
     findings.append(Finding("ok", "kernels", text))

@@ -48,7 +48,6 @@ def up(
     ] = None,
     load_format: Annotated[
         LoadFormat,
-        Overlap,
         typer.Option(envvar="BATON_LOAD_FORMAT", help="dummy: random weights."),
     ] = "auto",
     quantize: Annotated[

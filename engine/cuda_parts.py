@@ -108,7 +108,7 @@ class CudaParts:
         log.info(
             "overlap: long prompts are computed beside decode steps on %s of %d multiprocessors",
             " or ".join(str(each.num_for_steps) for each in divided.divisions),
-            divided.divisions[0].num_for_steps + divided.divisions[0].num_for_prompts,
+            divided.total,
         )  # fmt: skip
         return divided
 

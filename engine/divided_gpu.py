@@ -71,6 +71,11 @@ class DividedGpu:
         """Divide ``device`` once for each of the steps' ``shares``. Raises CannotDivide."""
         return cls(tuple(Division.of(device, share) for share in shares))
 
+    @property
+    def total(self) -> int:
+        """The number of multiprocessors of the GPU."""
+        return self.divisions[0].num_for_steps + self.divisions[0].num_for_prompts
+
     def use(self, division: Division | None) -> None:
         """Let what this thread enqueues from now on keep to the steps' part of ``division``, or
         have the whole GPU; in either case it runs behind what was enqueued before.

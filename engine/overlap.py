@@ -111,7 +111,7 @@ class Overlap:
         divisions = () if gpu is None else gpu.divisions
         self._divisions = {each.num_for_steps: each for each in divisions}
         self.shares = tuple(sorted(self._divisions))
-        self.total = divisions[0].num_for_steps + divisions[0].num_for_prompts if divisions else 1
+        self.total = 1 if gpu is None else gpu.total
         self._under_way: deque[OverlappedBatch] = deque()
         self._ahead: deque[torch.cuda.Event] = deque()
 

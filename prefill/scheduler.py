@@ -8,6 +8,7 @@ admitted.
 
 import logging
 from collections.abc import Callable
+from itertools import chain, islice
 
 from engine.batch import Keep, Row, Sampled, StepResult
 from engine.cache.allocator import CacheAllocator
@@ -61,6 +62,10 @@ class PrefillScheduler:
 
     def sequences(self) -> list[Sequence]:
         return [*self.waiting, *self.filling]
+
+    def oldest(self, most: int) -> list[Sequence]:
+        """The first ``most`` prompts in the order in which they are computed."""
+        return list(islice(chain(self.filling, self.waiting), most))
 
     def num_left(self, prompt: Sequence) -> int:
         """The tokens of the prompt that are neither cached nor in a launched batch. A prompt that

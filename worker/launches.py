@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, islice
 from math import inf
 
 from engine.batch import StepResult
@@ -206,10 +205,11 @@ class PromptBatches:
         """True if the next batch may have a prompt that is long enough to be computed beside
         steps, where the engine can do that, or such a batch is under way."""
         room, limits = self._room, self._room.settings.limits
-        if room.engine.overlap is None or self.overlapped:
-            return bool(self.overlapped)
-        prompts = chain(room.prompts.filling, room.prompts.waiting)
-        oldest = islice(prompts, limits.prompts.max_batch_rows)
+        if self.overlapped:
+            return True
+        if room.engine.overlap is None:
+            return False
+        oldest = room.prompts.oldest(limits.prompts.max_batch_rows)
         return any(room.prompts.num_left(each) > limits.max_tokens_beside_decode for each in oldest)
 
     def _left_s(self, scheduled: Scheduled) -> float:

@@ -2,7 +2,6 @@
 
 from collections import deque
 from collections.abc import Callable
-from itertools import chain, islice
 from typing import NamedTuple
 
 from engine.batch import StepResult
@@ -57,9 +56,9 @@ class Overlapped:
         """The share beside the next batch; 0: prompts are rather computed between steps, up to
         ``num_between`` tokens at a time."""
         room, now = self._room, self._room.clock()
-        prompts = islice(chain(room.prompts.filling, room.prompts.waiting), MOST_WAITING)
+        oldest = room.prompts.oldest(MOST_WAITING)
         return room.shares.choose(
-            [(now - each.received_at, room.prompts.num_left(each)) for each in prompts],
+            [(now - each.received_at, room.prompts.num_left(each)) for each in oldest],
             self._targets(),
             num_ahead=sum(begun.scheduled.num_prompt_tokens for begun in self._begun),
             num_between=num_between,

@@ -24,6 +24,7 @@ from tests.coordinator.answers import CHAT, USER
 from tests.coordinator.apps import make_app
 from tests.coordinator.browser import Browser, Serve, executable
 from tests.coordinator.checkpoint_folder import write_checkpoint
+from tests.coordinator.dialect_templates import TEMPLATES, dialect_folder
 from tests.coordinator.fake_core import ClientOf, FakeCore, Says
 from tests.coordinator.site import Site
 from tests.coordinator.stores import FAST, MakeStore
@@ -43,6 +44,16 @@ class QuickTicks:
     @staticmethod
     async def sleep(delay_s: float) -> None:
         await asyncio.sleep(delay_s / 20)
+
+
+@pytest.fixture(scope="module")
+def tokenizers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Tokenizer]]:
+    """The tokenizer of each template of dialect_templates.py."""
+    folder = tmp_path_factory.mktemp("dialects")
+    found = {name: Tokenizer.load(dialect_folder(folder, name)) for name in TEMPLATES}
+    yield found
+    for tokenizer in found.values():
+        tokenizer.close()
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -1,7 +1,7 @@
 """Tool calls and thoughts of each dialect, through all APIs of chats."""
 
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
@@ -12,7 +12,6 @@ from coordinator.http.http_settings import HttpSettings
 from coordinator.text.tokenizer import Tokenizer
 from tests.coordinator.answers import CHAT, USER, check_error, events, post
 from tests.coordinator.apps import make_app
-from tests.coordinator.dialect_templates import TEMPLATES, dialect_folder
 from tests.coordinator.fake_core import FakeCore
 from tests.coordinator.text.test_json_calls import hermes, llama
 from transport.wire.sampling import Constraint
@@ -71,15 +70,6 @@ class Served:
     async def close(self) -> None:
         for client in self._clients:
             await client.aclose()
-
-
-@pytest.fixture(scope="module")
-def tokenizers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Tokenizer]]:
-    folder = tmp_path_factory.mktemp("dialects")
-    found = {name: Tokenizer.load(dialect_folder(folder, name)) for name in TEMPLATES}
-    yield found
-    for tokenizer in found.values():
-        tokenizer.close()
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import json
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +14,11 @@ from coordinator.text.dialect import dialect_of
 from coordinator.text.thoughts import Opener, ThoughtIds, ThoughtMeter
 from coordinator.text.tokenizer import Tokenizer
 from tests.coordinator.checkpoint_folder import PLAIN, TEMPLATE
-from tests.coordinator.dialect_templates import QWEN3, TEMPLATES, dialect_folder
+from tests.coordinator.dialect_templates import QWEN3, dialect_folder
 from tests.coordinator.text.test_qwen_parser import cut
 
 QUESTION = {"role": "user", "content": "How many?"}
 TALK = [QUESTION, {"role": "assistant", "content": "Four."}, {"role": "user", "content": "Sure?"}]
-
-
-@pytest.fixture(scope="module")
-def tokenizers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Tokenizer]]:
-    folder = tmp_path_factory.mktemp("dialects")
-    found = {name: Tokenizer.load(dialect_folder(folder, name)) for name in TEMPLATES}
-    yield found
-    for tokenizer in found.values():
-        tokenizer.close()
 
 
 @pytest.mark.parametrize(
