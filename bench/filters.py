@@ -15,9 +15,9 @@ import typer
 
 from bench.recording import Recording
 from bench.timed_steps import graph_ms
-from engine.kernels import torch_sampling
-from engine.kernels.triton_long_threshold import lowest_kept_of_all
-from engine.kernels.triton_threshold import ThresholdWorkspace, lowest_kept
+from engine.kernels.sampling import torch_sampling
+from engine.kernels.sampling.triton_long_threshold import lowest_kept_of_all
+from engine.kernels.sampling.triton_threshold import ThresholdWorkspace, lowest_kept
 
 ROWS = 1, 16, 64
 FILTERS: dict[str, tuple[int, float]] = {

@@ -15,8 +15,8 @@ import typer
 
 from bench.recording import Recording
 from bench.timed_steps import graph_ms
-from engine.kernels.triton_experts import experts
-from engine.kernels.triton_experts_nvfp4 import experts_nvfp4
+from engine.kernels.experts.triton_experts import experts
+from engine.kernels.experts.triton_experts_nvfp4 import experts_nvfp4
 from engine.model.int4_experts import Int4Experts
 from engine.model.int8_experts import Int8Experts
 from engine.model.matrix import Matrix

@@ -11,7 +11,7 @@ from unittest.mock import patch
 import torch
 
 from engine import gpu
-from engine.kernels.state_ring import ring_bytes
+from engine.cache.state_ring import ring_bytes
 from engine.model.config import ModelConfig
 from engine.model.registry import build, read_config
 from transport.wire.layout import CacheLayout, PoolSize

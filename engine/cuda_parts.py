@@ -15,10 +15,10 @@ from engine.graphs.decode_graphs import DecodeGraphs, Trunk
 from engine.graphs.draft_graphs import DraftGraphs
 from engine.graphs.prefill_graphs import MAX_PROMPTS, PrefillGraphs
 from engine.graphs.prefill_graphs import sizes as prompt_sizes
+from engine.kernels.dense.triton_linear import aligned_rows
 from engine.kernels.interface import Kernels
 from engine.kernels.reference import ReferenceKernels
 from engine.kernels.shared_memory import most_shared_memory
-from engine.kernels.triton_linear import aligned_rows
 from engine.kernels.triton_set import TritonKernels
 from engine.model.model import Model
 from engine.overlap import Overlap

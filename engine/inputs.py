@@ -11,8 +11,8 @@ import torch
 
 from engine import ragged
 from engine.batch import Keep, Row
+from engine.cache.state_ring import StateRing
 from engine.kernels.shared_reads import SharedReads
-from engine.kernels.state_ring import StateRing
 from engine.upload import upload, upload_parts
 from engine.window_pages import PassPages
 from transport.wire.layout import CacheLayout

@@ -20,9 +20,9 @@ from typing import NamedTuple, Protocol
 import torch
 
 from engine.batch import Pass, Row
+from engine.cache.state_ring import StateRing
 from engine.inputs import DraftRows, Inputs
 from engine.kernels.interface import Kernels
-from engine.kernels.state_ring import StateRing
 from engine.model.model import Model, finished
 from engine.model.mtp import Chosen, draft_hidden, draft_kv
 from engine.sampling.fed_drafts import FedDrafts

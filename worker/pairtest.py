@@ -18,7 +18,7 @@ import torch
 import typer
 
 from engine.gpu import visible_gpus
-from engine.kernels import cudnn_attention
+from engine.kernels.attention import cudnn_attention
 from transport.copy.memory import copy_stream, own_memory
 from transport.copy.region import Region
 from transport.copy.selftest import probe_peer, write_pattern

@@ -189,7 +189,7 @@ def _kept_tables(engine: Engine) -> KeptTables:
     this engine's GPU, model, weights, kernels and drafts."""
     from triton import knobs  # not on a machine without GPUs
 
-    from engine.kernels.variants import current_sources
+    from engine.kernels.compiling.variants import current_sources
 
     config = engine.config
     of = (

@@ -6,9 +6,9 @@ import torch
 from msgspec.structs import replace
 
 from engine import gpu
+from engine.cache.state_ring import ring_bytes
 from engine.config import MAX_DECODE_ROWS, EngineConfig
 from engine.graphs.prefill_graphs import MAX_PROMPTS
-from engine.kernels.state_ring import ring_bytes
 from engine.model.config import ModelConfig
 from engine.spread.memory import exchange_layout
 from engine.window_pages import num_work_pages

@@ -17,6 +17,7 @@ import torch
 
 from engine.batch import Row
 from engine.block_tables import BlockTables
+from engine.cache.state_ring import StateRing
 from engine.config import DECODE_BUCKETS, MAX_DECODE_ROWS
 from engine.divided_gpu import DividedGpu
 from engine.graphs.graph_pool import Graph, GraphPool
@@ -24,7 +25,6 @@ from engine.graphs.shared_pages import SharedPages
 from engine.inputs import DraftRows, Inputs, Rows, ring_tables
 from engine.kernels.interface import Kernels
 from engine.kernels.shared_reads import rows_of_tile
-from engine.kernels.state_ring import StateRing
 from engine.model.model import Model, finished
 from transport.copy.tensors import CacheTensors
 from transport.wire.layout import CacheLayout
@@ -167,7 +167,7 @@ class DecodeGraphs:
         self._step[:, :bucket].copy_(host, non_blocking=True)
 
     def _forward(self, bucket: int, kernels: Kernels, *, spread: bool = False) -> Stepped:
-        from engine.kernels.triton_step_start import start_step
+        from engine.kernels.batch.triton_step_start import start_step
 
         slots, ends, ids = self._step[0, :bucket], self._step[1, :bucket], self._fed[:bucket]
         page_size = self._layout.page_size

@@ -23,6 +23,7 @@ from functools import partial
 import torch
 
 from engine.batch import Pass, Row
+from engine.cache.state_ring import StateRing
 from engine.config import DECODE_BUCKETS, MAX_VERIFIED_TOKENS
 from engine.download import Written, WrittenByKernels
 from engine.graphs.decode_graphs import Trunk, buckets_below
@@ -30,15 +31,14 @@ from engine.graphs.draft_layer import DraftLayer
 from engine.graphs.draft_memory import DraftMemory
 from engine.graphs.graph_pool import Graph, GraphPool
 from engine.inputs import DraftRows, Inputs
-from engine.kernels.interface import Kernels
-from engine.kernels.state_ring import StateRing
-from engine.kernels.triton_drafts import (
+from engine.kernels.batch.triton_drafts import (
     SlotTables,
     Uncertain,
     accept,
     place_verified,
 )
-from engine.kernels.triton_linear import aligned
+from engine.kernels.dense.triton_linear import aligned
+from engine.kernels.interface import Kernels
 from engine.model.model import finished
 from engine.sampling.cuda_sampler import CudaSampler
 from engine.sampling.target_choices import Choices, TargetChoices

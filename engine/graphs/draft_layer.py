@@ -8,9 +8,9 @@ import torch
 from engine.graphs.draft_memory import DraftMemory
 from engine.graphs.graph_pool import Graph
 from engine.inputs import Inputs
+from engine.kernels.batch.triton_drafts import place_draft
+from engine.kernels.dense.triton_linear import aligned_rows
 from engine.kernels.interface import Kernels
-from engine.kernels.triton_drafts import place_draft
-from engine.kernels.triton_linear import aligned_rows
 from engine.model.model import Model
 from engine.model.mtp import Chosen, draft_hidden, draft_kv
 from engine.sampling.cuda_sampler import CudaSampler

@@ -9,10 +9,10 @@ from engine.batch import Row
 from engine.block_tables import BlockTables
 from engine.graphs.shared_pages import SharedPages
 from engine.inputs import Inputs, Rows
+from engine.kernels.batch.triton_drafts import Placed, SlotTables, StepRows
+from engine.kernels.batch.triton_step_start import row_tables
+from engine.kernels.dense.triton_linear import aligned
 from engine.kernels.shared_reads import SharedReads
-from engine.kernels.triton_drafts import Placed, SlotTables, StepRows
-from engine.kernels.triton_linear import aligned
-from engine.kernels.triton_step_start import row_tables
 from transport.wire.layout import CacheLayout
 
 

@@ -19,8 +19,8 @@ from engine.batch import Row
 from engine.graphs.decode_graphs import Stepped
 from engine.graphs.graph_pool import Graph, GraphPool
 from engine.inputs import Inputs, Rows
+from engine.kernels.batch.triton_prefill_plan import HostPlan, PrefillPlan, padded_sizes
 from engine.kernels.interface import Kernels
-from engine.kernels.triton_prefill_plan import HostPlan, PrefillPlan, padded_sizes
 from engine.model.model import Model, finished
 from engine.upload import aligned_starts
 from engine.window_pages import PassPages

@@ -6,7 +6,7 @@ from typing import Protocol
 import torch
 
 from engine.gpu_arch import arch_number
-from engine.kernels import first_start
+from engine.kernels.compiling import first_start
 from engine.kernels.interface import Kernels
 from engine.kernels.reference import ReferenceKernels
 from engine.kernels.triton_support import unsupported
@@ -55,7 +55,7 @@ def kernels_ahead(device: str, config: ModelConfig, what: object, *, spreads: bo
     ``what`` and the GPU. ``spreads``: it takes part in spread steps."""
     if device == "cpu":
         return NothingAhead()
-    from engine.kernels.compile_ahead import CompileAhead
+    from engine.kernels.compiling.compile_ahead import CompileAhead
 
     arch = arch_number(torch.cuda.get_device_capability())
     return CompileAhead(what, arch, first_start.notes(config, arch, spreads=spreads))

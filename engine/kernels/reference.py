@@ -7,16 +7,12 @@ import torch
 import torch.nn.functional as F
 
 from engine.inputs import Inputs
-from engine.kernels import (
-    torch_attention,
-    torch_conv,
-    torch_delta_rule,
-    torch_drafts,
-    torch_experts,
-    torch_norm,
-)
+from engine.kernels.attention import torch_attention
+from engine.kernels.delta import torch_conv, torch_delta_rule, torch_drafts
+from engine.kernels.dense import torch_norm
+from engine.kernels.dense.torch_linear import Linear
+from engine.kernels.experts import torch_experts
 from engine.kernels.interface import Activation, Pending
-from engine.kernels.torch_linear import Linear
 from engine.model import decoder
 from engine.model.matrix import Matrix
 from engine.model.weights import (

@@ -11,22 +11,23 @@ from functools import cached_property
 import torch
 
 from engine.inputs import Inputs, Rows
-from engine.kernels import cudnn_attention
-from engine.kernels.attention_pieces import DEEPEST_PLANNED, in_pieces
-from engine.kernels.interface import Activation, Pending
-from engine.kernels.triton_add_norm import add_rms_norm
-from engine.kernels.triton_attention_decode import AttentionWorkspace, attention_decode
-from engine.kernels.triton_attention_pieces import DeepRows, attention_in_pieces
-from engine.kernels.triton_attention_prefill import attention_prefill
-from engine.kernels.triton_conv import conv_qkv
-from engine.kernels.triton_conv_linear import conv_linear
-from engine.kernels.triton_delta_decode import DeltaWorkspace, delta_decode, ring_shape
-from engine.kernels.triton_delta_prefill import delta_prefill
-from engine.kernels.triton_draft_input import draft_input
-from engine.kernels.triton_fp8 import BLOCK_K
-from engine.kernels.triton_gate_up import gate_up
-from engine.kernels.triton_gated_norm import gated_rms_norm
-from engine.kernels.triton_linear import (
+from engine.kernels.attention import cudnn_attention
+from engine.kernels.attention.attention_pieces import DEEPEST_PLANNED, in_pieces
+from engine.kernels.attention.triton_attention_decode import AttentionWorkspace, attention_decode
+from engine.kernels.attention.triton_attention_pieces import DeepRows, attention_in_pieces
+from engine.kernels.attention.triton_attention_prefill import attention_prefill
+from engine.kernels.attention.triton_rope_cache import cache_kv, rope_cache
+from engine.kernels.batch.triton_prefill_plan import PrefillPlan
+from engine.kernels.batch.triton_step_start import embed
+from engine.kernels.delta.triton_conv import conv_qkv
+from engine.kernels.delta.triton_conv_linear import conv_linear
+from engine.kernels.delta.triton_delta_decode import DeltaWorkspace, delta_decode, ring_shape
+from engine.kernels.delta.triton_delta_prefill import delta_prefill
+from engine.kernels.delta.triton_gated_norm import gated_rms_norm
+from engine.kernels.dense.triton_add_norm import add_rms_norm
+from engine.kernels.dense.triton_draft_input import draft_input
+from engine.kernels.dense.triton_gate_up import gate_up
+from engine.kernels.dense.triton_linear import (
     MAX_STREAMED,
     float_linear,
     linear,
@@ -34,13 +35,12 @@ from engine.kernels.triton_linear import (
     prepared_of,
     split_of,
 )
-from engine.kernels.triton_moe import add_experts
-from engine.kernels.triton_norm_linear import norm_linear, suits_norm_linear
-from engine.kernels.triton_prefill_plan import PrefillPlan
-from engine.kernels.triton_quantise import BLOCK, Prepared, Quantised
-from engine.kernels.triton_rope_cache import cache_kv, rope_cache
-from engine.kernels.triton_split import Split
-from engine.kernels.triton_step_start import embed
+from engine.kernels.dense.triton_norm_linear import norm_linear, suits_norm_linear
+from engine.kernels.experts.triton_moe import add_experts
+from engine.kernels.formats.triton_fp8 import BLOCK_K
+from engine.kernels.formats.triton_quantise import BLOCK, Prepared, Quantised
+from engine.kernels.formats.triton_split import Split
+from engine.kernels.interface import Activation, Pending
 from engine.model.config import ModelConfig
 from engine.model.layers import Attention
 from engine.model.matrix import Matrix

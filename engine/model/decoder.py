@@ -23,10 +23,10 @@ import torch
 import torch.nn.functional as F
 
 from engine.inputs import Inputs
+from engine.kernels.delta.torch_delta_rule import split_qk
+from engine.kernels.dense.torch_norm import gated_rms_norm, norm_rope, rms_norm, rope_table, rotate
+from engine.kernels.experts.torch_experts import gate_mul, route, silu_mul
 from engine.kernels.interface import Activation, Kernels, Operators, Pending
-from engine.kernels.torch_delta_rule import split_qk
-from engine.kernels.torch_experts import gate_mul, route, silu_mul
-from engine.kernels.torch_norm import gated_rms_norm, norm_rope, rms_norm, rope_table, rotate
 from engine.loading.plan import Plan
 from engine.model.builder import WeightBuilder
 from engine.model.config import ModelConfig

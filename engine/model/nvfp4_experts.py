@@ -1,6 +1,7 @@
 """Experts' weights in NVFP4, in the order of bits in which W4A16 kernels read them.
 
-The order, and why it is so: engine/kernels/triton_nvfp4.py. Formats: engine/quantized/nvfp4.py.
+The order, and why it is so: engine/kernels/formats/triton_nvfp4.py. Formats:
+engine/quantized/nvfp4.py.
 """
 
 from functools import cache

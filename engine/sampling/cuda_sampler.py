@@ -17,13 +17,13 @@ import torch.nn.functional as F
 
 from engine.config import SAMPLED_AT_ONCE
 from engine.download import WrittenByKernels
-from engine.kernels.torch_sampling import SHORT_TOP_K
-from engine.kernels.triton_linear import aligned
-from engine.kernels.triton_long_threshold import lowest_kept_of_all
-from engine.kernels.triton_mask import mask_logits
-from engine.kernels.triton_penalties import PenaltyTables, penalise
-from engine.kernels.triton_sampling import SamplingWorkspace, draw
-from engine.kernels.triton_threshold import ThresholdWorkspace, lowest_kept
+from engine.kernels.dense.triton_linear import aligned
+from engine.kernels.sampling.torch_sampling import SHORT_TOP_K
+from engine.kernels.sampling.triton_long_threshold import lowest_kept_of_all
+from engine.kernels.sampling.triton_mask import mask_logits
+from engine.kernels.sampling.triton_penalties import PenaltyTables, penalise
+from engine.kernels.sampling.triton_sampling import SamplingWorkspace, draw
+from engine.kernels.sampling.triton_threshold import ThresholdWorkspace, lowest_kept
 from engine.sampling.fed_drafts import FedDrafts
 from engine.sampling.given_acceptance import GivenAcceptance
 from engine.sampling.grammars import Grammars

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import torch
 
-from engine.kernels.torch_given_acceptance import given_acceptance
+from engine.kernels.sampling.torch_given_acceptance import given_acceptance
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class GivenAcceptance:
         positions: torch.Tensor,
     ) -> None:
         """``decided`` on CUDA, in place: in ``chosen``, and in pinned memory ``on_host``."""
-        from engine.kernels.triton_given_acceptance import decide_drafts  # needs a GPU
+        from engine.kernels.sampling.triton_given_acceptance import decide_drafts  # needs a GPU
 
         decide_drafts(
             chosen, on_host, self.drafts, self.verified, self.seeds, slots, positions,

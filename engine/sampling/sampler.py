@@ -29,8 +29,8 @@ from itertools import accumulate
 import torch
 
 from engine.batch import Binding
-from engine.kernels import torch_sampling
-from engine.kernels.philox import gumbel_noise
+from engine.kernels.sampling import torch_sampling
+from engine.kernels.sampling.philox import gumbel_noise
 from engine.sampling.constraints import Constraints, Masks, TokenSource
 from engine.sampling.fed_drafts import FedDrafts
 from engine.sampling.given_acceptance import GivenAcceptance

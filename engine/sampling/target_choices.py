@@ -12,8 +12,8 @@ import torch
 
 from engine.batch import Row
 from engine.download import Written, download
-from engine.kernels.triton_drafts import Placed
-from engine.kernels.triton_linear import aligned_rows
+from engine.kernels.batch.triton_drafts import Placed
+from engine.kernels.dense.triton_linear import aligned_rows
 from engine.sampling.cuda_sampler import CudaSampler
 from engine.sampling.fed_drafts import FedDrafts
 from engine.sampling.verified import Verified, VerifiedOnGpu

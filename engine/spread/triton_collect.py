@@ -11,7 +11,7 @@ a program of an expert kernel reads one number.
 
 The launch waits for the rows itself: an expert's program for all ids, a row's program for that row,
 and a lender's program for the row of padding that says that it has come as far. It takes the place
-of ``engine.kernels.triton_plan.plan``.
+of ``engine.kernels.experts.triton_plan.plan``.
 
 Reference: the formulas above; test: tests/kernels/test_shared_functions.py, test_spread_orders.py.
 """

@@ -2,8 +2,8 @@
 """The owned experts of a group's rows, with each result stored where its row is at home.
 
 Tiles, and the order in which a row's sum is formed, are those of the local step
-(engine/kernels/triton_experts.py), so a result has the same bits whichever member computes it. The
-shared expert is computed at home, for the member's own rows.
+(engine/kernels/experts/triton_experts.py), so a result has the same bits whichever member computes
+it. The shared expert is computed at home, for the member's own rows.
 
 Reference: the local step, bit for bit, which torch_experts.add_experts judges; test:
 tests/kernels/test_spread.py.
@@ -13,8 +13,8 @@ import torch
 import triton
 import triton.language as tl
 
-from engine.kernels.triton_expert_bands import down_band
-from engine.kernels.triton_experts import (
+from engine.kernels.experts.triton_expert_bands import down_band
+from engine.kernels.experts.triton_experts import (
     Tiles,
     block_rows,
     expert_down,
@@ -23,7 +23,7 @@ from engine.kernels.triton_experts import (
     tiles_of,
     whole,
 )
-from engine.kernels.triton_fp8 import BLOCK_K as FP8_K
+from engine.kernels.formats.triton_fp8 import BLOCK_K as FP8_K
 from engine.kernels.triton_overlap import overlap, wait_for_inputs
 from engine.model.matrix import Matrix
 from engine.model.packed_experts import PackedExperts
@@ -61,8 +61,8 @@ def _gate_up_kernel(
     SPLIT_STAGES: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """``engine.kernels.triton_experts.gate_up_kernel`` of owned experts: program (b, i) does the
-    band b of the owned expert i."""
+    """``engine.kernels.experts.triton_experts.gate_up_kernel`` of owned experts: program (b, i)
+    does the band b of the owned expert i."""
     band = tl.program_id(0) * BLOCK_N
     wait_for_inputs(PDL)
     expert, count = owned_expert(p_owned, tl.program_id(1))

@@ -1,9 +1,9 @@
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 """The owned experts of a group's rows, as triton_experts.py, with weights in NVFP4, int4 or int8.
 
-A row's sum is formed in the order of the local step (engine/kernels/triton_experts_nvfp4.py), which
-depends neither on the tiles nor on the number of rows: a result has the same bits whichever member
-computes it.
+A row's sum is formed in the order of the local step
+(engine/kernels/experts/triton_experts_nvfp4.py), which depends neither on the tiles nor on the
+number of rows: a result has the same bits whichever member computes it.
 
 Reference: the local step, bit for bit, which torch_experts.add_experts judges; test:
 tests/kernels/test_spread_packed.py.
@@ -13,14 +13,14 @@ import torch
 import triton
 import triton.language as tl
 
-from engine.kernels.triton_expert_tiles import pairs_of
-from engine.kernels.triton_experts_nvfp4 import FEW, SharedDown, Tiles, tiles_of
-from engine.kernels.triton_fp8 import BLOCK_K
-from engine.kernels.triton_nvfp4_bands import (
+from engine.kernels.experts.triton_expert_tiles import pairs_of
+from engine.kernels.experts.triton_experts_nvfp4 import FEW, SharedDown, Tiles, tiles_of
+from engine.kernels.experts.triton_nvfp4_bands import (
     nvfp4_down_band,
     nvfp4_gate_up_band,
     shared_down_band,
 )
+from engine.kernels.formats.triton_fp8 import BLOCK_K
 from engine.kernels.triton_overlap import overlap, wait_for_inputs
 from engine.model.matrix import Matrix
 from engine.model.packed_experts import PackedExperts

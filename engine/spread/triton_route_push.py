@@ -9,8 +9,8 @@ import torch
 import triton
 import triton.language as tl
 
+from engine.kernels.experts.triton_route import best_experts, shared_activation
 from engine.kernels.triton_overlap import LOADS_FIRST, overlap, wait_for_inputs
-from engine.kernels.triton_route import best_experts, shared_activation
 from engine.spread.memory import WORD_BYTES, Exchange
 from engine.spread.triton_push import inbox_arguments, inbox_of, is_sent, own_none, send_x
 from engine.spread.triton_words import (

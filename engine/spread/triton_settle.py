@@ -2,8 +2,8 @@
 """What a step leaves in the tables of its state slots, once it is known whether its tokens stay.
 
 A spread step stores the states before its token, and puts the token's update into the ring
-(engine/kernels/state_ring.py). If it was aborted, the update is not pending and the token is fed
-again, so all is as before the step; this holds too for steps that were launched behind it.
+(engine/cache/state_ring.py). If it was aborted, the update is not pending and the token is
+fed again, so all is as before the step; this holds too for steps that were launched behind it.
 
 Reference: local steps of the tokens that stay; test: tests/kernels/test_spread_model.py.
 """

@@ -13,10 +13,10 @@ from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
-from engine.kernels.compile_ahead import CompileAhead
-from engine.kernels.compile_variants import NoGpu
-from engine.kernels.triton_mask import WORDS, _mask_kernel
-from engine.kernels.variants import Variants
+from engine.kernels.compiling.compile_ahead import CompileAhead
+from engine.kernels.compiling.compile_variants import NoGpu
+from engine.kernels.compiling.variants import Variants
+from engine.kernels.sampling.triton_mask import WORDS, _mask_kernel
 
 ARCH = 90
 

@@ -36,14 +36,14 @@ from engine.gpu_arch import MEASURED, has_fp8, shared_bytes
 from engine.graphs.decode_graphs import DecodeGraphs, Trunk
 from engine.graphs.draft_graphs import DraftGraphs
 from engine.inputs import Inputs
-from engine.kernels.attention_pieces import CHUNK_LENS, PIECE_LENS
-from engine.kernels.triton_attention_pieces import DeepRows, attention_in_pieces
-from engine.kernels.triton_conv_linear import conv_linear
-from engine.kernels.triton_experts_nvfp4 import FEW, UNPLANNED, experts_nvfp4
-from engine.kernels.triton_fp8 import widened_rows
-from engine.kernels.triton_linear import float_linear, linear, linear_parts
-from engine.kernels.triton_nvfp4 import widened_experts
-from engine.kernels.triton_prefill_plan import PrefillPlan
+from engine.kernels.attention.attention_pieces import CHUNK_LENS, PIECE_LENS
+from engine.kernels.attention.triton_attention_pieces import DeepRows, attention_in_pieces
+from engine.kernels.batch.triton_prefill_plan import PrefillPlan
+from engine.kernels.delta.triton_conv_linear import conv_linear
+from engine.kernels.dense.triton_linear import float_linear, linear, linear_parts
+from engine.kernels.experts.triton_experts_nvfp4 import FEW, UNPLANNED, experts_nvfp4
+from engine.kernels.formats.triton_fp8 import widened_rows
+from engine.kernels.formats.triton_nvfp4 import widened_experts
 from engine.kernels.triton_set import TritonKernels
 from engine.model.int4_experts import Int4Experts
 from engine.model.int8_experts import Int8Experts

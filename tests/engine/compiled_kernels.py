@@ -27,7 +27,8 @@ from triton.runtime import jit
 
 from engine.batch import Binding, ForwardBatch, Keep, Row, Scoring
 from engine.config import Device, EngineConfig, Overlap, Quantize
-from engine.kernels import attention_pieces, cudnn_attention, triton_set
+from engine.kernels import triton_set
+from engine.kernels.attention import attention_pieces, cudnn_attention
 from engine.kernels.triton_set import TritonKernels
 from engine.loading import parts
 from engine.loading.model_folder import read_model

@@ -1,6 +1,7 @@
-"""``python -m tests.engine.start_notes``: adds to ``engine/kernels/first_start.json`` what decode
-steps of the full-size model launch and no start on a GPU has noted: with drafts and without, in
-BF16 and FP8, and as a member of a spread group or a lender.
+"""``python -m tests.engine.start_notes``: adds to
+``engine/kernels/compiling/first_start.json`` what decode steps of the full-size model launch and no
+start on a GPU has noted: with drafts and without, in BF16 and FP8, and as a member of a spread
+group or a lender.
 
 No GPU is needed, and nothing is computed: a model of four layers at full width, whose memory is
 never written, notes each kernel's variant instead of launching it, as for a Hopper GPU. What
@@ -26,8 +27,8 @@ from engine.config import DECODE_BUCKETS, EngineConfig, Quantize
 from engine.gpu_arch import MEASURED
 from engine.graphs.decode_graphs import DecodeGraphs, Trunk
 from engine.graphs.draft_graphs import DraftGraphs
-from engine.kernels import first_start
-from engine.kernels.notes import noted
+from engine.kernels.compiling import first_start
+from engine.kernels.compiling.notes import noted
 from engine.kernels.triton_set import TritonKernels
 from engine.loading import parts
 from engine.loading.model_folder import read_model

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from triton import knobs
 
-from engine.kernels.compile_ahead import CompileAhead
-from engine.kernels.variants import Variants
+from engine.kernels.compiling.compile_ahead import CompileAhead
+from engine.kernels.compiling.variants import Variants
 
 ROOT = Path(__file__).parents[2]
 

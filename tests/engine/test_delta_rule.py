@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from engine.inputs import Rows
-from engine.kernels.torch_delta_rule import chunked, recurrent
+from engine.kernels.delta.torch_delta_rule import chunked, recurrent
 
 
 def rows_of(starts: tuple[int, ...], lens: tuple[int, ...]) -> Rows:

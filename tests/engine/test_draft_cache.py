@@ -14,11 +14,11 @@ import torch.nn.functional as F
 
 from engine.batch import Binding, ForwardBatch, Row
 from engine.inputs import Inputs, Rows
-from engine.kernels import torch_attention
+from engine.kernels.attention import torch_attention
+from engine.kernels.attention.torch_attention import Span
+from engine.kernels.dense.torch_linear import Linear
 from engine.kernels.interface import Pending
 from engine.kernels.reference import ReferenceKernels
-from engine.kernels.torch_attention import Span
-from engine.kernels.torch_linear import Linear
 from engine.model.weights import MoeWeights
 from engine.runner import Engine
 from engine.speculation import Speculation

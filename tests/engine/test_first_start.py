@@ -10,8 +10,8 @@ from typing import get_args
 
 import pytest
 
-from engine.kernels import first_start
-from engine.kernels.notes import OPTIONS, for_triton, noted
+from engine.kernels.compiling import first_start
+from engine.kernels.compiling.notes import OPTIONS, for_triton, noted
 from engine.model.registry import read_config
 from tests.examples import ALL
 
@@ -62,7 +62,7 @@ def test_members_of_spread_groups_have_notes_beside_those_of_all():
 @pytest.mark.parametrize("weights", get_args(first_start.Kind))
 def test_each_note_has_the_parameters_that_its_kernel_has(weights):
     """Else a first start compiles it at its launch: note a start on a GPU again, and run
-    ``python -m engine.kernels.first_start``."""
+    ``python -m engine.kernels.compiling.first_start``."""
     for note in map(json.loads, first_start.read(90, weights)):
         module, _, name = note["kernel"].rpartition(".")
         kernel = getattr(import_module(module), name)

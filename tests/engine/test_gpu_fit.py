@@ -8,9 +8,9 @@ import torch
 
 from engine import gpu
 from engine.cache.pool_sizes import sized_cache
+from engine.cache.state_ring import ring_bytes
 from engine.config import MAX_DECODE_ROWS, SAMPLED_AT_ONCE, EngineConfig
 from engine.errors import GpuMemoryHeld
-from engine.kernels.state_ring import ring_bytes
 from engine.model.registry import read_config
 from engine.window_pages import SPARE_PAGES
 from tests.engine.checkpoints import checkpoint

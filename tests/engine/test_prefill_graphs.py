@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from engine.batch import Keep, Row
 from engine.graphs.prefill_graphs import ROWS, TOKENS, Shape
-from engine.kernels.triton_prefill_plan import BLOCK, TILE_LEN, HostPlan
+from engine.kernels.batch.triton_prefill_plan import BLOCK, TILE_LEN, HostPlan
 from transport.wire.layout import CacheLayout
 
 chunks = st.lists(

@@ -5,11 +5,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engine.cache.state_ring import StateRing
 from engine.inputs import DraftRows, Rows
-from engine.kernels.state_ring import StateRing
-from engine.kernels.torch_conv import conv_decode
-from engine.kernels.torch_delta_rule import recurrent
-from engine.kernels.torch_drafts import conv_drafts, recurrent_drafts
+from engine.kernels.delta.torch_conv import conv_decode
+from engine.kernels.delta.torch_delta_rule import recurrent
+from engine.kernels.delta.torch_drafts import conv_drafts, recurrent_drafts
 
 HEADS, DIM, CHANNELS, NUM_SLOTS, MOST = 2, 4, 6, 3, 3
 SLOTS = torch.tensor([2, 0])

@@ -6,7 +6,7 @@ from dataclasses import fields, is_dataclass
 import pytest
 import torch
 
-from engine.kernels.triton_large_linear import large_linear
+from engine.kernels.dense.triton_large_linear import large_linear
 from engine.model.matrix import Matrix
 from engine.runner import Engine
 from tests.gpu import references

@@ -10,7 +10,7 @@ from msgspec import structs
 from bench.dummy_checkpoint import make_folder
 from engine.batch import Binding, ForwardBatch, Row
 from engine.config import EngineConfig
-from engine.kernels.torch_given_acceptance import uniform
+from engine.kernels.sampling.torch_given_acceptance import uniform
 from engine.runner import Engine
 from engine.step import Step
 from tests.gpu.teacher_forced import PAGES_EACH, VOCAB, four_layers, pages

@@ -2,7 +2,7 @@
 
 import torch
 
-from engine.kernels.triton_split import Split
+from engine.kernels.formats.triton_split import Split
 
 
 def relative_error(out: torch.Tensor, truth: torch.Tensor) -> float:

@@ -19,16 +19,12 @@ from engine.config import EngineConfig
 from engine.cuda_parts import CudaParts
 from engine.graphs import draft_graphs
 from engine.graphs.graph_pool import GraphPool
-from engine.kernels import (
-    triton_attention_decode,
-    triton_conv_linear,
-    triton_large_linear,
-    triton_linear,
-    triton_rope_cache,
-)
-from engine.kernels.triton_fp8 import BLOCK_K as FP8_K
-from engine.kernels.triton_quantise import BLOCK, Quantised
-from engine.kernels.triton_rows import Tiles
+from engine.kernels.attention import triton_attention_decode, triton_rope_cache
+from engine.kernels.delta import triton_conv_linear
+from engine.kernels.dense import triton_large_linear, triton_linear
+from engine.kernels.dense.triton_rows import Tiles
+from engine.kernels.formats.triton_fp8 import BLOCK_K as FP8_K
+from engine.kernels.formats.triton_quantise import BLOCK, Quantised
 from engine.kernels.triton_set import TritonKernels
 from engine.loading.parts import read_model
 from engine.model.matrix import Matrix

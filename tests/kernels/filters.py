@@ -2,7 +2,7 @@
 
 import torch
 
-from engine.kernels import torch_sampling
+from engine.kernels.sampling import torch_sampling
 
 Settings = list[tuple[float, int, float, float]]
 """Of each row or state slot: temperature, top_k, top_p, min_p."""

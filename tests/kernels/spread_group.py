@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from engine.kernels.triton_add_norm import add_rms_norm
-from engine.kernels.triton_experts import Tiles
-from engine.kernels.triton_experts import experts as local_experts
+from engine.kernels.dense.triton_add_norm import add_rms_norm
+from engine.kernels.experts.triton_experts import Tiles
+from engine.kernels.experts.triton_experts import experts as local_experts
 from engine.model.matrix import Matrix
 from engine.spread.memory import HEADER_BYTES, Exchange, ExchangeLayout
 from engine.spread.shapes import group_size

@@ -4,12 +4,13 @@ import pytest
 import torch
 
 from engine.inputs import Rows
-from engine.kernels import torch_attention, torch_norm
-from engine.kernels.triton_attention_decode import AttentionWorkspace, attention_decode
-from engine.kernels.triton_attention_prefill import attention_prefill
-from engine.kernels.triton_prefill_plan import HostPlan, PrefillPlan
-from engine.kernels.triton_rope_cache import cache_kv, rope_cache
-from engine.kernels.triton_split import Split, split_rows
+from engine.kernels.attention import torch_attention
+from engine.kernels.attention.triton_attention_decode import AttentionWorkspace, attention_decode
+from engine.kernels.attention.triton_attention_prefill import attention_prefill
+from engine.kernels.attention.triton_rope_cache import cache_kv, rope_cache
+from engine.kernels.batch.triton_prefill_plan import HostPlan, PrefillPlan
+from engine.kernels.dense import torch_norm
+from engine.kernels.formats.triton_split import Split, split_rows
 from tests.kernels.closeness import relative_error, same_split
 
 HEADS, KV_HEADS, DIM, PAGE, EPS, LAYER = 8, 2, 32, 16, 1e-6, 1

@@ -8,12 +8,13 @@ import pytest
 import torch
 
 from engine.inputs import Rows
-from engine.kernels import torch_attention, torch_norm, triton_rope_cache
-from engine.kernels.torch_attention import Span
-from engine.kernels.triton_attention_decode import AttentionWorkspace, attention_decode
-from engine.kernels.triton_attention_prefill import attention_prefill, heads_at_once
-from engine.kernels.triton_prefill_plan import PrefillPlan
-from engine.kernels.triton_rope_cache import rope_cache
+from engine.kernels.attention import torch_attention, triton_rope_cache
+from engine.kernels.attention.torch_attention import Span
+from engine.kernels.attention.triton_attention_decode import AttentionWorkspace, attention_decode
+from engine.kernels.attention.triton_attention_prefill import attention_prefill, heads_at_once
+from engine.kernels.attention.triton_rope_cache import rope_cache
+from engine.kernels.batch.triton_prefill_plan import PrefillPlan
+from engine.kernels.dense import torch_norm
 from tests.examples import combinations
 from tests.kernels.closeness import relative_error
 

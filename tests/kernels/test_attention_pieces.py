@@ -12,22 +12,18 @@ from hypothesis import strategies as st
 from engine import warm_up
 from engine.config import EngineConfig
 from engine.cuda_parts import CudaParts
-from engine.kernels import (
-    attention_pieces,
-    cudnn_attention,
-    triton_attention_prefill,
-    triton_set,
-)
-from engine.kernels.attention_pieces import (
+from engine.kernels import triton_set
+from engine.kernels.attention import attention_pieces, cudnn_attention, triton_attention_prefill
+from engine.kernels.attention.attention_pieces import (
     CHUNK_LENS,
     LONGEST_TAIL,
     chunks_of,
     in_pieces,
     pieces_of,
 )
-from engine.kernels.triton_attention_pieces import DeepRows, attention_in_pieces
+from engine.kernels.attention.triton_attention_pieces import DeepRows, attention_in_pieces
+from engine.kernels.batch.triton_prefill_plan import PrefillPlan
 from engine.kernels.triton_dot import INTERPRETED
-from engine.kernels.triton_prefill_plan import PrefillPlan
 from engine.kernels.triton_set import TritonKernels
 from engine.model.layers import Attention
 from engine.model.registry import read_config

@@ -7,7 +7,7 @@ import torch
 from llguidance import LLMatcher
 
 from engine.batch import Binding, Sampled
-from engine.kernels import torch_sampling
+from engine.kernels.sampling import torch_sampling
 from engine.sampling import cuda_sampler
 from engine.sampling.cuda_sampler import CudaSampler, num_logits
 from engine.sampling.grammars import Grammars

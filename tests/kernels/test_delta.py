@@ -5,15 +5,16 @@ import torch
 import torch.nn.functional as F
 
 from engine.inputs import Rows
-from engine.kernels import torch_conv, torch_delta_rule, torch_norm
-from engine.kernels.triton_conv import conv_qkv
-from engine.kernels.triton_conv_linear import conv_linear
-from engine.kernels.triton_delta_decode import DeltaWorkspace, delta_decode
-from engine.kernels.triton_delta_prefill import delta_prefill
-from engine.kernels.triton_gated_norm import gated_rms_norm
-from engine.kernels.triton_prefill_plan import HostPlan, PrefillPlan
-from engine.kernels.triton_rows import Tiles
-from engine.kernels.triton_split import Split, split_rows
+from engine.kernels.batch.triton_prefill_plan import HostPlan, PrefillPlan
+from engine.kernels.delta import torch_conv, torch_delta_rule
+from engine.kernels.delta.triton_conv import conv_qkv
+from engine.kernels.delta.triton_conv_linear import conv_linear
+from engine.kernels.delta.triton_delta_decode import DeltaWorkspace, delta_decode
+from engine.kernels.delta.triton_delta_prefill import delta_prefill
+from engine.kernels.delta.triton_gated_norm import gated_rms_norm
+from engine.kernels.dense import torch_norm
+from engine.kernels.dense.triton_rows import Tiles
+from engine.kernels.formats.triton_split import Split, split_rows
 from engine.model.matrix import Matrix
 from tests.kernels.closeness import relative_error, same_split
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from engine.kernels.dense.triton_draft_input import draft_input
 from engine.kernels.reference import ReferenceKernels
-from engine.kernels.triton_draft_input import draft_input
 from tests.kernels.closeness import relative_error
 
 EPS = 1e-6

@@ -5,7 +5,7 @@ import random
 import pytest
 import torch
 
-from engine.kernels.triton_drafts import (
+from engine.kernels.batch.triton_drafts import (
     Placed,
     SlotTables,
     StepRows,

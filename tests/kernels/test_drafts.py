@@ -5,11 +5,11 @@ import random
 import pytest
 import torch
 
-from engine.kernels.state_ring import StateRing
-from engine.kernels.triton_conv_linear import MAX_FUSED, conv_linear
-from engine.kernels.triton_delta_decode import DeltaWorkspace, delta_decode, ring_shape
-from engine.kernels.triton_rows import Tiles
-from engine.kernels.triton_split import Split, split_rows
+from engine.cache.state_ring import StateRing
+from engine.kernels.delta.triton_conv_linear import MAX_FUSED, conv_linear
+from engine.kernels.delta.triton_delta_decode import DeltaWorkspace, delta_decode, ring_shape
+from engine.kernels.dense.triton_rows import Tiles
+from engine.kernels.formats.triton_split import Split, split_rows
 from engine.model.matrix import Matrix
 from tests.kernels.closeness import same_split
 from tests.kernels.test_delta import EPS, Layer

@@ -4,17 +4,17 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from engine.kernels.triton_add_norm import add_rms_norm
-from engine.kernels.triton_expert_tiles import Tiles as PrefillTiles
-from engine.kernels.triton_experts import Tiles as DecodeTiles
-from engine.kernels.triton_experts import experts
-from engine.kernels.triton_experts_fp8 import experts_fp8
-from engine.kernels.triton_fp8 import widened_rows
-from engine.kernels.triton_gated_norm import gated_rms_norm
-from engine.kernels.triton_linear import float_linear, linear, linear_parts, stream_linear
-from engine.kernels.triton_quantise import Quantised, quantise_rows
-from engine.kernels.triton_rows import Tiles
-from engine.kernels.triton_split import Split, split_rows
+from engine.kernels.delta.triton_gated_norm import gated_rms_norm
+from engine.kernels.dense.triton_add_norm import add_rms_norm
+from engine.kernels.dense.triton_linear import float_linear, linear, linear_parts, stream_linear
+from engine.kernels.dense.triton_rows import Tiles
+from engine.kernels.experts.triton_expert_tiles import Tiles as PrefillTiles
+from engine.kernels.experts.triton_experts import Tiles as DecodeTiles
+from engine.kernels.experts.triton_experts import experts
+from engine.kernels.experts.triton_experts_fp8 import experts_fp8
+from engine.kernels.formats.triton_fp8 import widened_rows
+from engine.kernels.formats.triton_quantise import Quantised, quantise_rows
+from engine.kernels.formats.triton_split import Split, split_rows
 from engine.model.matrix import FP8, Matrix
 from tests.kernels.closeness import relative_error
 
@@ -119,7 +119,7 @@ def test_linear_of_a_split_in_groups(num_fp8: int, num_plain: int, device: torch
 def test_logits_of_the_first_ids(
     num_tokens: int, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("engine.kernels.triton_linear.WIDENED_AT_ONCE", 128)
+    monkeypatch.setattr("engine.kernels.dense.triton_linear.WIDENED_AT_ONCE", 128)
     x, w = draw(num_tokens, 512, device=device), mixed(256, 0, 512, device)
     wide = torch.full((num_tokens + 1, 224), torch.nan, device=device)
     out = wide[:num_tokens, :208]

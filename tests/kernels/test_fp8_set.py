@@ -8,7 +8,7 @@ import torch
 from engine.batch import Row
 from engine.config import EngineConfig
 from engine.inputs import Inputs
-from engine.kernels import triton_linear
+from engine.kernels.dense import triton_linear
 from engine.kernels.interface import Kernels
 from engine.kernels.triton_dot import INTERPRETED
 from engine.kernels.triton_set import TritonKernels

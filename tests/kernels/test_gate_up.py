@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from engine.kernels.torch_experts import gate_mul
-from engine.kernels.triton_gate_up import gate_up
+from engine.kernels.dense.triton_gate_up import gate_up
+from engine.kernels.experts.torch_experts import gate_mul
 from engine.model.layers import Activation
 from engine.model.matrix import Matrix
 from tests.kernels.closeness import relative_error

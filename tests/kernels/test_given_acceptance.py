@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from engine.kernels.torch_given_acceptance import uniform
-from engine.kernels.triton_drafts import Uncertain, accept, place_verified
+from engine.kernels.batch.triton_drafts import Uncertain, accept, place_verified
+from engine.kernels.sampling.torch_given_acceptance import uniform
 from engine.sampling.given_acceptance import GivenAcceptance
 from tests.kernels.test_draft_steps import Steps
 

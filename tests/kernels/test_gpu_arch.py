@@ -4,7 +4,9 @@ import pytest
 import torch
 
 from engine import gpu_arch
-from engine.kernels import triton_attention_prefill, triton_linear, triton_overlap
+from engine.kernels import triton_overlap
+from engine.kernels.attention import triton_attention_prefill
+from engine.kernels.dense import triton_linear
 from engine.model.matrix import Matrix
 
 

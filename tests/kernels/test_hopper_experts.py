@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from engine.gpu_arch import HOPPER
-from engine.kernels import gluon_down, gluon_gate_up, hopper_experts
-from engine.kernels.hopper_experts import experts_hopper, suits
+from engine.kernels.experts import gluon_down, gluon_gate_up, hopper_experts
+from engine.kernels.experts.hopper_experts import experts_hopper, suits
+from engine.kernels.experts.triton_experts_fp8 import experts_fp8
 from engine.kernels.triton_arch import arch_of
-from engine.kernels.triton_experts_fp8 import experts_fp8
 from engine.model.matrix import Matrix
 from tests.kernels.closeness import relative_error
 from tests.kernels.gluon_threads import Emulated

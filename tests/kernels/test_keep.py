@@ -3,9 +3,9 @@
 import torch
 
 from engine.batch import Keep
-from engine.kernels.triton_conv import conv_qkv
-from engine.kernels.triton_delta_prefill import delta_prefill
-from engine.kernels.triton_prefill_plan import TILE_LEN, HostPlan, PrefillPlan
+from engine.kernels.batch.triton_prefill_plan import TILE_LEN, HostPlan, PrefillPlan
+from engine.kernels.delta.triton_conv import conv_qkv
+from engine.kernels.delta.triton_delta_prefill import delta_prefill
 from tests.kernels.closeness import relative_error
 from tests.kernels.test_delta import BOUND, Layer, rows_of
 

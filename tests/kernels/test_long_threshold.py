@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from engine.kernels.triton_long_threshold import lowest_kept_of_all
+from engine.kernels.sampling.triton_long_threshold import lowest_kept_of_all
 from tests.kernels import filters
 from tests.kernels.filters import Settings
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from engine.kernels.torch_sampling import masked
-from engine.kernels.triton_mask import mask_logits
+from engine.kernels.sampling.torch_sampling import masked
+from engine.kernels.sampling.triton_mask import mask_logits
 
 
 @pytest.mark.parametrize("num_ids", [1, 31, 33, 700, 4_100])

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from engine.batch import Row
 from engine.config import EngineConfig, Quantize
 from engine.inputs import Inputs
-from engine.kernels import triton_moe
+from engine.kernels.experts import triton_moe
 from engine.kernels.triton_dot import INTERPRETED
 from engine.kernels.triton_set import TritonKernels
 from engine.loading import model_folder, parts

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from engine.kernels.torch_sampling import penalised
-from engine.kernels.triton_penalties import PenaltyTables, penalise
+from engine.kernels.sampling.torch_sampling import penalised
+from engine.kernels.sampling.triton_penalties import PenaltyTables, penalise
 from engine.sampling.fed_drafts import FedDrafts
 
 NUM_SLOTS, WIDTH, NUM_DRAFTS = 4, 2_604, 3

@@ -5,9 +5,9 @@ import torch
 import triton
 import triton.language as tl
 
-from engine.kernels import triton_sampling
-from engine.kernels.philox import gumbel_noise
-from engine.kernels.triton_sampling import SamplingWorkspace, draw
+from engine.kernels.sampling import triton_sampling
+from engine.kernels.sampling.philox import gumbel_noise
+from engine.kernels.sampling.triton_sampling import SamplingWorkspace, draw
 
 NUM_IDS, VALID = 5000, 4801
 

@@ -6,16 +6,11 @@ import torch
 import triton
 import triton.language as tl
 
-from engine.kernels import (
-    triton_dot,
-    triton_expert_bands,
-    triton_expert_tiles,
-    triton_fp8,
-    triton_quantise,
-    triton_rows,
-    triton_split,
-)
-from engine.kernels.triton_plan import plan_both
+from engine.kernels import triton_dot
+from engine.kernels.dense import triton_rows
+from engine.kernels.experts import triton_expert_bands, triton_expert_tiles
+from engine.kernels.experts.triton_plan import plan_both
+from engine.kernels.formats import triton_fp8, triton_quantise, triton_split
 from engine.model.matrix import FP8
 from engine.spread import triton_collect
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from engine.batch import Row
 from engine.graphs import shared_pages
 from engine.graphs.shared_pages import SharedPages
+from engine.kernels.attention.triton_attention_decode import AttentionWorkspace, attention_decode
 from engine.kernels.shared_reads import (
     CHUNK_BITS,
     MAX_CHUNKS,
@@ -21,7 +22,6 @@ from engine.kernels.shared_reads import (
     num_planned,
     rows_of_tile,
 )
-from engine.kernels.triton_attention_decode import AttentionWorkspace, attention_decode
 from tests.kernels.closeness import relative_error
 from transport.wire.layout import CacheLayout
 

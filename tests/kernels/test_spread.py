@@ -4,7 +4,7 @@ the local step's kernels, bit for bit."""
 import pytest
 import torch
 
-from engine.kernels.triton_route import route_shared
+from engine.kernels.experts.triton_route import route_shared
 from engine.spread.memory import EMPTY, HEADER_BYTES, TURN, UNKNOWN_MEMBER
 from engine.spread.triton_agree import agree, offer
 from engine.spread.triton_experts import experts

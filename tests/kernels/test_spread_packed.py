@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from engine.kernels.triton_add_norm import add_rms_norm
-from engine.kernels.triton_experts_nvfp4 import Tiles, experts_nvfp4
+from engine.kernels.dense.triton_add_norm import add_rms_norm
+from engine.kernels.experts.triton_experts_nvfp4 import Tiles, experts_nvfp4
 from engine.model.int4_experts import Int4Experts
 from engine.model.int8_experts import Int8Experts
 from engine.model.matrix import Matrix

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from engine.kernels import triton_step_start
-from engine.kernels.triton_step_start import embed, row_tables, start_step
+from engine.kernels.batch import triton_step_start
+from engine.kernels.batch.triton_step_start import embed, row_tables, start_step
 
 PAGE = 64
 

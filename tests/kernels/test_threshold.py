@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from engine.kernels.triton_threshold import ThresholdWorkspace, lowest_kept
+from engine.kernels.sampling.triton_threshold import ThresholdWorkspace, lowest_kept
 from tests.kernels import filters
 from tests.kernels.filters import Settings
 

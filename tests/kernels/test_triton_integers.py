@@ -4,10 +4,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from engine.kernels.triton_experts_nvfp4 import Tiles, experts_nvfp4
-from engine.kernels.triton_linear import stream_linear
-from engine.kernels.triton_nvfp4 import widened_experts
-from engine.kernels.triton_rows import Tiles as RowTiles
+from engine.kernels.dense.triton_linear import stream_linear
+from engine.kernels.dense.triton_rows import Tiles as RowTiles
+from engine.kernels.experts.triton_experts_nvfp4 import Tiles, experts_nvfp4
+from engine.kernels.formats.triton_nvfp4 import widened_experts
 from engine.model.int4_experts import Int4Experts
 from engine.model.int8_experts import ZERO, Int8Experts
 from engine.model.matrix import Matrix

@@ -4,16 +4,21 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from engine.kernels.triton_add_norm import add_rms_norm
-from engine.kernels.triton_expert_tiles import Tiles as PrefillTiles
-from engine.kernels.triton_experts import Tiles as DecodeTiles
-from engine.kernels.triton_experts import experts
-from engine.kernels.triton_experts_prefill import experts_prefill
-from engine.kernels.triton_linear import MAX_STREAMED, float_linear, linear_parts, stream_linear
-from engine.kernels.triton_norm_linear import norm_linear, suits_norm_linear
-from engine.kernels.triton_plan import max_tiles, plan, plan_tiles
-from engine.kernels.triton_route import route, route_shared
-from engine.kernels.triton_rows import Tiles
+from engine.kernels.dense.triton_add_norm import add_rms_norm
+from engine.kernels.dense.triton_linear import (
+    MAX_STREAMED,
+    float_linear,
+    linear_parts,
+    stream_linear,
+)
+from engine.kernels.dense.triton_norm_linear import norm_linear, suits_norm_linear
+from engine.kernels.dense.triton_rows import Tiles
+from engine.kernels.experts.triton_expert_tiles import Tiles as PrefillTiles
+from engine.kernels.experts.triton_experts import Tiles as DecodeTiles
+from engine.kernels.experts.triton_experts import experts
+from engine.kernels.experts.triton_experts_prefill import experts_prefill
+from engine.kernels.experts.triton_plan import max_tiles, plan, plan_tiles
+from engine.kernels.experts.triton_route import route, route_shared
 from engine.model.matrix import Matrix
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from bench import packed_experts
-from engine.kernels.triton_experts_nvfp4 import Tiles, experts_nvfp4
+from engine.kernels.experts.triton_experts_nvfp4 import Tiles, experts_nvfp4
 from engine.model.nvfp4_experts import Nvfp4Experts
 from engine.quantized.nvfp4 import converted, dequantise, rounded
 

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from engine.kernels import triton_linear
-from engine.kernels.triton_fp8 import widened_rows
-from engine.kernels.triton_linear import MAX_STREAMED, float_linear, stream_linear
-from engine.kernels.triton_nvfp4 import widened_part
-from engine.kernels.triton_rows import Tiles
+from engine.kernels.dense import triton_linear
+from engine.kernels.dense.triton_linear import MAX_STREAMED, float_linear, stream_linear
+from engine.kernels.dense.triton_rows import Tiles
+from engine.kernels.formats.triton_fp8 import widened_rows
+from engine.kernels.formats.triton_nvfp4 import widened_part
 from engine.model.matrix import Matrix
 from engine.model.nvfp4_experts import Nvfp4Experts
 from engine.quantized.nvfp4 import converted

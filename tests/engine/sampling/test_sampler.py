@@ -15,8 +15,8 @@ from transformers import (
 )
 
 from engine.batch import Binding, Sampled
-from engine.kernels.philox import gumbel_noise, philox
-from engine.kernels.torch_sampling import threshold
+from engine.kernels.sampling.philox import gumbel_noise, philox
+from engine.kernels.sampling.torch_sampling import threshold
 from engine.sampling.sampler import Sampler
 from engine.sampling.sampling_tables import Bound
 from engine.step import SampleRow
