@@ -104,7 +104,7 @@ def test_all_graphs_leave_their_logits_in_the_same_memory(engine: Engine) -> Non
     assert engine._cuda is not None
     memory = engine._cuda._logits.data_ptr()
     graphs = [*engine._graphs._graphs.values(), *engine._prefill_graphs._graphs.values()]
-    logits = [result[0] for graph in graphs for _, result in graph.variants]
+    logits = [result[0] for graph in graphs for _, result in graph.variants.values()]
     assert {each.data_ptr() for each in logits} == {memory}
     assert {each.dtype for each in logits} == {torch.float32}
 
