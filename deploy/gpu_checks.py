@@ -13,7 +13,7 @@ import msgspec
 from deploy.findings import Finding, last_line
 from deploy.gpus import ListedGpu, listed_gpus
 from deploy.known_models import models_that_fit
-from engine.gpu_arch import arch_number, arch_problem, unmeasured
+from engine.gpu_arch import HOPPER, arch_number, arch_problem, unmeasured
 from telemetry.version import install_command
 from worker.gpu_locks.folder import DEFAULT, SETTING
 from worker.gpu_locks.marks import how_to_clear, unfit_gpus
@@ -115,5 +115,7 @@ def peers(environ: Mapping[str, str]) -> tuple[int, list[Finding]]:
     findings.append(Finding("ok", "kernels", text))
     why = report.get("no_cudnn", "")
     how = f"Triton ({why})" if why else "Triton and cuDNN"
+    if HOPPER in archs:
+        how += "; int8 on tensor cores with --quantize fp8"
     findings.append(Finding("ok", "kernels", f"prompts behind deep contexts: {how}"))
     return len(matrix), findings

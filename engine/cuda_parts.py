@@ -190,15 +190,15 @@ class CudaParts:
         return graphs
 
     def plan_pieces(self) -> None:
-        """Make cuDNN's plans for prompts behind deep contexts. An engine of any role may compute
-        such prompts, so all make them, in the thread that launches passes: torch keeps plans for
-        each thread."""
-        if isinstance(self._kernels, TritonKernels) and not self._kernels.cudnn_problem:
+        """Make cuDNN's plans for prompts behind deep contexts, or compile the kernels for them. An
+        engine of any role may compute such prompts, so all do it, in the thread that launches
+        passes: torch keeps plans for each thread."""
+        if isinstance(self._kernels, TritonKernels) and not self._kernels.pieces_problem:
             began = time.monotonic()
             self._kernels.plan_pieces(self._cache.kv)
             took_s = time.monotonic() - began
-            if not self._kernels.cudnn_problem:
-                log.info("cuDNN's plans for deep contexts were made in %.2f s", took_s)
+            if not self._kernels.pieces_problem:
+                log.info("attention to deep contexts was prepared in %.2f s", took_s)
 
     def prefill_graphs(self) -> PrefillGraphs | None:
         """Graphs of short prefill passes, if this engine prefills."""

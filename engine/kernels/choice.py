@@ -45,7 +45,8 @@ def kernels_for(config: ModelConfig, dtype: torch.dtype, device: str, max_rows: 
     from engine.kernels.triton_set import TritonKernels
 
     kernels = TritonKernels(config, torch.device(device), max_rows)
-    how = f"Triton ({kernels.cudnn_problem})" if kernels.cudnn_problem else "Triton and cuDNN"
+    problem, name = kernels.pieces_problem, kernels.unmasked.name
+    how = f"Triton ({problem})" if problem else f"Triton and {name}"
     log.info("attention of prompts behind deep contexts: %s", how)
     return kernels
 

@@ -11,8 +11,8 @@ from functools import cached_property
 import torch
 
 from engine.inputs import Inputs, Rows
-from engine.kernels.attention import cudnn_attention
-from engine.kernels.attention.attention_pieces import DEEPEST_PLANNED, in_pieces
+from engine.kernels.attention import cudnn_attention, int8_attention
+from engine.kernels.attention.cudnn_attention import CUDNN
 from engine.kernels.attention.triton_attention_decode import AttentionWorkspace, attention_decode
 from engine.kernels.attention.triton_attention_pieces import DeepRows, attention_in_pieces
 from engine.kernels.attention.triton_attention_prefill import attention_prefill
@@ -78,14 +78,21 @@ class TritonKernels:
         self._max_rows = max_rows
         self._in_fp8 = config.quantization.source != "none"
         attention = config.attention
-        self.cudnn_problem = cudnn_attention.unsupported(torch.bfloat16, attention.head_dim)
         group = attention.num_attention_heads // attention.num_key_value_heads
+        is_fp8 = self._in_fp8 and not config.quantization.packs
+        self.unmasked = CUDNN
+        self.pieces_problem = ""
+        """Why prompts behind deep contexts are not computed in pieces, or "": then ``unmasked``
+        computes most of their attention."""
+        if is_fp8 and int8_attention.supported(attention.head_dim, group):
+            self.unmasked = int8_attention.INT8
+        else:
+            self.pieces_problem = cudnn_attention.unsupported(torch.bfloat16, attention.head_dim)
         mixers = [layer.mixer for layer in config.layers if isinstance(layer.mixer, Attention)]
         if not all(each.gated and each.window is None and each.scale is None for each in mixers):
-            self.cudnn_problem = "it is for gated attention to all tokens, by the default scale"
+            self.pieces_problem = "it is for gated attention to all tokens, by the default scale"
         elif group & (group - 1):
-            self.cudnn_problem = f"{group} heads per KV head are no power of two"
-        """Why prompts behind deep contexts are not computed in pieces; "" if they are."""
+            self.pieces_problem = f"{group} heads per KV head are no power of two"
 
     @cached_property
     def _delta_workspace(self) -> DeltaWorkspace:
@@ -246,7 +253,7 @@ class TritonKernels:
             of_rows, deep = None if gate is None else gate[n:], self._deep_rows(inputs)
             of = kv, layer, rows.tables, plan
             if deep is not None and of_rows is not None:
-                parts.append(attention_in_pieces(q, of_rows, *of, deep, cudnn_attention.attend))
+                parts.append(attention_in_pieces(q, of_rows, *of, deep, self.unmasked))
             else:
                 parts.append(
                     attention_prefill(q, of_rows, *of, scale=weights.scale, window=weights.window)
@@ -255,22 +262,27 @@ class TritonKernels:
 
     @torch.inference_mode()
     def plan_pieces(self, kv: torch.Tensor) -> None:
-        """Use each shape of a piece once, so that no request waits for cuDNN's plans; if cuDNN
-        refuses one, Triton computes all of them. Only the first page of ``kv`` is read."""
-        if self.cudnn_problem:
+        """Use each shape of a piece once, so that no request waits for cuDNN's plans or for a
+        compilation; if a shape is refused, Triton computes all of them. Only the first page of
+        ``kv`` is read."""
+        if self.pieces_problem:
             return
-        config, (start, num_new) = self._config.attention, DEEPEST_PLANNED
+        config, cut = self._config.attention, self.unmasked.cut
+        start, num_new = cut.deepest
         heads, dim, device = config.num_attention_heads, config.head_dim, self._device
         plan = PrefillPlan.of([start], [num_new], device)
         num_pages = -(-(start + num_new) // kv.shape[3])
         tables = torch.zeros(1, num_pages, dtype=torch.int32, device=device)
         q = torch.zeros(num_new, heads, dim, dtype=kv.dtype, device=device)
-        rows = DeepRows.of([start], [num_new], device)
+        rows = DeepRows.of([start], [num_new], cut, device)
         try:
-            attention_in_pieces(q, q.flatten(1), kv, 0, tables, plan, rows, cudnn_attention.attend)
+            attention_in_pieces(q, q.flatten(1), kv, 0, tables, plan, rows, self.unmasked)
         except RuntimeError as error:
-            self.cudnn_problem = f"cuDNN refuses its shapes: {error}"
-            log.warning("attention of prompts behind deep contexts: Triton, not cuDNN: %s", error)
+            name = self.unmasked.name
+            self.pieces_problem = f"{name} refuses its shapes: {error}"
+            log.warning(
+                "attention of prompts behind deep contexts: Triton, not %s: %s", name, error
+            )
 
     def draft_input(
         self,
@@ -418,9 +430,11 @@ class TritonKernels:
         """The prefill rows, if their attention is computed in pieces."""
         rows = inputs.prefill
         assert rows is not None
-        if self.cudnn_problem or not in_pieces(rows.starts, rows.lens):
+        cut = self.unmasked.cut
+        if self.pieces_problem or not cut.suits(rows.starts, rows.lens):
             return None
-        return inputs.once("deep rows", lambda: DeepRows.of(rows.starts, rows.lens, self._device))
+        of = rows.starts, rows.lens, cut, self._device
+        return inputs.once("deep rows", lambda: DeepRows.of(*of))
 
     def _plan(self, inputs: Inputs) -> PrefillPlan:
         rows = inputs.prefill

@@ -305,7 +305,8 @@ def test_how_prompts_behind_deep_contexts_are_computed(python, why: str, said: s
     python(f"echo '{report}'")
     last = gpu_checks.peers(dict(os.environ))[1][-1]
     assert (last.level, last.topic) == ("ok", "kernels")
-    assert last.text == f"prompts behind deep contexts: {said}"
+    in_fp8 = "int8 on tensor cores with --quantize fp8"
+    assert last.text == f"prompts behind deep contexts: {said}; {in_fp8}"
 
 
 @pytest.mark.parametrize(("major", "where"), [(8, "between"), (9, "beside")])

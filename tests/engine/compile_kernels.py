@@ -36,8 +36,13 @@ from engine.gpu_arch import MEASURED, has_fp8, shared_bytes
 from engine.graphs.decode_graphs import DecodeGraphs, Trunk
 from engine.graphs.draft_graphs import DraftGraphs
 from engine.inputs import Inputs
-from engine.kernels.attention.attention_pieces import CHUNK_LENS, PIECE_LENS
-from engine.kernels.attention.triton_attention_pieces import DeepRows, attention_in_pieces
+from engine.kernels.attention.attention_pieces import LIBRARY
+from engine.kernels.attention.int8_attention import INT8
+from engine.kernels.attention.triton_attention_pieces import (
+    DeepRows,
+    attention_in_pieces,
+)
+from engine.kernels.attention.unmasked import Unmasked
 from engine.kernels.batch.triton_prefill_plan import PrefillPlan
 from engine.kernels.delta.triton_conv_linear import conv_linear
 from engine.kernels.dense.triton_linear import float_linear, linear, linear_parts
@@ -286,18 +291,20 @@ def launch_fp8_lm_head() -> None:
 
 
 def launch_pieces() -> None:
-    """Attention of a prompt behind a deep context, but for cuDNN's part of it."""
+    """Attention of a prompt behind a deep context, with a stand-in for cuDNN's part of it, and with
+    int8."""
     heads, kv_heads, head_dim, page_size = 16, 2, 256, 64
-    start, num_new = sum(PIECE_LENS) + 1, CHUNK_LENS[-1] + 1
+    start, num_new = LIBRARY.deepest
     num_pages = -(-(start + num_new) // page_size)
     cpu, dtype = torch.device("cpu"), torch.bfloat16
     kv = torch.zeros(num_pages, 1, 2, page_size, kv_heads, head_dim, dtype=dtype)
     q = torch.zeros(num_new, heads, head_dim, dtype=dtype)
     tables = torch.zeros(1, num_pages, dtype=torch.int32)
-    plan, rows = PrefillPlan.of([start], [num_new], cpu), DeepRows.of([start], [num_new], cpu)
-    attention_in_pieces(
-        q, q.flatten(1), kv, 0, tables, plan, rows, lambda q, k, v: (q, q[..., 0].float())
-    )
+    plan = PrefillPlan.of([start], [num_new], cpu)
+    stand_in = Unmasked("", LIBRARY, lambda q, k, v: (q[None], q[None, ..., 0].float()))
+    for unmasked in (stand_in, INT8):
+        rows = DeepRows.of([start], [num_new], unmasked.cut, cpu)
+        attention_in_pieces(q, q.flatten(1), kv, 0, tables, plan, rows, unmasked)
 
 
 def launch_everything(arch: int) -> None:

@@ -27,8 +27,8 @@ from triton.runtime import jit
 
 from engine.batch import Binding, ForwardBatch, Keep, Row, Scoring
 from engine.config import Device, EngineConfig, Overlap, Quantize
-from engine.kernels import triton_set
-from engine.kernels.attention import attention_pieces, cudnn_attention
+from engine.kernels.attention import attention_pieces
+from engine.kernels.attention.unmasked import Unmasked
 from engine.kernels.triton_set import TritonKernels
 from engine.loading import parts
 from engine.loading.model_folder import read_model
@@ -181,11 +181,16 @@ def plan_small_pieces(engine: Engine) -> None:
     attention_pieces.PIECE_LENS = 512, 256, 128
     attention_pieces.CHUNK_LENS = 128, 64
     attention_pieces.LONGEST_TAIL = 40
-    attention_pieces.LEAST_NEW, attention_pieces.LEAST_PAIRS = 64, 10_000
-    triton_set.DEEPEST_PLANNED = 896, 193
-    cudnn_attention.attend = lambda q, k, v: (q, q.new_zeros(q.shape[:2], dtype=torch.float32))
+    cut = replace(
+        attention_pieces.LIBRARY, least_cached=128, least_new=64, least_pairs=10_000,
+        deepest=(896, 193),
+    )  # fmt: skip
+
+    def attend(q: torch.Tensor, *_: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return q[None], q.new_zeros(1, *q.shape[:2], dtype=torch.float32)
+
     assert isinstance(engine._kernels, TritonKernels)
-    engine._kernels.cudnn_problem = ""
+    engine._kernels.unmasked, engine._kernels.pieces_problem = Unmasked("", cut, attend), ""
     engine._kernels.plan_pieces(engine.cache.kv)
 
 

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from types import FunctionType, SimpleNamespace
 from typing import Any
 
@@ -132,11 +133,12 @@ class Product:
     """Added to a sum when it is waited for."""
 
     sum: torch.Tensor
-    x: Shared
+    x: Shared | torch.Tensor
     w: Shared
 
     def result(self) -> torch.Tensor:
-        return self.sum + self.x.data.float() @ self.w.data.float()
+        x = self.x.data if isinstance(self.x, Shared) else self.x
+        return self.sum + (x.float() @ self.w.data.float()).to(self.sum.dtype)
 
 
 class Emulated:
@@ -145,14 +147,14 @@ class Emulated:
     def __init__(self, kernel: Any) -> None:
         self._kernel = in_python(kernel.fn)
 
-    def __getitem__(self, grid: tuple[int]) -> Callable[..., None]:
-        return partial(self._launch, grid[0])
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+        return partial(self._launch, grid)
 
-    def _launch(self, num_programs: int, *arguments: Any, **options: Any) -> None:
+    def _launch(self, grid: tuple[int, ...], *arguments: Any, **options: Any) -> None:
         constants = {name: value for name, value in options.items() if name not in _OPTIONS}
         with CopyEngine() as engine:
-            for program in range(num_programs):
-                vars(_here).update(program=(program, num_programs), engine=engine, num_warps=4)
+            for program in product(*map(range, grid)):
+                vars(_here).update(program=program, grid=grid, engine=engine, num_warps=4)
                 self._kernel(*map(_argument, arguments), **constants)
 
 
@@ -204,16 +206,19 @@ def _load(pointer: Pointer, mask: Any = True, other: Any = 0) -> torch.Tensor:
     return torch.where(mask, values, torch.as_tensor(other, dtype=values.dtype))
 
 
-def _store(pointer: Pointer, values: torch.Tensor, mask: torch.Tensor) -> None:
-    at, mask = torch.broadcast_tensors(pointer.at, mask)
+def _store(pointer: Pointer, values: torch.Tensor, mask: Any = True) -> None:
+    at, mask = torch.broadcast_tensors(pointer.at, torch.as_tensor(mask))
     assert values.dtype == pointer.memory.dtype
     _bytes(pointer.memory)[at[mask]] = _bytes(values)[mask]
 
 
-def _allocate(dtype: torch.dtype, shape: Sequence[int], layout: Any) -> Shared | Barriers:
+def _allocate(dtype: torch.dtype, shape: Sequence[int], layout: Any) -> Shared | Barriers | Barrier:
+    if layout == "barriers" and len(shape) == 1:
+        return Barrier()
     if layout == "barriers":
         return Barriers(Barrier() for _ in range(shape[0]))
-    return Shared(torch.full(tuple(shape), float("nan")).to(dtype))
+    unknown = float("nan") if dtype.is_floating_point else 99
+    return Shared(torch.full(tuple(shape), unknown).to(dtype))
 
 
 def _warp_specialize(
@@ -223,7 +228,7 @@ def _warp_specialize(
     mine = dict(vars(_here))
 
     def run(part: Any, arguments: Any, warps: int) -> None:
-        vars(_here).update(mine, num_warps=warps, copies=[])
+        vars(_here).update(mine, num_warps=warps, copies=[], outstanding=[])
         try:
             part(*arguments)
         except BaseException as error:
@@ -270,10 +275,25 @@ def _arrive_behind_copies(barrier: Barrier, increment_count: bool) -> None:
     _here.engine.give(arrive)
 
 
-def _wait_for_products(num_outstanding: int, deps: Sequence[Product]) -> Any:
-    assert num_outstanding == 0
-    results = tuple(each.result() for each in deps)
-    return results if len(results) > 1 else results[0]
+def _multiply(
+    x: Shared | torch.Tensor, w: Shared, b_sum: torch.Tensor, is_async: bool, use_acc: bool = True
+) -> Product:
+    assert is_async
+    begun = Product(b_sum if use_acc else torch.zeros_like(b_sum), x, w)
+    _here.outstanding.append(begun)
+    return begun
+
+
+def _wait_for_products(num_outstanding: int, deps: Sequence[Product | torch.Tensor]) -> Any:
+    last = len(_here.outstanding) - num_outstanding
+    done, _here.outstanding = _here.outstanding[:last], _here.outstanding[last:]
+    results = []
+    for each in deps:
+        if isinstance(each, Product):
+            assert any(each is known for known in done), "used before it is waited for"
+            each = each.result()
+        results.append(each)
+    return tuple(results) if len(results) > 1 else results[0]
 
 
 def _quantised(b_x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -292,19 +312,26 @@ def _made(*_: Any, **__: Any) -> None:
 
 _LANGUAGE = SimpleNamespace(
     constexpr=int,
+    int32=torch.int32,
     int64=torch.int64,
     float32=torch.float32,
-    program_id=lambda _: _here.program[0],
-    num_programs=lambda _: _here.program[1],
+    program_id=lambda axis: _here.program[axis],
+    num_programs=lambda axis: _here.grid[axis],
     num_warps=lambda: _here.num_warps,
     load=_load,
     store=_store,
     arange=lambda start, end, _: torch.arange(start, end),
     zeros=lambda shape, dtype, _: torch.zeros(shape, dtype=dtype),
+    full=lambda shape, value, dtype, _: torch.full(shape, value, dtype=dtype),
     where=torch.where,
     minimum=lambda a, b: torch.minimum(torch.as_tensor(a), torch.as_tensor(b)),
     cdiv=lambda a, b: -(-a // b),
+    maximum=torch.maximum,
+    max=torch.amax,
+    sum=torch.sum,
     exp=torch.exp,
+    exp2=torch.exp2,
+    log2=torch.log2,
     reshape=torch.reshape,
     permute=torch.permute,
     split=_split,
@@ -314,6 +341,7 @@ _LANGUAGE = SimpleNamespace(
     warp_specialize=_warp_specialize,
     NVMMADistributedLayout=_made,
     BlockedLayout=_made,
+    DotOperandLayout=_made,
     SliceLayout=_made,
 )
 _REPLACED = {
@@ -331,7 +359,7 @@ _REPLACED = {
         async_copy_global_to_shared=_copy, mbarrier_arrive=_arrive_behind_copies
     ),
     "fence_async_shared": lambda: None,
-    "warpgroup_mma": lambda x, w, b_sum, is_async: Product(b_sum, x, w),
+    "warpgroup_mma": _multiply,
     "warpgroup_mma_wait": _wait_for_products,
     "wait_for_inputs": lambda _: None,
     "quantised": _quantised,

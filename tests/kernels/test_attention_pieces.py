@@ -12,16 +12,21 @@ from hypothesis import strategies as st
 from engine import warm_up
 from engine.config import EngineConfig
 from engine.cuda_parts import CudaParts
-from engine.kernels import triton_set
 from engine.kernels.attention import attention_pieces, cudnn_attention, triton_attention_prefill
 from engine.kernels.attention.attention_pieces import (
     CHUNK_LENS,
+    KEYS,
+    LIBRARY,
+    LONGEST_PIECE,
     LONGEST_TAIL,
+    QUERIES,
     chunks_of,
-    in_pieces,
+    equal_pieces_of,
+    one_chunk_of,
     pieces_of,
 )
 from engine.kernels.attention.triton_attention_pieces import DeepRows, attention_in_pieces
+from engine.kernels.attention.unmasked import Unmasked
 from engine.kernels.batch.triton_prefill_plan import PrefillPlan
 from engine.kernels.triton_dot import INTERPRETED
 from engine.kernels.triton_set import TritonKernels
@@ -37,7 +42,7 @@ GROUP = HEADS // KV_HEADS
 
 def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     scores = q.float() @ k.float().transpose(1, 2) * q.shape[-1] ** -0.5
-    return (scores.softmax(-1) @ v.float()).to(q.dtype), scores.logsumexp(-1)
+    return (scores.softmax(-1) @ v.float()).to(q.dtype)[None], scores.logsumexp(-1)[None]
 
 
 @pytest.mark.parametrize("heads_at_once", [GROUP, GROUP // 2])
@@ -49,16 +54,17 @@ def test_rows_behind_contexts_of_several_pieces(
     monkeypatch.setattr(attention_pieces, "PIECE_LENS", (4 * PAGE, PAGE))
     monkeypatch.setattr(attention_pieces, "CHUNK_LENS", (16, 8))
     monkeypatch.setattr(attention_pieces, "LONGEST_TAIL", 4)
-    monkeypatch.setattr(attention_pieces, "LEAST_NEW", 9)
-    monkeypatch.setattr(attention_pieces, "LEAST_PAIRS", 9 * PAGE)
+    cut = replace(LIBRARY, least_cached=PAGE, least_new=9, least_pairs=9 * PAGE)
     cache = Cache([PAGE, 2 * PAGE, 6 * PAGE + 3, 0, 4 * PAGE], [39, 8, 9, 21, 18], dtype, device)
     truth, _, _ = cache.truth()
     plan = PrefillPlan.of(cache.rows.starts, cache.rows.lens, device, tile_len=8)
     q = cache.roped(plan)
-    rows = DeepRows.of(cache.rows.starts, cache.rows.lens, device)
+    rows = DeepRows.of(cache.rows.starts, cache.rows.lens, cut, device)
     assert [len(pieces) for pieces in rows.pieces] == [1, 0, 3, 0, 1]
     tables = cache.rows.block_tables
-    out = attention_in_pieces(q, cache.gate, cache.kv, LAYER, tables, plan, rows, attend)
+    out = attention_in_pieces(
+        q, cache.gate, cache.kv, LAYER, tables, plan, rows, Unmasked("", cut, attend)
+    )
     # What a piece gives is rounded once more.
     assert relative_error(out, truth) < 1.5 * BOUND[dtype]
 
@@ -75,15 +81,29 @@ def test_pieces_and_chunks_cover_each_token_once(start: int, num_new: int) -> No
     assert all(chunk.padded in CHUNK_LENS and chunk.length <= chunk.padded for chunk in chunks)
 
 
+@given(st.integers(8_192, 300_000), st.integers(1, 10_000))
+def test_equal_pieces_leave_less_than_a_tile(start: int, num_new: int) -> None:
+    pieces, (chunk,) = equal_pieces_of(start), one_chunk_of(num_new)
+    ends = [0, *(piece.first + piece.length for piece in pieces)]
+    assert [piece.first for piece in pieces] == ends[:-1]
+    assert start - ends[-1] < KEYS
+    lengths = {piece.length for piece in pieces}
+    assert max(lengths) - min(lengths) <= KEYS
+    assert max(lengths) <= LONGEST_PIECE
+    assert all(length % KEYS == 0 for length in lengths)
+    assert chunk.length == num_new <= chunk.padded < num_new + QUERIES
+    assert chunk.padded % QUERIES == 0
+
+
 def test_short_rows_and_shallow_contexts_are_computed_whole() -> None:
-    assert in_pieces([57_600], [6_400])
-    assert in_pieces([57_600, 8_192], [1_024, 8_192])
-    assert in_pieces([57_600, 8_192], [1_024, 1_000]), "a short row beside a deep one"
-    assert not in_pieces([57_600, 8_191], [1_024, 1_800]), "other rows have too many pairs"
-    assert not in_pieces([57_600, 8_191], [6_400, 8_192])
-    assert not in_pieces([57_600], [1_023])
-    assert not in_pieces([0] * 64, [1_024] * 64)
-    assert not in_pieces([], [])
+    assert LIBRARY.suits([57_600], [6_400])
+    assert LIBRARY.suits([57_600, 8_192], [1_024, 8_192])
+    assert LIBRARY.suits([57_600, 8_192], [1_024, 1_000]), "a short row beside a deep one"
+    assert not LIBRARY.suits([57_600, 8_191], [1_024, 1_800]), "other rows have too many pairs"
+    assert not LIBRARY.suits([57_600, 8_191], [6_400, 8_192])
+    assert not LIBRARY.suits([57_600], [1_023])
+    assert not LIBRARY.suits([0] * 64, [1_024] * 64)
+    assert not LIBRARY.suits([], [])
 
 
 def test_why_it_does_not_serve_is_said() -> None:
@@ -112,19 +132,18 @@ def test_triton_computes_what_cudnn_refuses_to_plan(
 
     cuda_path.write_config(tmp_path)
     config = read_config(tmp_path)
-    monkeypatch.setattr(cudnn_attention, "attend", planned)
     monkeypatch.setattr(attention_pieces, "PIECE_LENS", (4 * PAGE, 2 * PAGE))
     monkeypatch.setattr(attention_pieces, "CHUNK_LENS", (16, 8))
     monkeypatch.setattr(attention_pieces, "LONGEST_TAIL", 4)
-    monkeypatch.setattr(attention_pieces, "LEAST_NEW", 8)
-    monkeypatch.setattr(attention_pieces, "LEAST_PAIRS", 8 * PAGE)
-    monkeypatch.setattr(triton_set, "DEEPEST_PLANNED", (6 * PAGE, 25))
+    cut = replace(
+        LIBRARY, least_cached=PAGE, least_new=8, least_pairs=8 * PAGE, deepest=(6 * PAGE, 25)
+    )
     kernels = TritonKernels(config, torch.device("cpu"), 4)
-    kernels.cudnn_problem = ""
+    kernels.unmasked, kernels.pieces_problem = Unmasked("cuDNN", cut, planned), ""
     shape = config.attention.num_key_value_heads, config.attention.head_dim
     kernels.plan_pieces(torch.ones(1, 1, 2, PAGE, *shape, dtype=torch.bfloat16))
     assert num_planned == (1 if refuses else 4)
-    assert ("no execution plan" in kernels.cudnn_problem) == refuses
+    assert ("no execution plan" in kernels.pieces_problem) == refuses
     assert ("no execution plan" in caplog.text) == refuses
 
 
@@ -149,9 +168,9 @@ def test_attention_that_pieces_do_not_compute_is_named(
         else layer
         for layer in config.layers
     )
-    assert TritonKernels(config, torch.device("cpu"), 4).cudnn_problem == ""
+    assert TritonKernels(config, torch.device("cpu"), 4).pieces_problem == ""
     kernels = TritonKernels(replace(config, layers=layers), torch.device("cpu"), 4)
-    assert named in kernels.cudnn_problem
+    assert named in kernels.pieces_problem
 
 
 @pytest.mark.skipif(not INTERPRETED, reason="for Triton's interpreter")
@@ -172,12 +191,12 @@ def test_a_worker_that_only_decodes_makes_plans_too(
         engine.num_ids, 0, None,
     )  # fmt: skip
     engine.warm_up()
-    assert not planned, kernels.cudnn_problem
-    kernels.cudnn_problem = ""
+    assert not planned, kernels.pieces_problem
+    kernels.pieces_problem = ""
     caplog.set_level("INFO")
     engine.warm_up()
     assert [kv.data_ptr() for kv in planned] == [engine.cache.kv.data_ptr()]
-    assert "cuDNN's plans for deep contexts were made in" in caplog.text
+    assert "attention to deep contexts was prepared in" in caplog.text
 
 
 @pytest.mark.gpu
@@ -191,5 +210,5 @@ def test_cudnn_attends_as_the_stand_in_does() -> None:
         out, sums = cudnn_attention.attend(q, k, v)
         for some in (slice(0, 256), slice(queries - 256, queries)):
             truth, true_sums = attend(q[:, some], k, v)
-            assert relative_error(out[:, some], truth) < 8e-3
-            assert torch.allclose(sums[:, some], true_sums, atol=2e-3)
+            assert relative_error(out[:, :, some], truth) < 8e-3
+            assert torch.allclose(sums[:, :, some], true_sums, atol=2e-3)

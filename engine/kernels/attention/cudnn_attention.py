@@ -8,6 +8,9 @@ tests/kernels/test_attention_pieces.py.
 
 import torch
 
+from engine.kernels.attention.attention_pieces import LIBRARY
+from engine.kernels.attention.unmasked import Unmasked
+
 HEAD_DIM = 256
 LEAST_VERSION = 91_000
 
@@ -25,13 +28,11 @@ def unsupported(dtype: torch.dtype, head_dim: int) -> str:
 
 
 def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Each query's attention to all keys, and the natural logarithm of the sum of its weights.
-
-    q [heads, queries, head_dim], k and v [heads, keys, head_dim], whose last dimension is
-    contiguous -> [heads, queries, head_dim] in ``q``'s dtype, float32 [heads, queries].
-    """
+    """As Unmasked.attend, in one part."""
     found = torch.ops.aten._scaled_dot_product_cudnn_attention(
         q[None], k[None], v[None], None, True, scale=q.shape[-1] ** -0.5
     )
-    out, log_sums = found[0], found[1]
-    return out[0], log_sums.view(q.shape[0], q.shape[1])
+    return found[0], found[1].view(1, *q.shape[:2])
+
+
+CUDNN = Unmasked("cuDNN", LIBRARY, attend)

@@ -1,7 +1,7 @@
 """Causal attention of prompts behind a deep context, in pieces (attention_pieces.py).
 
     rest    this file's kernel: the keys behind the pieces, new tokens included, with the mask
-    pieces  ``attend``: all new tokens of a row with the keys of a piece, gathered from the pages
+    pieces  ``unmasked``: new tokens of a row with the keys of a piece, gathered from the pages
     tail    triton_attention_prefill.py, for the last tokens of a row
     merge   o = sum_i o_i exp(l_i) / sum_i exp(l_i), with the logarithm l_i of the sum of part i's
             weights; then the output gate
@@ -11,24 +11,23 @@ Reference: torch_attention.attend_prefill; test: tests/kernels/test_attention_pi
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 import triton
 import triton.language as tl
 
-from engine.kernels.attention.attention_pieces import Chunk, Piece, chunks_of, is_deep, pieces_of
+from engine.kernels.attention.attention_pieces import Chunk, Cut, Piece
 from engine.kernels.attention.triton_attention_prefill import (
     _attend,
     attention_prefill,
     heads_at_once,
 )
+from engine.kernels.attention.unmasked import Unmasked
 from engine.kernels.batch.triton_prefill_plan import PrefillPlan
 from engine.upload import upload
 
-Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
-"""As cudnn_attention.attend."""
 LOG2_E = 1.4426950408889634
 
 
@@ -45,10 +44,12 @@ class DeepRows:
     tails: Sequence[PrefillPlan | None]
 
     @classmethod
-    def of(cls, starts: Sequence[int], lens: Sequence[int], device: torch.device) -> "DeepRows":
+    def of(
+        cls, starts: Sequence[int], lens: Sequence[int], cut: Cut, device: torch.device
+    ) -> "DeepRows":
         rows = list(zip(starts, lens, strict=True))
-        pieces = [pieces_of(start) if is_deep(start, num_new) else [] for start, num_new in rows]
-        chunks = [chunks_of(num_new) if is_deep(start, num_new) else [] for start, num_new in rows]
+        pieces = [cut.pieces(start) if cut.is_deep(start, new) else [] for start, new in rows]
+        chunks = [cut.chunks(new) if cut.is_deep(start, new) else [] for start, new in rows]
         tails = list[PrefillPlan | None]()
         for (start, num_new), of_row in zip(rows, chunks, strict=True):
             covered = sum(chunk.length for chunk in of_row)
@@ -67,7 +68,7 @@ def attention_in_pieces(
     block_tables: torch.Tensor,
     plan: PrefillPlan,
     rows: DeepRows,
-    attend: Attend,
+    unmasked: Unmasked,
 ) -> torch.Tensor:
     """As triton_attention_prefill.attention_prefill, for ``rows``, which are those of ``plan``."""
     num_tokens, num_heads, head_dim = q.shape
@@ -95,11 +96,12 @@ def attention_in_pieces(
                 for part in (0, 1)
             )
             for (here, chunk), queries in zip(places, packed, strict=True):
-                found, sums = attend(queries, k, v)
+                found, sums = unmasked.attend(queries, k, v)
                 last = piece is pieces[-1]
                 _merge_kernel[(chunk.length, num_heads)](
                     so_far, log_sums, found, sums, gate, out, here, gate.stride(0),
-                    found.stride(0), found.stride(1), sums.stride(0), HEADS=num_heads, GROUP=group,
+                    found.stride(0), found.stride(1), found.stride(2), sums.stride(0),
+                    sums.stride(1), PARTS=found.shape[0], HEADS=num_heads, GROUP=group,
                     DIM=head_dim, LAST=last, num_warps=4,
                 )  # fmt: skip
         first += num_new
@@ -229,9 +231,12 @@ def _merge_kernel(
     p_out,
     first,
     gate_stride,
+    part_stride,
     head_stride,
     query_stride,
+    sums_part_stride,
     sums_stride,
+    PARTS: tl.constexpr,
     HEADS: tl.constexpr,
     GROUP: tl.constexpr,
     DIM: tl.constexpr,
@@ -243,17 +248,22 @@ def _merge_kernel(
     o_d = tl.arange(0, DIM)
     o_so_far = (token * HEADS + head) * DIM + o_d
     kv_head, place = head // GROUP, query * GROUP + head % GROUP
+    p_found += kv_head * head_stride + place * query_stride
+    p_sums += kv_head * sums_stride + place
     b_o = tl.load(p_so_far + o_so_far)
-    b_new = tl.load(p_found + kv_head * head_stride + place * query_stride + o_d).to(tl.float32)
     p_log_sum = p_log_sums + token * HEADS + head
-    log_sum, new = tl.load(p_log_sum), tl.load(p_sums + kv_head * sums_stride + place)
-    most = tl.maximum(log_sum, new)
-    share, new_share = tl.exp(log_sum - most), tl.exp(new - most)
-    b_o = (b_o * share + b_new * new_share) / (share + new_share)
+    log_sum = tl.load(p_log_sum)
+    for part in tl.static_range(PARTS):
+        b_new = tl.load(p_found + part * part_stride + o_d).to(tl.float32)
+        new = tl.load(p_sums + part * sums_part_stride)
+        most = tl.maximum(log_sum, new)
+        share, new_share = tl.exp(log_sum - most), tl.exp(new - most)
+        b_o = (b_o * share + b_new * new_share) / (share + new_share)
+        log_sum = most + tl.log(share + new_share)
     if LAST:
         b_gate = tl.load(p_gate + token * gate_stride + head * DIM + o_d).to(tl.float32)
         b_o *= tl.sigmoid(b_gate)
         tl.store(p_out + o_so_far, b_o.to(p_out.dtype.element_ty))
     else:
         tl.store(p_so_far + o_so_far, b_o)
-        tl.store(p_log_sum, most + tl.log(share + new_share))
+        tl.store(p_log_sum, log_sum)
