@@ -39,7 +39,7 @@ def test_a_file_that_uses_a_shared_stack_is_in_its_parcel(file: Path) -> None:
 
 
 def test_every_other_process_begins_with_files_that_start_workers() -> None:
-    waiting = ["tests/e2e/test_end.py", lanes.CLIENTS, "tests/kernels/test_mask.py"]
+    waiting = ["tests/e2e/test_end.py", lanes.CLIENTS, "tests/kernels/sampling/test_mask.py"]
     assert [lanes.next_parcel(waiting, process) for process in range(4)] == [
         waiting[0], waiting[2], waiting[0], waiting[2],
     ]  # fmt: skip

@@ -4,7 +4,7 @@
 Memory has no padding, so loads and stores of a tile are masked; a padded dimension is zero in it.
 For sizes that are powers of two no mask is compiled.
 
-Reference and test: those of the attention kernels, tests/kernels/test_attention_kinds.py.
+Reference and test: those of the attention kernels, tests/kernels/attention/test_attention_kinds.py.
 """
 
 import triton

@@ -10,7 +10,7 @@ power of two that makes it so. Groups of 64 and 128 columns repeat their scale.
 Scales have the eight significant bits of bfloat16: float16's are rounded. One below ``2**-31`` of
 the largest of its run becomes 0.
 
-Formats: engine/quantized/integers.py; test: tests/kernels/test_triton_integers.py.
+Formats: engine/quantized/integers.py; test: tests/kernels/experts/test_triton_integers.py.
 """
 
 from typing import ClassVar

@@ -6,7 +6,7 @@ A word's four bytes, from the lowest on, are those of columns j, 16 + j, 32 + j 
 ``scales`` are the bits of float32 numbers. Groups of 128 columns and whole rows repeat theirs.
 Matrix scales are 1.
 
-Formats: engine/quantized/integers.py; test: tests/kernels/test_triton_integers.py.
+Formats: engine/quantized/integers.py; test: tests/kernels/experts/test_triton_integers.py.
 """
 
 from typing import ClassVar

@@ -8,7 +8,7 @@ same protocol as rows have. All then share the experts out among the decoding me
 lenders. A lender whose offer came too late learns it from the word, and runs the step through.
 
 Reference: the local step (triton_experts.py), whose bits no lender changes; test:
-tests/kernels/test_lending.py, test_spread.py.
+tests/kernels/spread/test_lending.py, test_spread.py.
 """
 
 import triton

@@ -6,7 +6,7 @@ Tiles, and the order in which a row's sum is formed, are those of the local step
 it. The shared expert is computed at home, for the member's own rows.
 
 Reference: the local step, bit for bit, which torch_experts.add_experts judges; test:
-tests/kernels/test_spread.py.
+tests/kernels/spread/test_spread.py.
 """
 
 import torch

@@ -6,7 +6,7 @@ A row's sum is formed in the order of the local step
 number of rows: a result has the same bits whichever member computes it.
 
 Reference: the local step, bit for bit, which torch_experts.add_experts judges; test:
-tests/kernels/test_spread_packed.py.
+tests/kernels/spread/test_spread_packed.py.
 """
 
 import torch

@@ -3,7 +3,7 @@
 
 A member that decodes pushes from the launch that routes its rows (triton_route_push.py); ``push``
 sends what is routed already, as the row of padding of a lender is. Reference: the local step;
-tests: tests/kernels/test_spread.py.
+tests: tests/kernels/spread/test_spread.py.
 """
 
 from typing import Any

@@ -2,7 +2,7 @@
 """A member's rows routed and pushed to all members, in one launch.
 
 ``route_shared`` and ``push`` in one: rows travel while other programs still route, and a layer has
-a launch less. Reference: those two; test: tests/kernels/test_spread.py.
+a launch less. Reference: those two; test: tests/kernels/spread/test_spread.py.
 """
 
 import torch

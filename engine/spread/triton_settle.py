@@ -5,7 +5,7 @@ A spread step stores the states before its token, and puts the token's update in
 (engine/cache/state_ring.py). If it was aborted, the update is not pending and the token is
 fed again, so all is as before the step; this holds too for steps that were launched behind it.
 
-Reference: local steps of the tokens that stay; test: tests/kernels/test_spread_model.py.
+Reference: local steps of the tokens that stay; test: tests/kernels/spread/test_spread_model.py.
 """
 
 import torch

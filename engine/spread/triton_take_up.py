@@ -7,7 +7,7 @@ are one loop: a sum in which a value is missing is formed again. Each value read
 the next layer.
 
 Reference: torch_norm.rms_norm of the sum, through ``add_rms_norm``; test:
-tests/kernels/test_spread.py.
+tests/kernels/spread/test_spread.py.
 """
 
 from dataclasses import dataclass

@@ -7,8 +7,9 @@ abort word of every member, and from then on no wait of this generation waits.
 
 In Triton's interpreter nothing arrives while a kernel runs, so there a wait runs out at once.
 
-Reference: words as engine/spread/memory.py describes them; test: tests/kernels/test_spread.py
-(words that arrive, are missing or are old), test_spread_orders.py.
+Reference: words as engine/spread/memory.py describes them; test:
+tests/kernels/spread/test_spread.py (words that arrive, are missing or are old),
+test_spread_orders.py.
 """
 
 import triton

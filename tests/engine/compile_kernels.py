@@ -67,7 +67,7 @@ from engine.spread.triton_collect import Collected
 from engine.spread.triton_packed_experts import packed_experts
 from tests.engine import compiled_kernels as noted
 from tests.gpu.family_configs import NAMED, OTHERS
-from tests.kernels.spread_group import Memory
+from tests.kernels.spread.spread_group import Memory
 from transport.wire.sampling import StopRule
 from transport.wire.spread import MAX_ROWS
 

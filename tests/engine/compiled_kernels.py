@@ -37,7 +37,7 @@ from engine.runner import Engine
 from engine.sampling import cuda_sampler
 from engine.sampling.cuda_sampler import CudaSampler, num_logits
 from tests.gpu.family_configs import NAMED, OTHERS, four_layers
-from tests.kernels.cuda_path import without_pinned_memory
+from tests.kernels.sets.cuda_path import without_pinned_memory
 from transport.wire.sampling import SamplingParams, StopRule
 
 FULL_SIZE = Path(__file__).parents[2] / "bench/models/qwen3.5-35b-a3b/config.json"

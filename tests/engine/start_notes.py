@@ -42,7 +42,7 @@ from engine.spread.memory import exchange_layout
 from engine.spread.shapes import draft_shapes, plain_shapes
 from tests.engine import compiled_kernels
 from tests.engine.compile_kernels import as_on, nothing_pinned
-from tests.kernels.spread_group import Memory
+from tests.kernels.spread.spread_group import Memory
 
 KINDS: dict[Quantize, tuple[first_start.Kind, first_start.Kind]] = {
     "none": ("bf16", "bf16-spread"),

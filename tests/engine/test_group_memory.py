@@ -6,7 +6,7 @@ import torch
 from engine.spread.group_memory import GroupMemory
 from engine.spread.interface import MemberUnreachable
 from engine.spread.memory import ExchangeLayout
-from tests.kernels.spread_group import Memory
+from tests.kernels.spread.spread_group import Memory
 
 LAYOUT = ExchangeLayout(max_rows=2, top_k=2, hidden=8)
 

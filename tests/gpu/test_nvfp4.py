@@ -1,6 +1,6 @@
 """Experts in NVFP4 on the GPU against float32 of the same weights: reduced depth, the real widths.
 
-``values`` is checked by tests/kernels/test_nvfp4_set.py.
+``values`` is checked by tests/kernels/sets/test_nvfp4_set.py.
 """
 
 import json

@@ -3,7 +3,7 @@
 On an H100 or H200 with ``head_dim`` 256 it computes at up to 1.4 times the speed of
 triton_attention_prefill.py. Its first call of a shape takes some time, in which it makes a plan.
 Reference: ``torch.nn.functional.scaled_dot_product_attention``; test:
-tests/kernels/test_attention_pieces.py.
+tests/kernels/attention/test_attention_pieces.py.
 """
 
 import torch

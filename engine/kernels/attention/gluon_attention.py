@@ -13,7 +13,7 @@ have arrived, and ``free`` when both groups have multiplied them.
 Products of q and k are exact. Weights are rounded to bfloat16 for their product with the values,
 and all sums are float32.
 
-Reference: cudnn_attention.attend; test: tests/kernels/test_int8_attention.py.
+Reference: cudnn_attention.attend; test: tests/kernels/attention/test_int8_attention.py.
 """
 
 from triton.experimental import gluon

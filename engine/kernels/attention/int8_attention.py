@@ -1,7 +1,7 @@
 """Attention without a mask, with queries and keys in int8: the launches of ``triton_int8`` and
 ``gluon_attention``.
 
-Reference: cudnn_attention.attend; test: tests/kernels/test_int8_attention.py.
+Reference: cudnn_attention.attend; test: tests/kernels/attention/test_int8_attention.py.
 """
 
 import torch

@@ -2,7 +2,7 @@
 
 A program takes chunks of one row, or chunks that several rows have in common (shared_reads.py).
 
-Reference: torch_attention.attend_decode; test: tests/kernels/test_attention.py,
+Reference: torch_attention.attend_decode; test: tests/kernels/attention/test_attention.py,
 test_shared_reads.py.
 """
 

@@ -10,7 +10,7 @@ length, not on the other rows of a step. Scores are in units of log 2.
 Chunks that several rows have in common are read once for up to ``TILE_ROWS`` heads of them
 (shared_reads.py), with the same bits: each row of a product on tensor cores is computed by itself.
 
-Reference: torch_attention.attend_decode; test: tests/kernels/test_attention.py.
+Reference: torch_attention.attend_decode; test: tests/kernels/attention/test_attention.py.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"

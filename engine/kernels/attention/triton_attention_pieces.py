@@ -7,7 +7,7 @@
             weights; then the output gate
 
 The sum is kept in float32. Its last bits differ from those of a pass without pieces.
-Reference: torch_attention.attend_prefill; test: tests/kernels/test_attention_pieces.py.
+Reference: torch_attention.attend_prefill; test: tests/kernels/attention/test_attention_pieces.py.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"

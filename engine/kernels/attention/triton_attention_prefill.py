@@ -12,7 +12,7 @@ A short pass has too few tiles to fill the GPU, and behind a long context each t
 context of a tile is divided among up to ``SPLITS`` programs, each with at least ``SPAN`` keys, and
 a second kernel merges their partial results. So a chunk's last bits depend on its pass.
 
-Reference: torch_attention.attend_prefill; test: tests/kernels/test_attention.py.
+Reference: torch_attention.attend_prefill; test: tests/kernels/attention/test_attention.py.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"

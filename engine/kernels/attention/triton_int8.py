@@ -8,7 +8,7 @@ over a piece, keys are smaller. What that takes from a query's scores is the sam
 it changes no weight, and is added to the logarithm of their sum. The idea is SageAttention's
 (arXiv 2410.02367).
 
-Reference and test: tests/kernels/test_int8_attention.py.
+Reference and test: tests/kernels/attention/test_int8_attention.py.
 """
 
 import torch

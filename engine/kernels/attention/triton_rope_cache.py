@@ -5,7 +5,7 @@
 for every head of k and q (``weight`` is already the checkpoint's 1 + w); r is the rotary_dim. A
 bias is added first. Heads of models without these norms are only rotated.
 
-Reference: torch_norm.norm_rope; test: tests/kernels/test_attention.py.
+Reference: torch_norm.norm_rope; test: tests/kernels/attention/test_attention.py.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"

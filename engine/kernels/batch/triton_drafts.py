@@ -5,7 +5,7 @@ From step to step it keeps for each state slot: ``lengths`` (tokens in the cache
 many of the last step's drafts were accepted, state_ring.py), ``drafts`` and the sampler's next
 token. The host does not know them in time: it launches a step before it has read the previous one.
 
-Reference: engine/speculation.py, Speculation; test: tests/kernels/test_draft_steps.py.
+Reference: engine/speculation.py, Speculation; test: tests/kernels/batch/test_draft_steps.py.
 """
 
 from dataclasses import dataclass, fields

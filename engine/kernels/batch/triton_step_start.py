@@ -4,7 +4,7 @@
 PyTorch needs eight kernels for it, and none of them starts while its predecessor runs
 (triton_overlap.py).
 
-Reference: indexing of the tables in PyTorch; test: tests/kernels/test_step_start.py.
+Reference: indexing of the tables in PyTorch; test: tests/kernels/batch/test_step_start.py.
 """
 
 from dataclasses import dataclass

@@ -4,7 +4,7 @@
 
 History before a chunk is the state of its slot; a chunk that starts at 0 has zeros instead.
 
-Reference: torch_conv.conv_prefill; test: tests/kernels/test_delta.py, test_keep.py.
+Reference: torch_conv.conv_prefill; test: tests/kernels/delta/test_delta.py, test_keep.py.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"

@@ -11,8 +11,8 @@ another round trip of the activations.
 The history advances only by a row's certain tokens, the first one or none. The ring (state_ring.py)
 keeps the inputs of the others, and the next step begins behind the accepted ones.
 
-Reference: torch_conv.conv_decode, torch_drafts.conv_drafts; test: tests/kernels/test_delta.py,
-test_drafts.py.
+Reference: torch_conv.conv_decode, torch_drafts.conv_drafts; test:
+tests/kernels/delta/test_delta.py, test_drafts.py.
 """
 
 import torch

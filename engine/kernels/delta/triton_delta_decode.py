@@ -18,7 +18,7 @@ are applied first. The kernel says explicitly which product is fused with a sum:
 choice would depend on the surrounding code, and an update from the ring must have the same bits.
 
 Reference: torch_delta_rule.recurrent, torch_drafts.recurrent_drafts; test:
-tests/kernels/test_delta.py, test_drafts.py.
+tests/kernels/delta/test_delta.py, test_drafts.py.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"

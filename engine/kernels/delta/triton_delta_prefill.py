@@ -20,7 +20,7 @@ where Z is diagonal in blocks. Unlike powers of L, Z stays small: its entries ar
 products H of contractions, at most 1. So float16, finer than bfloat16, suffices for the products.
 Source: Gated DeltaNet (arXiv:2412.06464).
 
-Reference: torch_delta_rule.chunked; test: tests/kernels/test_delta.py, test_keep.py.
+Reference: torch_delta_rule.chunked; test: tests/kernels/delta/test_delta.py, test_keep.py.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"

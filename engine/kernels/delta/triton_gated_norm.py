@@ -1,6 +1,6 @@
 """RMS norm per head, then the silu gate:  out = x / rms(x) * weight * silu(gate).
 
-Reference: torch_norm.gated_rms_norm; test: tests/kernels/test_delta.py.
+Reference: torch_norm.gated_rms_norm; test: tests/kernels/delta/test_delta.py.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"

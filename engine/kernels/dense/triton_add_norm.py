@@ -7,7 +7,8 @@ Computed in float32, the sum over the parts in their order. The parts are the pr
 split-K slices of a linear layer, or the experts' contributions to a token. Here they need no launch
 of their own, and the sum's order does not depend on which program finished first.
 
-Reference: torch_norm.rms_norm of the sum; test: tests/kernels/test_triton_moe.py, test_fp8.py.
+Reference: torch_norm.rms_norm of the sum; test: tests/kernels/experts/test_triton_moe.py,
+test_fp8.py.
 """
 
 import torch

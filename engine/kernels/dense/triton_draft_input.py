@@ -5,7 +5,7 @@
 
 Computed in float32. Four kernels of a few KB each would take longer than the product's weights.
 
-Reference: reference.py, draft_input; test: tests/kernels/test_draft_input.py.
+Reference: reference.py, draft_input; test: tests/kernels/dense/test_draft_input.py.
 """
 
 import torch

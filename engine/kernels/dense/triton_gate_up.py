@@ -7,7 +7,7 @@ For up to 64 tokens one kernel streams a band of rows of gate and the same of up
 tokens padded to 16. With more tokens, and with weights in FP8, a second kernel computes the
 activation of the products. Up to 64 tokens a token's bits do not depend on the others.
 
-Reference: torch_experts.gate_mul of x @ weight.T; test: tests/kernels/test_gate_up.py.
+Reference: torch_experts.gate_mul of x @ weight.T; test: tests/kernels/dense/test_gate_up.py.
 """
 
 from dataclasses import dataclass

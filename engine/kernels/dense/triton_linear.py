@@ -8,7 +8,7 @@ tokens padded to 16. ``splits`` cuts k among programs, for layers with too few r
 GPU; the slices are returned unreduced, for the consumer to add in order. The order of a token's sum
 depends only on the layer's shape, never on the other tokens.
 
-Reference: x @ Matrix.dequantised().T; test: tests/kernels/test_triton_moe.py, test_fp8.py.
+Reference: x @ Matrix.dequantised().T; test: tests/kernels/experts/test_triton_moe.py, test_fp8.py.
 """
 
 from dataclasses import replace

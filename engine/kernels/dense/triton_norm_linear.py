@@ -7,7 +7,8 @@ Every program adds and norms the whole token: with few summands that is faster t
 Its weights are in shared memory by then, because it reads them before the wait. The sums have the
 order of ``add_rms_norm`` and ``linear_parts``, and so the same bits.
 
-Reference: add_rms_norm, then linear_parts, bit for bit; test: tests/kernels/test_triton_moe.py.
+Reference: add_rms_norm, then linear_parts, bit for bit; test:
+tests/kernels/experts/test_triton_moe.py.
 """
 
 import torch

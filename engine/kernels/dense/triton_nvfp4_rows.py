@@ -4,7 +4,7 @@
 Weights are the first operand of the product: they are unpacked to the registers from which the
 tensor cores read them.
 
-Reference: x @ Matrix.dequantised().T; test: tests/kernels/test_triton_nvfp4_rows.py.
+Reference: x @ Matrix.dequantised().T; test: tests/kernels/dense/test_triton_nvfp4_rows.py.
 """
 
 import triton

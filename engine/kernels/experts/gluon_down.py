@@ -14,7 +14,8 @@ Programs next to each other have the same tiles and other rows, so the L2 cache 
 
 Sums are scaled as in ``gluon_gate_up``.
 
-Reference: triton_experts_fp8; test: tests/kernels/test_hopper_experts.py, tests/gpu/test_fp8.py.
+Reference: triton_experts_fp8; test: tests/kernels/experts/test_hopper_experts.py,
+tests/gpu/test_fp8.py.
 """
 
 from triton.experimental import gluon

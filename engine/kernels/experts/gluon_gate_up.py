@@ -12,7 +12,8 @@ all groups have multiplied them.
 
 Sums are scaled as in ``triton_experts_fp8``, with the same bits.
 
-Reference: triton_experts_fp8; test: tests/kernels/test_hopper_experts.py, tests/gpu/test_fp8.py.
+Reference: triton_experts_fp8; test: tests/kernels/experts/test_hopper_experts.py,
+tests/gpu/test_fp8.py.
 """
 
 from triton.experimental import gluon

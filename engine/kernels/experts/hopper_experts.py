@@ -1,6 +1,7 @@
 """Experts in FP8 for prompts on Hopper: the launches of ``gluon_gate_up`` and ``gluon_down``.
 
-Reference: triton_experts_fp8; test: tests/kernels/test_hopper_experts.py, tests/gpu/test_fp8.py.
+Reference: triton_experts_fp8; test: tests/kernels/experts/test_hopper_experts.py,
+tests/gpu/test_fp8.py.
 """
 
 import torch

@@ -5,7 +5,7 @@ A band is BLOCK_N rows of the weights. ``b_pair`` [BLOCK_M] names the rows of th
 is multiplied: a pair is ``t * TOP_K + j``, or -1 (triton_plan.py). ``all_tokens`` finds pairs
 without a plan.
 
-Reference: torch_experts.add_experts; test: tests/kernels/test_triton_moe.py,
+Reference: torch_experts.add_experts; test: tests/kernels/experts/test_triton_moe.py,
 test_shared_functions.py.
 """
 

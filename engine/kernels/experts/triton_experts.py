@@ -9,7 +9,7 @@ tokens ``plan`` lists each expert's tokens. In both cases a row's sum has the sa
 token's result does not depend on its batch. The contributions of a token are returned in a fixed
 order, the shared expert's last, for ``add_rms_norm`` to add: no atomics.
 
-Reference: torch_experts.add_experts; test: tests/kernels/test_triton_moe.py, test_fp8.py.
+Reference: torch_experts.add_experts; test: tests/kernels/experts/test_triton_moe.py, test_fp8.py.
 """
 
 from dataclasses import dataclass

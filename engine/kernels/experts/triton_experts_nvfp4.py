@@ -7,7 +7,7 @@ As ``triton_experts``, with weights that are unpacked in registers. A row's sum 
 whatever the number of tokens.
 
 Reference: torch_experts.add_experts with dequantised weights; test:
-tests/kernels/test_triton_nvfp4.py, tests/kernels/test_triton_integers.py.
+tests/kernels/experts/test_triton_nvfp4.py, tests/kernels/experts/test_triton_integers.py.
 """
 
 from dataclasses import dataclass

@@ -8,7 +8,7 @@ lists, so that the copy engine fetches it like the weights; ``y`` is in the orde
 bands of an expert's weights are adjacent in the grid, so its tiles find rows and weights in the L2
 cache.
 
-Reference: torch_experts.add_experts; test: tests/kernels/test_triton_moe.py.
+Reference: torch_experts.add_experts; test: tests/kernels/experts/test_triton_moe.py.
 """
 
 import torch

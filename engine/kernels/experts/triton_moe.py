@@ -4,7 +4,7 @@ Routing, then each kernel set of experts where it is fastest: by the number of t
 weights' format. A shared expert as large as the others is computed with them; one of another size
 by itself.
 
-Reference: decoder.moe; test: tests/kernels/test_cuda_path_families.py, test_triton_moe.py.
+Reference: decoder.moe; test: tests/kernels/sets/test_cuda_path_families.py, test_triton_moe.py.
 """
 
 import torch

@@ -7,7 +7,7 @@ A sum of gate or up is that of ``PARTS`` equal parts of a row, each added up by 
 tokens the parts are computed side by side, with the same bits.
 
 Reference: torch_experts.experts of the dequantised weights; test:
-tests/kernels/test_triton_nvfp4.py.
+tests/kernels/experts/test_triton_nvfp4.py.
 """
 
 import triton

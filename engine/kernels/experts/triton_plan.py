@@ -7,7 +7,7 @@ A token chooses an expert at most once, so [experts, tokens] holds every list: n
 before a list is written, and no program needs another expert's result. A *pair* is such a
 ``t * top_k + j``; results are stored in the pair's place, so nothing is permuted back.
 
-Reference: torch.nonzero(ids == e); test: tests/kernels/test_triton_moe.py.
+Reference: torch.nonzero(ids == e); test: tests/kernels/experts/test_triton_moe.py.
 """
 
 import torch

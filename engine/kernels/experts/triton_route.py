@@ -6,7 +6,7 @@
 A softmax renormalised over the chosen is the softmax of the chosen logits alone. Models that do not
 renormalise use p itself. In float32.
 
-Reference: torch_experts.route; test: tests/kernels/test_triton_moe.py.
+Reference: torch_experts.route; test: tests/kernels/experts/test_triton_moe.py.
 """
 
 import torch

@@ -25,7 +25,7 @@ bfloat16 nearest to the value. Words of the type int32 are int8 (engine/model/in
 ``2**23 + byte`` is the float32 0x4b000000 | byte.
 
 References: engine/quantized/nvfp4.py, engine/quantized/integers.py; tests:
-tests/kernels/test_triton_nvfp4.py, tests/kernels/test_triton_integers.py.
+tests/kernels/experts/test_triton_nvfp4.py, tests/kernels/experts/test_triton_integers.py.
 """
 
 import torch

@@ -1,7 +1,7 @@
 """Drafts accepted with a given probability on CUDA, in place, behind the draw of the target's
 choices (triton_sampling.py).
 
-Reference: torch_given_acceptance.py; test: tests/kernels/test_given_acceptance.py.
+Reference: torch_given_acceptance.py; test: tests/kernels/sampling/test_given_acceptance.py.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"

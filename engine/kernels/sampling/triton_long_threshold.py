@@ -9,7 +9,7 @@ first kernel finds the best one; the second weighs those whose x is less than 1 
 searches among these. top_k comes first, and for top_p only its ids have a weight. Programs add
 integers to each other's sums, so a result depends neither on their order nor on other rows.
 
-Reference: torch_sampling.threshold; test: tests/kernels/test_long_threshold.py.
+Reference: torch_sampling.threshold; test: tests/kernels/sampling/test_long_threshold.py.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"

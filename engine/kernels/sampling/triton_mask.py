@@ -2,7 +2,7 @@
 
 logits[row_i, id] <- -inf   where bit id % 32 of bits[i, id // 32] is 0
 
-Reference: torch_sampling.masked; test: tests/kernels/test_mask.py.
+Reference: torch_sampling.masked; test: tests/kernels/sampling/test_mask.py.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"

@@ -6,7 +6,7 @@
 
 Drafts before a row's token count as output. The tables are read in place, by state slot.
 
-Reference: torch_sampling.penalised; test: tests/kernels/test_penalties.py.
+Reference: torch_sampling.penalised; test: tests/kernels/sampling/test_penalties.py.
 """
 
 from dataclasses import dataclass

@@ -7,7 +7,8 @@ second takes the best run, so the length of runs changes nothing. A greedy row d
 random words are philox.py's bit for bit; the logarithm is correct to 0.85 ulp, so noise may differ
 from another library's in the last bit.
 
-Reference: philox.gumbel_noise, engine/sampling/sampler.py; test: tests/kernels/test_sampling.py.
+Reference: philox.gumbel_noise, engine/sampling/sampler.py; test:
+tests/kernels/sampling/test_sampling.py.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"

@@ -12,7 +12,7 @@ k ids, or a share of top_p. A binary search over the keys finds it without sorti
 takes a tile of ids and keeps its k best, which is all that a row can need; the second finds the
 row's threshold among them. The result depends neither on the length of tiles nor on other rows.
 
-Reference: torch_sampling.threshold; test: tests/kernels/test_threshold.py.
+Reference: torch_sampling.threshold; test: tests/kernels/sampling/test_threshold.py.
 """
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"

@@ -15,8 +15,8 @@ from engine.kernels.triton_set import TritonKernels
 from engine.model.model import finished
 from engine.model.registry import read_config
 from engine.runner import Engine
-from tests.kernels import cuda_path
 from tests.kernels.closeness import relative_error
+from tests.kernels.sets import cuda_path
 
 pytestmark = pytest.mark.skipif(not INTERPRETED, reason="for Triton's interpreter")
 

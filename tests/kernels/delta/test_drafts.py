@@ -12,7 +12,7 @@ from engine.kernels.dense.triton_rows import Tiles
 from engine.kernels.formats.triton_split import Split, split_rows
 from engine.model.matrix import Matrix
 from tests.kernels.closeness import same_split
-from tests.kernels.test_delta import EPS, Layer
+from tests.kernels.delta.test_delta import EPS, Layer
 
 NUM_SLOTS, MAX_DRAFTS = 5, 3
 POISON = float("nan")

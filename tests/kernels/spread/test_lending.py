@@ -17,8 +17,8 @@ from engine.spread.lending import LendingSteps
 from engine.spread.memory import EMPTY, Exchange, first_flag
 from engine.spread.shapes import SpreadShape
 from engine.spread.triton_agree import agree, offer
-from tests.kernels import cuda_path
-from tests.kernels.spread_group import TILES, Group, Memory
+from tests.kernels.sets import cuda_path
+from tests.kernels.spread.spread_group import TILES, Group, Memory
 
 NUM_LAYERS, BUCKET, ROUND = 2, 3, 7
 PLAN = SpreadPlan(1, ROUND, BUCKET, first=True)

@@ -16,8 +16,8 @@ from engine.runner import Engine
 from engine.spread.engine_steps import EngineSpread
 from engine.spread.interface import Lent
 from engine.spread.memory import UNKNOWN_MEMBER
-from tests.kernels import cuda_path
-from tests.kernels.spread_group import Memory
+from tests.kernels.sets import cuda_path
+from tests.kernels.spread.spread_group import Memory
 from transport.wire.sampling import Constraint, SamplingParams, StopRule
 from transport.wire.spread import ExchangeExport
 

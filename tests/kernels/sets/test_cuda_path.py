@@ -11,7 +11,7 @@ from engine.graphs import shared_pages
 from engine.graphs.draft_graphs import DraftGraphs
 from engine.kernels.triton_dot import INTERPRETED
 from engine.runner import Engine
-from tests.kernels import cuda_path
+from tests.kernels.sets import cuda_path
 from transport.wire.sampling import Constraint, SamplingParams, StopRule
 
 pytestmark = [

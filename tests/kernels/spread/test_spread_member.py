@@ -15,10 +15,10 @@ from engine.graphs import draft_graphs
 from engine.kernels.triton_dot import INTERPRETED
 from engine.runner import Engine
 from engine.spread.shapes import draft_shapes
-from tests.kernels import cuda_path
-from tests.kernels.spread_group import Memory
-from tests.kernels.test_cuda_path_spread import on_the_cpu
-from tests.kernels.test_cuda_path_spread_drafts import Graph
+from tests.kernels.sets import cuda_path
+from tests.kernels.sets.test_cuda_path_spread import on_the_cpu
+from tests.kernels.sets.test_cuda_path_spread_drafts import Graph
+from tests.kernels.spread.spread_group import Memory
 
 pytestmark = [
     pytest.mark.skipif(not INTERPRETED, reason="for Triton's interpreter"),

@@ -10,7 +10,7 @@ from engine.spread.triton_agree import agree, offer
 from engine.spread.triton_experts import experts
 from engine.spread.triton_push import push
 from engine.spread.triton_route_push import route_push
-from tests.kernels.spread_group import DIM, NUM_EXPERTS, TILES, TOP_K, Group
+from tests.kernels.spread.spread_group import DIM, NUM_EXPERTS, TILES, TOP_K, Group
 
 
 @pytest.mark.parametrize(

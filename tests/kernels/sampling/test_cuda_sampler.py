@@ -13,7 +13,7 @@ from engine.sampling.cuda_sampler import CudaSampler, num_logits
 from engine.sampling.grammars import Grammars
 from engine.sampling.sampler import Sampler
 from engine.step import SampleRow
-from tests.kernels import cuda_path
+from tests.kernels.sets import cuda_path
 from transport.wire.sampling import Constraint, SamplingParams, StopRule
 
 NUM_IDS = 701

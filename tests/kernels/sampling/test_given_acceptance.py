@@ -6,7 +6,7 @@ import torch
 from engine.kernels.batch.triton_drafts import Uncertain, accept, place_verified
 from engine.kernels.sampling.torch_given_acceptance import uniform
 from engine.sampling.given_acceptance import GivenAcceptance
-from tests.kernels.test_draft_steps import Steps
+from tests.kernels.batch.test_draft_steps import Steps
 
 NUM_SLOTS, MAX_DRAFTS, NUM_ROWS = 5, 3, 40
 

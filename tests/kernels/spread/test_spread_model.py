@@ -24,15 +24,15 @@ from engine.spread.memory import UNKNOWN_MEMBER, ExchangeLayout
 from engine.spread.shapes import SpreadShape
 from engine.spread.steps import SpreadSteps
 from engine.step import SampleRow, Step
-from tests.kernels import cuda_path
-from tests.kernels.spread_group import Memory
+from tests.kernels.sets import cuda_path
+from tests.kernels.spread.spread_group import Memory
 from transport.copy.region import Region
 from transport.copy.tensors import CacheTensors
 from transport.wire.errors import PeerGone
 from transport.wire.layout import PoolSize
 from transport.wire.sampling import SamplingParams, StopRule
 
-FULL_SIZE = Path(__file__).parents[2] / "bench/models/qwen3.5-35b-a3b/config.json"
+FULL_SIZE = Path(__file__).parents[3] / "bench/models/qwen3.5-35b-a3b/config.json"
 SMALLER = {
     "num_experts": 8, "num_experts_per_tok": 2, "vocab_size": 512,
     "moe_intermediate_size": 128, "shared_expert_intermediate_size": 128,

@@ -38,8 +38,8 @@ from engine.spread.shapes import draft_shapes, shape_for
 from engine.spread.triton_collect import Collected
 from engine.spread.triton_take_up import Returned
 from engine.step import Step
-from tests.kernels import cuda_path
-from tests.kernels.test_cuda_path_spread import THOUGHT, on_the_cpu
+from tests.kernels.sets import cuda_path
+from tests.kernels.sets.test_cuda_path_spread import THOUGHT, on_the_cpu
 from transport.wire.sampling import SamplingParams, StopRule
 from transport.wire.spread import MAX_MEMBERS
 

@@ -28,8 +28,8 @@ from tests.engine.driver import GREEDY, Driver, Request
 from tests.engine.quantized import checkpoints
 from tests.examples import combinations
 from tests.gpu.test_nvfp4 import values
-from tests.kernels import cuda_path
-from tests.kernels.test_cuda_path_families import write_config
+from tests.kernels.sets import cuda_path
+from tests.kernels.sets.test_cuda_path_families import write_config
 
 pytestmark = pytest.mark.skipif(not INTERPRETED, reason="for Triton's interpreter")
 

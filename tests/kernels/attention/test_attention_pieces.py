@@ -33,9 +33,9 @@ from engine.kernels.triton_set import TritonKernels
 from engine.model.layers import Attention
 from engine.model.registry import read_config
 from engine.runner import Engine
-from tests.kernels import cuda_path
+from tests.kernels.attention.test_attention import BOUND, DIM, HEADS, KV_HEADS, LAYER, PAGE, Cache
 from tests.kernels.closeness import relative_error
-from tests.kernels.test_attention import BOUND, DIM, HEADS, KV_HEADS, LAYER, PAGE, Cache
+from tests.kernels.sets import cuda_path
 
 GROUP = HEADS // KV_HEADS
 

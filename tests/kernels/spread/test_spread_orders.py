@@ -9,7 +9,7 @@ import torch
 
 from engine.spread.memory import EMPTY, HEADER_BYTES, WORD_BYTES, first_flag
 from engine.spread.triton_collect import Collected
-from tests.kernels.spread_group import Group, Member
+from tests.kernels.spread.spread_group import Group, Member
 from transport.wire.spread import MAX_MEMBERS
 
 NUM_LAYERS, NUM_STEPS = 2, 2

@@ -7,7 +7,7 @@ from engine.kernels.batch.triton_prefill_plan import TILE_LEN, HostPlan, Prefill
 from engine.kernels.delta.triton_conv import conv_qkv
 from engine.kernels.delta.triton_delta_prefill import delta_prefill
 from tests.kernels.closeness import relative_error
-from tests.kernels.test_delta import BOUND, Layer, rows_of
+from tests.kernels.delta.test_delta import BOUND, Layer, rows_of
 
 SLOTS = [2, 5, 0, 3, 6, 1]
 STARTS = [0, 73, 0, 128, 70, 64]

@@ -12,8 +12,8 @@ from engine.model.nvfp4_experts import Nvfp4Experts
 from engine.model.packed_experts import PackedExperts
 from engine.spread.triton_collect import Collected
 from engine.spread.triton_packed_experts import packed_experts
-from tests.kernels import spread_group
-from tests.kernels.spread_group import EPS, NUM_EXPERTS, Group, Member
+from tests.kernels.spread import spread_group
+from tests.kernels.spread.spread_group import EPS, NUM_EXPERTS, Group, Member
 
 HIDDEN, DIM = 256, 128
 TILES = Tiles(64, 4, 2), Tiles(64, 2, 2)

@@ -32,7 +32,7 @@ from engine.model.packed_experts import RUN
 from engine.runner import Engine
 from transport.wire.spread import MAX_ROWS
 
-FULL_SIZE = Path(__file__).parents[2] / "bench/models/qwen3.5-35b-a3b/config.json"
+FULL_SIZE = Path(__file__).parents[3] / "bench/models/qwen3.5-35b-a3b/config.json"
 SMALL = {
     "hidden_size": 256, "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 128,
     "shared_expert_intermediate_size": 128, "vocab_size": 544, "num_hidden_layers": 2,

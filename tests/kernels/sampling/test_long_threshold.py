@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from engine.kernels.sampling.triton_long_threshold import lowest_kept_of_all
-from tests.kernels import filters
-from tests.kernels.filters import Settings
+from tests.kernels.sampling import filters
+from tests.kernels.sampling.filters import Settings
 
 TILE = 256
 NEG_INF = float("-inf")

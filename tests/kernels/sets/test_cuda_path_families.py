@@ -18,7 +18,7 @@ from engine.kernels.triton_set import TritonKernels
 from engine.kernels.triton_support import unsupported
 from engine.model.registry import read_config
 from engine.runner import Engine
-from tests.kernels import cuda_path
+from tests.kernels.sets import cuda_path
 from transport.wire.sampling import SamplingParams, StopRule
 
 pytestmark = [
