@@ -1,6 +1,7 @@
 """A conversation with thoughts: with ``preserve_thinking`` each answer's end is a prefix hit."""
 
 import json
+from functools import partial
 from itertools import pairwise
 from secrets import token_hex
 from typing import Any, NamedTuple
@@ -9,6 +10,7 @@ import httpx
 
 from bench.environment import ROOT
 from tests.e2e.stack import Stack
+from tests.e2e.waiting import eventually
 
 TURNS, PROBLEMS_EACH = 3, 7
 """Problems in each question, so that a turn is long enough to be kept."""
@@ -37,6 +39,7 @@ async def converse(stack: Stack, questions: list[str], *, preserve: bool) -> lis
     async with httpx.AsyncClient(base_url=stack.url, timeout=120.0) as http:
         for question in questions:
             messages.append({"role": "user", "content": question})
+            before = num_kept(await stack.status())
             answer = await http.post("/v1/chat/completions", json={"messages": messages, **fixed})
             found = answer.raise_for_status().json()
             said, usage = found["choices"][0]["message"], found["usage"]
@@ -50,8 +53,18 @@ async def converse(stack: Stack, questions: list[str], *, preserve: bool) -> lis
                     usage["completion_tokens_details"]["reasoning_tokens"],
                 )
             )
-            await stack.idle(2)  # what the workers keep is known then
+            await eventually(partial(kept_more, stack, before), "the answer is kept")
     return turns
+
+
+def num_kept(status: dict[str, Any]) -> int:
+    """Prefixes that the decode worker keeps."""
+    return sum(at["kept_prefixes"] for at in status["workers"] if at["role"] == "decode")
+
+
+async def kept_more(stack: Stack, before: int) -> None:
+    """A heartbeat tells of it, behind the message that names what is kept."""
+    assert num_kept(await stack.status()) > before
 
 
 async def test_an_answers_end_is_found_if_its_thought_is_preserved(tiny: Stack) -> None:
