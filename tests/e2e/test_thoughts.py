@@ -7,6 +7,7 @@ from secrets import token_hex
 from typing import Any, NamedTuple
 
 import httpx
+from prometheus_client.parser import text_string_to_metric_families
 
 from bench.environment import ROOT
 from tests.e2e.stack import Stack
@@ -39,7 +40,7 @@ async def converse(stack: Stack, questions: list[str], *, preserve: bool) -> lis
     async with httpx.AsyncClient(base_url=stack.url, timeout=120.0) as http:
         for question in questions:
             messages.append({"role": "user", "content": question})
-            before = num_kept(await stack.status())
+            before = await num_kept(stack)
             answer = await http.post("/v1/chat/completions", json={"messages": messages, **fixed})
             found = answer.raise_for_status().json()
             said, usage = found["choices"][0]["message"], found["usage"]
@@ -57,14 +58,22 @@ async def converse(stack: Stack, questions: list[str], *, preserve: bool) -> lis
     return turns
 
 
-def num_kept(status: dict[str, Any]) -> int:
-    """Prefixes that the decode worker keeps."""
-    return sum(at["kept_prefixes"] for at in status["workers"] if at["role"] == "decode")
+async def num_kept(stack: Stack) -> float:
+    """Prefixes that the decode worker has kept so far, evicted ones included."""
+    families = text_string_to_metric_families(await stack.metrics())
+    samples = [sample for family in families for sample in family.samples]
+    at_decode = {"role": "decode", "tier": "gpu"}.items()
+    return sum(
+        sample.value
+        for sample in samples
+        if sample.name in ("baton_prefix_cache_prefixes", "baton_prefix_cache_evictions_total")
+        and at_decode <= sample.labels.items()
+    )
 
 
-async def kept_more(stack: Stack, before: int) -> None:
+async def kept_more(stack: Stack, before: float) -> None:
     """A heartbeat tells of it, behind the message that names what is kept."""
-    assert num_kept(await stack.status()) > before
+    assert await num_kept(stack) > before
 
 
 async def test_an_answers_end_is_found_if_its_thought_is_preserved(tiny: Stack) -> None:
