@@ -15,7 +15,7 @@ import torch
 import triton
 import triton.language as tl
 
-LOG2_E = 1.4426950408889634
+LOG2_E = tl.constexpr(1.4426950408889634)
 
 
 def quantise_keys(k: torch.Tensor, tile: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -100,5 +100,5 @@ def _queries_kernel(
     b_q = tl.load(p_q + o_row[:, None] * DIM + o_d).to(tl.float32)
     b_scale = tl.maximum(tl.max(tl.abs(b_q), 1), 1e-12) / 127.0
     tl.store(p_rounded + o_row[:, None] * DIM + o_d, _rounded(b_q, b_scale[:, None]))
-    tl.store(p_scales + o_row, b_scale * (scale * 1.4426950408889634))
+    tl.store(p_scales + o_row, b_scale * (scale * LOG2_E))
     tl.store(p_biases + o_row, tl.sum(b_q * tl.load(p_mean + head * DIM + o_d), 1) * scale)

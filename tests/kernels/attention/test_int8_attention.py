@@ -5,7 +5,7 @@ import torch
 
 from engine.gpu_arch import HOPPER
 from engine.kernels.attention import gluon_attention, int8_attention
-from engine.kernels.attention.triton_int8 import quantise_keys, quantise_queries
+from engine.kernels.attention.triton_int8 import LOG2_E, quantise_keys, quantise_queries
 from engine.kernels.triton_arch import arch_of
 from tests.kernels.closeness import relative_error
 from tests.kernels.gluon_threads import Emulated
@@ -66,7 +66,7 @@ def test_weights_of_rounded_numbers_are_exact(device: torch.device) -> None:
     k8, k_scales, mean = quantise_keys(k, TILE)
     q8, q_scales, biases = quantise_queries(q, mean)
     scale = q_scales[:, :, None] * k_scales.repeat_interleave(TILE, 1)[:, None]
-    scores = q8.double() @ k8.double().transpose(1, 2) * scale * 0.6931471805599453
+    scores = q8.double() @ k8.double().transpose(1, 2) * scale / LOG2_E.value
     assert relative_error(out, scores.softmax(-1) @ v.double()) < 5e-3
     assert (log_sums - biases - scores.logsumexp(-1)).abs().max() < 1e-4
 
@@ -79,5 +79,5 @@ def test_rounded_numbers_are_within_half_a_step(device: torch.device) -> None:
     assert (k8.view(2, 2, -1).short().abs().amax(-1) == 127).all()
     q8, q_scales, _ = quantise_queries(q, mean)
     assert (q8.short().abs().amax(-1) == 127).all()
-    q_steps = q_scales[..., None] / (1.4426950408889634 * DIM**-0.5)
+    q_steps = q_scales[..., None] / (LOG2_E.value * DIM**-0.5)
     assert ((q8 * q_steps - q.float()).abs() <= 0.501 * q_steps).all()
