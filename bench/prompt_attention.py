@@ -17,12 +17,10 @@ import typer
 
 from bench.recording import Recording
 from engine.kernels.attention import cudnn_attention, int8_attention
+from engine.kernels.attention.attention_pieces import Cut
 from engine.kernels.attention.cudnn_attention import CUDNN
 from engine.kernels.attention.int8_attention import INT8
-from engine.kernels.attention.triton_attention_pieces import (
-    DeepRows,
-    attention_in_pieces,
-)
+from engine.kernels.attention.triton_attention_pieces import DeepRows, attention_in_pieces
 from engine.kernels.attention.triton_attention_prefill import attention_prefill
 from engine.kernels.attention.unmasked import Unmasked
 from engine.kernels.batch.triton_prefill_plan import PrefillPlan
@@ -73,14 +71,15 @@ def layer(start: int, num_new: int) -> dict[str, Any]:
     plan = PrefillPlan.of([start], [num_new], device)
     of = q, gate, kv, 1, tables, plan
 
-    def pieces(unmasked: Unmasked) -> torch.Tensor:
-        rows = DeepRows.of([start], [num_new], deep(unmasked).cut, device)
-        return attention_in_pieces(*of, rows, unmasked)
+    def pieces(unmasked: Unmasked) -> Callable[[], torch.Tensor]:
+        rows = DeepRows.of([start], [num_new], deep(unmasked.cut), device)
+        return lambda: attention_in_pieces(*of, rows, unmasked)
 
-    runs: dict[str, Callable[[], torch.Tensor]] = {"whole": lambda: attention_prefill(*of)}
-    runs["int8"] = lambda: pieces(INT8)
+    runs: dict[str, Callable[[], torch.Tensor]] = {
+        "whole": lambda: attention_prefill(*of), "int8": pieces(INT8),
+    }  # fmt: skip
     if CUDNN.cut.is_deep(start, num_new):
-        runs["cudnn"] = lambda: pieces(CUDNN)
+        runs["cudnn"] = pieces(CUDNN)
     truth = runs["whole"]().float()
     tflop = 4 * HEADS * DIM * (num_new * start + num_new * (num_new + 1) // 2) / 1e12
     found: dict[str, Any] = {"start": start, "new": num_new}
@@ -92,10 +91,9 @@ def layer(start: int, num_new: int) -> dict[str, Any]:
     return found
 
 
-def deep(unmasked: Unmasked) -> Unmasked:
-    """With a cut that finds every row deep."""
-    cut = replace(unmasked.cut, least_cached=1, least_new=1, least_pairs=1)
-    return replace(unmasked, cut=cut)
+def deep(cut: Cut) -> Cut:
+    """The cut, but with every row deep."""
+    return replace(cut, least_cached=1, least_new=1, least_pairs=1)
 
 
 def drawn(
@@ -117,10 +115,14 @@ def error(unmasked: Unmasked, how: tuple[float, float, float, float]) -> float:
     rows = torch.randint(0, q.shape[1], (CHECKED,), device="cuda")
     scores = q[:, rows].double() @ k.double().transpose(1, 2) * DIM**-0.5
     truth = scores.softmax(-1) @ v.double()
-    out, log_sums = unmasked.attend(q, k, v)
-    shares = log_sums.double().softmax(0)[..., None]
-    found = (out.double() * shares).sum(0)[:, rows]
+    found = joined(*unmasked.attend(q, k, v))[0][:, rows]
     return float((found - truth).norm() / truth.norm())
+
+
+def joined(out: torch.Tensor, log_sums: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The parts that an Unmasked.attend returns as one, in float64."""
+    shares = log_sums.double().softmax(0)[..., None]
+    return (out.double() * shares).sum(0), log_sums.double().logsumexp(0)
 
 
 def speed(unmasked: Unmasked) -> dict[str, Any]:

@@ -7,9 +7,9 @@ from secrets import token_hex
 from typing import Any, NamedTuple
 
 import httpx
-from prometheus_client.parser import text_string_to_metric_families
 
 from bench.environment import ROOT
+from bench.prometheus import series
 from tests.e2e.stack import Stack
 from tests.e2e.waiting import eventually
 
@@ -60,14 +60,14 @@ async def converse(stack: Stack, questions: list[str], *, preserve: bool) -> lis
 
 async def num_kept(stack: Stack) -> float:
     """Prefixes that the decode worker has kept so far, evicted ones included."""
-    families = text_string_to_metric_families(await stack.metrics())
-    samples = [sample for family in families for sample in family.samples]
+    text = await stack.metrics()
+    names = "baton_prefix_cache_prefixes", "baton_prefix_cache_evictions_total"
     at_decode = {"role": "decode", "tier": "gpu"}.items()
     return sum(
-        sample.value
-        for sample in samples
-        if sample.name in ("baton_prefix_cache_prefixes", "baton_prefix_cache_evictions_total")
-        and at_decode <= sample.labels.items()
+        value
+        for name in names
+        for labels, value in series(text, name)
+        if at_decode <= labels.items()
     )
 
 

@@ -57,18 +57,24 @@ def of_engine(
     twin: Engine, texts: Sequence[list[int]], prompt_lens: Sequence[int]
 ) -> list[torch.Tensor]:
     """The logits of an engine in float32, with each text computed as one prompt."""
-    device, found = twin.cache.kv.device, []
+    return [
+        of_row(twin, Row(slot, pages(slot), 0, tuple(text[:-1])), length - 1)
+        for slot, (text, length) in enumerate(zip(texts, prompt_lens, strict=True))
+    ]
+
+
+def of_row(engine: Engine, row: Row, first: int = 0) -> torch.Tensor:
+    """The logits of an engine behind each token of ``row`` from ``first`` on, in one pass."""
+    assert row.token_ids is not None
+    device = engine.cache.kv.device
     with torch.inference_mode():
-        for slot, (text, length) in enumerate(zip(texts, prompt_lens, strict=True)):
-            row = Row(slot, pages(slot), 0, tuple(text[:-1]))
-            inputs = Inputs.of((row,), twin.layout, device)
-            index = torch.arange(length - 1, len(text) - 1, device=device)
-            inputs = replace(inputs, sample_index=index)
-            hidden = finished(
-                twin._model.forward(inputs, inputs.prefill_ids, twin.cache, twin._kernels)
-            )
-            found.append(twin._model.logits(hidden, twin.num_ids, twin._kernels))
-    return found
+        inputs = Inputs.of((row,), engine.layout, device)
+        index = torch.arange(first, len(row.token_ids), device=device)
+        inputs = replace(inputs, sample_index=index)
+        hidden = finished(
+            engine._model.forward(inputs, inputs.prefill_ids, engine.cache, engine._kernels)
+        )
+        return engine._model.logits(hidden, engine.num_ids, engine._kernels)
 
 
 def loaded(checkpoint: Path, num_slots: int) -> Engine:

@@ -6,13 +6,11 @@ from dataclasses import fields, is_dataclass, replace
 import pytest
 import torch
 
-from engine.batch import ForwardBatch, Row
-from engine.inputs import Inputs
+from engine.batch import Row
 from engine.kernels.attention.int8_attention import INT8
 from engine.kernels.dense.triton_large_linear import large_linear
 from engine.kernels.triton_set import TritonKernels
 from engine.model.matrix import Matrix
-from engine.model.model import finished
 from engine.runner import Engine
 from tests.gpu import references
 from tests.gpu.teacher_forced import (
@@ -89,34 +87,25 @@ def test_teacher_forced_logits(
     assert same >= MIN_SAME_TOP1 * clear
 
 
-def behind(engine: Engine, slot: int, text: list[int], start: int) -> torch.Tensor:
-    """The logits behind each token of ``text`` from ``start`` on, computed in one pass behind the
-    others."""
-    engine.launch(ForwardBatch((Row(slot, pages(slot), 0, tuple(text[:start])),))).result()
-    row, device = Row(slot, pages(slot), start, tuple(text[start:])), engine.cache.kv.device
-    with torch.inference_mode():
-        inputs = Inputs.of((row,), engine.layout, device)
-        inputs = replace(inputs, sample_index=torch.arange(len(text) - start, device=device))
-        hidden = finished(
-            engine._model.forward(inputs, inputs.prefill_ids, engine.cache, engine._kernels)
-        )
-        return engine._model.logits(hidden, engine.num_ids, engine._kernels).float()
-
-
-def test_attention_to_cached_tokens_in_int8(forced: Forced) -> None:
+def test_attention_to_cached_tokens_in_int8(
+    forced: Forced, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It adds little to what weights in FP8 change."""
-    kernels = forced.engine._kernels
+    engine, num_cached = forced.engine, 6_000
+    kernels = engine._kernels
     assert isinstance(kernels, TritonKernels)
     if kernels.unmasked is not INT8:
         pytest.skip("kernels for Hopper")
     text = torch.randint(0, VOCAB, (8_000,), generator=torch.Generator().manual_seed(3)).tolist()
+    cut = replace(INT8.cut, least_cached=num_cached)
+    monkeypatch.setattr(kernels, "unmasked", replace(INT8, cut=cut))
     found = []
     for slot, problem in enumerate(("", "not here")):
+        monkeypatch.setattr(kernels, "pieces_problem", problem)
         forced.bind(slot, text)
-        cut = replace(INT8.cut, least_cached=6_000)
-        kernels.unmasked, kernels.pieces_problem = replace(INT8, cut=cut), problem
-        found.append(behind(forced.engine, slot, text, 6_000))
-    kernels.unmasked, kernels.pieces_problem = INT8, ""
+        forced.prefill(slot, text[:num_cached], 0, last=False)
+        row = Row(slot, pages(slot), num_cached, tuple(text[num_cached:]))
+        found.append(references.of_row(engine, row).float())
     apart = kl(found[1], found[0])
     print(
         f"attention to 6,000 cached tokens in int8: KL {apart.mean():.6f}, most {apart.max():.5f}"

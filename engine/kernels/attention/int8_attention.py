@@ -5,22 +5,20 @@ Reference: cudnn_attention.attend; test: tests/kernels/attention/test_int8_atten
 """
 
 import torch
-from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from engine.gpu_arch import HOPPER, arch_number
 from engine.kernels.attention import gluon_attention
 from engine.kernels.attention.attention_pieces import KEYS, OWN, QUERIES
 from engine.kernels.attention.triton_int8 import quantise_keys, quantise_queries
 from engine.kernels.attention.unmasked import Unmasked
+from engine.kernels.hopper_launch import blocks, most_registers
 
 PARTS = 2
 """Parts of the keys, for which other programs attend: the last programs of a launch leave fewer
 multiprocessors without work."""
 _PER_PROGRAM: int = gluon_attention.GROUPS.value * gluon_attention.QUERIES.value
-_REGISTERS = 168
-"""Registers of a thread at the start: all that a multiprocessor has. The kernel then gives most of
-them to the warps that multiply."""
+_NUM_WARPS = 4 * gluon_attention.GROUPS.value + 4
+"""Warps that multiply, and four that fetch."""
 
 
 def supported(head_dim: int, group: int) -> bool:
@@ -46,26 +44,20 @@ def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Ten
     out = q.new_empty(PARTS, heads, num_queries, dim)
     log_sums = torch.empty(PARTS, heads, num_queries, dtype=torch.float32, device=q.device)
     gluon_attention.attention_kernel[(num_queries // _PER_PROGRAM, heads, PARTS)](
-        _rows(q8.view(-1, dim), gluon_attention.QUERIES.value, dim),
+        blocks(q8.view(-1, dim), gluon_attention.QUERIES.value, dim),
         q_scales,
-        _rows(k8.view(-1, dim), tile, dim),
+        blocks(k8.view(-1, dim), tile, dim),
         k_scales,
-        _rows(v.transpose(0, 1).flatten(1), tile, dim),
+        blocks(v.transpose(0, 1).flatten(1), tile, dim),
         biases,
         out,
         log_sums,
         num_queries,
         num_keys,
         num_warps=4,
-        maxnreg=_REGISTERS,
+        maxnreg=most_registers(_NUM_WARPS),
     )
     return out, log_sums
-
-
-def _rows(of: torch.Tensor, num: int, dim: int) -> TensorDescriptor:
-    """The copy engine's view of a matrix: ``num`` rows of ``dim`` columns at a time."""
-    swizzled = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=8 * of.itemsize)
-    return TensorDescriptor.from_tensor(of, [num, dim], swizzled)
 
 
 assert gluon_attention.TILE.value == KEYS

@@ -29,12 +29,12 @@ from engine.kernels.attention.triton_attention_chunks import (
     attend_tile_chunks,
     chunks_of,
 )
+from engine.kernels.attention.triton_attention_prefill import LOG2_E
 from engine.kernels.formats.triton_split import PARTS, Split, store_group
 from engine.kernels.shared_reads import MAX_CHUNKS, SharedReads
 from engine.kernels.triton_head import tile_width
 from engine.kernels.triton_overlap import LOADS_FIRST, overlap, wait_for_inputs
 
-LOG2_E = 1.4426950408889634
 MERGED = tl.constexpr(16)
 """Number of chunks that are loaded and added up at a time."""
 MIN_HEADS = 16

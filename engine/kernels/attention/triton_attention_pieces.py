@@ -20,6 +20,7 @@ import triton.language as tl
 
 from engine.kernels.attention.attention_pieces import Chunk, Cut, Piece
 from engine.kernels.attention.triton_attention_prefill import (
+    LOG2_E,
     _attend,
     attention_prefill,
     heads_at_once,
@@ -27,8 +28,6 @@ from engine.kernels.attention.triton_attention_prefill import (
 from engine.kernels.attention.unmasked import Unmasked
 from engine.kernels.batch.triton_prefill_plan import PrefillPlan
 from engine.upload import upload
-
-LOG2_E = 1.4426950408889634
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,9 @@ import torch
 import triton
 import triton.language as tl
 
-LOG2_E = tl.constexpr(1.4426950408889634)
+from engine.kernels.attention import triton_attention_prefill
+
+LOG2_E = tl.constexpr(triton_attention_prefill.LOG2_E)
 
 
 def quantise_keys(k: torch.Tensor, tile: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

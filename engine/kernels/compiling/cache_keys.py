@@ -6,15 +6,14 @@ kernels in another order, as prefill and decode workers do, would compile some o
 """
 
 from importlib import import_module
-from pathlib import Path
 
 from triton.runtime import JITFunction
 
+from engine.kernels.compiling.variants import module_of, sources
 from engine.kernels.triton_dot import INTERPRETED
 
 PATTERNS = "gluon_*.py", "triton_*.py"
 """Files that define kernels."""
-_ENGINE = Path(__file__).resolve().parents[2]
 
 
 def settle_cache_keys() -> None:
@@ -22,12 +21,9 @@ def settle_cache_keys() -> None:
     there is none to hash."""
     if INTERPRETED:
         return
-    for folder in ("kernels", "spread"):
-        of_folder = (file for each in PATTERNS for file in (_ENGINE / folder).rglob(each))
-        for source in sorted(of_folder):
-            within = source.relative_to(_ENGINE).with_suffix("")
-            module = import_module(".".join(("engine", *within.parts)))
-            for name in sorted(vars(module)):
-                kernel = getattr(module, name)
-                if isinstance(kernel, JITFunction):
-                    _ = kernel.cache_key
+    for source in sources(*PATTERNS):
+        module = import_module(module_of(source))
+        for name in sorted(vars(module)):
+            kernel = getattr(module, name)
+            if isinstance(kernel, JITFunction):
+                _ = kernel.cache_key

@@ -49,10 +49,24 @@ class Variants:
         part.replace(file)
 
 
+def sources(*patterns: str) -> list[Path]:
+    """The files beside kernels whose names match one of ``patterns``, in a fixed order."""
+    folders = _ENGINE / "kernels", _ENGINE / "spread"
+    return [
+        file
+        for folder in folders
+        for file in sorted(file for pattern in patterns for file in folder.rglob(pattern))
+    ]
+
+
+def module_of(source: Path) -> str:
+    """The name of a file's module."""
+    return ".".join(source.relative_to(_ENGINE.parent).with_suffix("").parts)
+
+
 def current_sources() -> str:
     """A digest of the kernels' sources and Triton's version."""
     digest = hashlib.sha256(version("triton").encode())
-    for folder in ("kernels", "spread"):
-        for source in sorted((_ENGINE / folder).rglob("*.py")):
-            digest.update(source.read_bytes())
+    for source in sources("*.py"):
+        digest.update(source.read_bytes())
     return digest.hexdigest()[:16]

@@ -5,8 +5,6 @@ tests/gpu/test_fp8.py.
 """
 
 import torch
-from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from engine.gpu_arch import HOPPER
 from engine.kernels.experts import gluon_down, gluon_gate_up
@@ -14,6 +12,7 @@ from engine.kernels.experts.triton_expert_tiles import sizes
 from engine.kernels.experts.triton_experts_fp8 import results
 from engine.kernels.experts.triton_plan import plan_both
 from engine.kernels.formats.triton_quantise import BLOCK, Quantised, quantise_rows
+from engine.kernels.hopper_launch import blocks, most_registers
 from engine.kernels.triton_arch import arch_of
 from engine.kernels.triton_overlap import overlap
 from engine.model.matrix import Matrix
@@ -21,8 +20,6 @@ from engine.multiprocessors import multiprocessors
 
 _HELD_COLUMNS = 512
 """Columns of down that shared memory holds."""
-_SWIZZLED = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=8)
-"""How rows of 128 bytes lie in shared memory for the tensor cores."""
 
 
 def suits(x: torch.Tensor, gate_up: Matrix, down: Matrix) -> bool:
@@ -69,7 +66,7 @@ def experts_hopper(
         lists,
         counts,
         in_tiles,
-        _blocks(gate_up.fp8.view(-1, hidden), BLOCK),
+        blocks(gate_up.fp8.view(-1, hidden), BLOCK, BLOCK),
         gate_up.scales,
         h,
         h_scales,
@@ -84,13 +81,13 @@ def experts_hopper(
         **overlap(x),
     )
     gluon_down.down_kernel[(max(1, programs // bands) * bands,)](
-        _blocks(h, pairs),
+        blocks(h, pairs, BLOCK),
         h_scales,
         lists,
         counts,
         out_tiles,
         weights,
-        _blocks(down.fp8.view(-1, dim), gluon_down.ROWS.value),
+        blocks(down.fp8.view(-1, dim), gluon_down.ROWS.value, BLOCK),
         down.scales,
         y,
         num_tokens,
@@ -105,12 +102,6 @@ def experts_hopper(
 
 
 def _registers(groups: int) -> int:
-    """Registers of a thread at the start: all that a multiprocessor has, in multiples of 8. The
-    kernel then gives most of them to the warps that multiply."""
+    """Registers of a thread at the start, of as many groups that multiply."""
     fetchers: int = gluon_gate_up.FETCHERS.value
-    return (64 << 10) // (32 * (4 * groups + fetchers)) // 8 * 8
-
-
-def _blocks(of: torch.Tensor, rows: int) -> TensorDescriptor:
-    """The copy engine's view of a matrix in FP8: blocks [rows, 128]."""
-    return TensorDescriptor.from_tensor(of, [rows, BLOCK], _SWIZZLED)
+    return most_registers(4 * groups + fetchers)

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from bench.prompt_attention import joined
 from engine.gpu_arch import HOPPER
 from engine.kernels.attention import gluon_attention, int8_attention
 from engine.kernels.attention.triton_int8 import LOG2_E, quantise_keys, quantise_queries
@@ -42,19 +43,14 @@ def reference(
     return scores.softmax(-1) @ v.double(), scores.logsumexp(-1)
 
 
-def joined(out: torch.Tensor, log_sums: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The parts of the keys as one."""
-    assert out.dtype is torch.bfloat16
-    shares = log_sums.double().softmax(0)[..., None]
-    return (out.double() * shares).sum(0), log_sums.double().logsumexp(0)
-
-
 @pytest.mark.parametrize(("num_queries", "num_keys"), [(128, 128), (256, 832)])
 def test_it_attends_as_plain_pytorch_does(
     num_queries: int, num_keys: int, device: torch.device
 ) -> None:
     q, k, v = drawn(num_queries, num_keys, device)
-    out, log_sums = joined(*int8_attention.attend(q, k, v))
+    attended = int8_attention.attend(q, k, v)
+    assert attended[0].dtype is torch.bfloat16
+    out, log_sums = joined(*attended)
     expected, expected_sums = reference(q, k, v)
     assert relative_error(out, expected) < 0.03
     assert (log_sums - expected_sums).abs().max() < 0.05
